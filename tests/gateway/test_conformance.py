@@ -263,6 +263,21 @@ def test_a_text_file_is_read_in(lab: Lab, model: Echo, hermes_home: Path) -> Non
         assert gateway.db.search_messages("Zwölfkämpfer")
 
 
+def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
+    needs(lab, "files")
+    (tmp_path / "dot.png").write_bytes(PNG)
+    (tmp_path / "Zürich list.txt").write_text("one\ntwo\n", "utf-8")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        (connection,) = gateway.connections.values()
+        assert connection.adapter.capabilities.files
+        lab.say(f'call=send_file {{"path": "{tmp_path}/dot.png", "caption": "a dot"}}')
+        until(lambda: lab.files(), 40, str(lab.shown()))
+        lab.say(f'call=send_file {{"path": "{tmp_path}/Zürich list.txt"}}')
+        until(lambda: len(lab.files()) == 2, 40, str(lab.shown()))
+        assert lab.files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
+        until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
+
+
 def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("something to keep")

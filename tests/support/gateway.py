@@ -22,7 +22,7 @@ from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.runner import Gateway
-from hermes.gateway.settings import platform_settings
+from hermes.gateway.startup import made_adapter
 from hermes.store.db import SessionDB
 from tests.support.labs.base import Lab
 
@@ -50,7 +50,12 @@ def written(labs: Sequence[Lab], **more: Any) -> str:
     tree: dict[str, Any] = {"platforms": {}, "owner": [f"{lab.platform}:{lab.user_id('alice')}" for lab in labs]}
     for lab in labs:
         allowed = [lab.user_id("alice"), lab.user_id("bob")]
-        tree["platforms"][lab.platform] = {**lab.settings, "allowed_users": allowed, "require_mention": False}
+        section = {**lab.settings, "allowed_users": allowed, "require_mention": False}
+        if lab.account is None:
+            tree["platforms"][lab.platform] = section
+        else:
+            accounts = tree["platforms"].setdefault(lab.platform, {"accounts": {}})["accounts"]
+            accounts[lab.account] = section
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(tree.get(key), dict):
             for name, inner in value.items():
@@ -78,8 +83,8 @@ def running(
     adapters = []
     for lab in labs:
         kind = getattr(lab, "adapter", None) or adapter_class(lab.platform)
-        one = platform_settings(settings, kind, {})
-        adapters.append((kind(one.values, home), one))
+        name = lab.platform if lab.account in (None, "default") else f"{lab.platform}/{lab.account}"
+        adapters.append(made_adapter(settings, name, {}, home, kind))
     db = SessionDB(home / "state.db")
     gateway = Gateway(
         db, settings, model or EndpointModel("echo", base_url, None, 100_000), adapters, home, clock=clock or time.time

@@ -62,17 +62,16 @@ def platforms(config: Config) -> Found:
 
 def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[DoctorFinding]:
     from hermes.gateway.platforms import adapter_class
-    from hermes.gateway.settings import platform_settings
+    from hermes.gateway.startup import made_adapter
 
     try:
-        kind = adapter_class(name)
+        kind = adapter_class(name.partition("/")[0])
     except MissingExtra as error:
         return [wrong(name, "its library is not installed", _install(error))]
     except ConfigError as error:
         return [wrong(name, str(error), "`hermes config edit` opens and checks it")]
     try:
-        settings = platform_settings(config, kind, variables)
-        adapter = kind(settings.values, get_hermes_home())
+        adapter, settings = made_adapter(config, name, variables, get_hermes_home())
         adapter.validate()
         who = asyncio.run(_asked(adapter))
     except TimeoutError:
@@ -84,7 +83,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
     found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
     if doubts := adapter.doubts():
-        found.append(remark(name, doubts, f"docs/guide/platforms/{name}.md says how senders are proven"))
+        found.append(remark(name, doubts, f"docs/guide/platforms/{kind.platform}.md says how senders are proven"))
     return found
 
 
@@ -111,7 +110,7 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     """Who may talk there, and the home chat."""
     from hermes.store.gateway_db import GatewayDB
 
-    owners = sum(one.startswith(f"{name}:") for one in config.owner)
+    owners = sum(one.startswith(f"{name.partition('/')[0]}:") for one in config.owner)
     paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
     home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
     if settings.allow_all:

@@ -192,7 +192,8 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         state = row.get("state", "not started") if found else "stopped"
         by = connected_by(db, name)
         # A connected gateway has its variables, whatever the environment of this command holds.
-        unset = [] if state == "connected" else config.unset_in(parts.get(name, f"platforms.{name}"))
+        asked = config.unset_in(parts[name]) if name in parts else config.unset_of(name)
+        unset = [] if state == "connected" else asked
         platforms.append(
             {
                 "platform": name,
@@ -200,7 +201,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
                 "identity": row.get("identity"),
                 **({} if by is None else {"host": by.host, "process": by.process}),
                 "since": row.get("since") if state == "connected" else None,
-                "sessions": sessions.get(name, 0),
+                "sessions": sessions.get(name.partition("/")[0], 0),
                 **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
                 "error": str(unset[0]) if unset else row.get("error"),
                 "error_at": None if unset else row.get("error_at"),

@@ -79,7 +79,10 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
 
 
 async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str:
+    from hermes.gateway.settings import listening
+
     adapter = kind(values, home)
+    adapter.webhook_place = listening(load_config())
     try:
         async with asyncio.timeout(30):
             return await adapter.check()

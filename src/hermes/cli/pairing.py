@@ -32,7 +32,7 @@ def approve(code: str, owner: bool) -> int:
     person = f"{found['platform']}:{found['user_id']}"
     click.echo(f"{one_line(found['name'] or found['user_id'])} ({one_line(person)}) may talk now.")
     if owner:
-        make_owner(person)
+        make_owner(f"{found['platform'].partition('/')[0]}:{found['user_id']}")
         click.echo("They are an owner after the next start of the gateway (`owner:` in config.yaml).")
     return 0
 

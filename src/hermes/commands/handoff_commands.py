@@ -87,7 +87,7 @@ def has_home(db: SessionDB, config: Config, platform: str) -> bool:
     """Whether a platform has a chat where handoffs arrive."""
     from hermes.store.gateway_db import GatewayDB
 
-    return bool(config.platforms[platform].get("home_channel")) or GatewayDB(db).home(platform) is not None
+    return bool(config.platform_section(platform).get("home_channel")) or GatewayDB(db).home(platform) is not None
 
 
 def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda: False) -> str | None:
@@ -117,7 +117,8 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
 @command("sethome", "", "send handoffs and deliveries to this chat", frozenset({GATEWAY}))
 def sethome(host: Host, arguments: str) -> None:
     if not host.is_owner:
-        who = f"{host.platform}:{host.user[1]}" if host.user else host.platform
+        platform = host.platform.partition("/")[0]
+        who = f"{platform}:{host.user[1]}" if host.user else platform
         raise InvalidInput(f"only the owner can say that. If this is you, put `owner: [{who}]` into config.yaml")
     from hermes.store.gateway_db import GatewayDB
 

@@ -170,10 +170,19 @@ class Http(Section):
     header_seconds: float = 10
 
 
+class Listen(Section):
+    """The port that platforms call: webhooks of all adapters share it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8644
+    public_url: str | None = None
+
+
 class GatewaySettings(Section):
     """The messengers."""
 
     debounce_seconds: float = 1.0
+    listen: Listen = msgspec.field(default_factory=Listen)
     http: Http = msgspec.field(default_factory=Http)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
@@ -217,6 +226,17 @@ class Unset(msgspec.Struct, frozen=True):
             f"{self.key}: the variable {self.variable} is not set; set it in the environment or in the file .env"
             f" beside config.yaml (for an empty value write ${{{self.variable}:-}})"
         )
+
+
+ACCOUNTS, DEFAULT_ACCOUNT = "accounts", "default"
+
+
+def _connection(platform: str, account: Any) -> str:
+    return platform if account == DEFAULT_ACCOUNT else f"{platform}/{account}"
+
+
+def _is_on(section: dict[str, Any]) -> bool:
+    return str(section.get("enabled", True)).strip().lower() not in ("false", "no", "off", "0")
 
 
 class Config(Section, dict=True):
@@ -280,11 +300,33 @@ class Config(Section, dict=True):
 
     @property
     def enabled_platforms(self) -> list[str]:
-        """The chat platforms that are switched on: those named, unless they say `enabled: false` (also by a variable)."""
-        off = ("false", "no", "off", "0")
-        return [
-            name for name, one in self.platforms.items() if str(one.get("enabled", True)).strip().lower() not in off
-        ]
+        """The chat platforms that are switched on: those named, unless they say `enabled: false` (also by a variable).
+
+        Of a platform with `accounts:` each account: "telegram" for the one called `default`, "telegram/work" for others.
+        """
+        found = []
+        for platform, section in self.platforms.items():
+            accounts = section.get(ACCOUNTS)
+            names = [platform] if not isinstance(accounts, dict) else [_connection(platform, one) for one in accounts]
+            found += [name for name in names if _is_on(self.platform_section(name))]
+        return found
+
+    def platform_section(self, name: str) -> dict[str, Any]:
+        """The section of "telegram" or of its account "telegram/work": the platform's keys, replaced by the account's own."""
+        platform, _, account = name.partition("/")
+        section = self.platforms.get(platform, {})
+        accounts = section.get(ACCOUNTS)
+        own = accounts.get(account or DEFAULT_ACCOUNT) if isinstance(accounts, dict) else None
+        common = {key: value for key, value in section.items() if key != ACCOUNTS or not isinstance(value, dict)}
+        return {**common, **own} if isinstance(own, dict) else common
+
+    def unset_of(self, name: str) -> list[Unset]:
+        """The variables without a value that the section of "telegram" or "telegram/work" asks for."""
+        platform, _, account = name.partition("/")
+        mine = f"platforms.{platform}.{ACCOUNTS}.{account or DEFAULT_ACCOUNT}"
+        others = f"platforms.{platform}.{ACCOUNTS}."
+        found = self.unset_in(f"platforms.{platform}")
+        return [one for one in found if not one.key.startswith(others) or one.key.startswith(f"{mine}.")]
 
 
 # Values of which only a few are allowed.
@@ -329,6 +371,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.http.max_connections": (1, None),
     "gateway.http.max_per_address": (1, None),
     "gateway.http.header_seconds": (0.1, None),
+    "gateway.listen.port": (0, 65535),
     "api_server.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }
@@ -341,7 +384,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # Addresses of web servers.
-ADDRESSES = ("model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
+ADDRESSES = ("gateway.listen.public_url", "model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I

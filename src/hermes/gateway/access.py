@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hermes.gateway.events import DM, as_json
+from hermes.gateway.events import DM, as_json, platform_of
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Chat, Event, Sender
@@ -46,19 +46,21 @@ class Access:
 
     def is_owner(self, platform: str, sender: Sender) -> bool:
         """Whether this is the owner of the machine, authenticated by the platform."""
+        platform = platform_of(platform)
         return sender.proven and any(
             f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
         )
 
     def owners(self, platform: str) -> list[str]:
         """The owner's ids on a platform."""
+        platform = platform_of(platform)
         return sorted(one.partition(":")[2] for one in self._owner if one.partition(":")[0] == platform)
 
     def user(self, platform: str, sender: Sender) -> User | None:
         """The user whose conversations this person may see; None: the owner, who sees all."""
         if self.is_owner(platform, sender):
             return None
-        return (platform, sender.id or "")
+        return (platform_of(platform), sender.id or "")
 
     def pairing_code(self, event: Event) -> str | None:
         """A pairing code for an unknown person, to be sent to them; None when they get no answer.
@@ -71,7 +73,7 @@ class Access:
         code = "".join(secrets.choice(_LETTERS) for _ in range(8))
         code = f"{code[:4]}-{code[4:]}"
         name = event.sender.name
-        made = self._store.make_pairing(code, event.chat.platform, person, name, as_json(event.chat))
+        made = self._store.make_pairing(code, event.chat.connection, person, name, as_json(event.chat))
         return code if made else None
 
 
@@ -88,5 +90,5 @@ def greeting(code: str) -> str:
 
 def place_of(chat: Chat) -> str:
     """A chat as logs and lists show it."""
-    where = f"{chat.platform} {chat.type} {chat.name or chat.chat_id}"
+    where = f"{chat.connection} {chat.type} {chat.name or chat.chat_id}"
     return f"{where} / {chat.thread_id}" if chat.thread_id else where

@@ -12,10 +12,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from hermes.errors import SendRefused
-from hermes.gateway.events import Attachment, Chat, Event, Revision
+from hermes.errors import MissingExtra, SendRefused
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Handler, Registration, Signed, Verify
+
+ReplyContext = Mapping[str, Any]  # what an adapter put into Event.reply_context
 
 
 def utf16_units(text: str) -> int:
@@ -38,6 +43,11 @@ class Capabilities:
     quotes: bool = False  # replies quote their question (`reply_to`): in groups; where replies do not grow, everywhere
     tells_edits: bool = False  # the adapter reports edited messages (`Link.revised`)
     tells_deletions: bool = False  # … and deleted ones
+    files: bool = False  # send_file works
+    largest_file: int = 20_000_000  # bytes of a file that send_file takes
+    longest_caption: int = (
+        0  # of the text that goes with a file, as `measure` counts; 0: texts are messages of their own
+    )
     mention_needed: bool = False  # the default for groups: answer only messages that address the bot
 
 
@@ -54,6 +64,18 @@ class Setting:
     unless: str | None = None  # required, unless the setting of this name is given: "a password, or a token"
     default: Any = None
     kind: type = str  # str, int, float, bool or list (of texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the gateway's HTTP listener is (`gateway.listen`), and what it allows (`gateway.http`)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8644
+    public_url: str | None = None  # how the internet reaches it, through a proxy with TLS
+    max_connections: int = 256
+    max_per_address: int = 128
+    header_seconds: float = 10.0
 
 
 class Link(Protocol):
@@ -96,10 +118,17 @@ class Adapter:
     extra: ClassVar[str | None] = None  # the extra of hermes-sessions that installs its library
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
+    webhook_place: Listening = Listening()  # the gateway sets it from config.yaml
+    account_name: str | None = None  # the gateway sets it where a platform has several accounts; None: the only one
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         self.values = values  # every Setting by its name, defaults filled in
-        self.home = home
+        self.home = home  # for files of its own; each account has another one
+
+    @property
+    def connection_name(self) -> str:
+        """The name of the platform, or of one of its accounts: "telegram", "telegram/work"."""
+        return self.platform if self.account_name is None else f"{self.platform}/{self.account_name}"
 
     def setting(self, name: str) -> Any:
         """The value of a setting, or its default."""
@@ -112,6 +141,39 @@ class Adapter:
         """A setting as text without surrounding white space; "" when it is missing."""
         value = self.setting(name)
         return "" if value is None else str(value).strip()
+
+    # ------------------------------------------------------------------------------------------ webhooks
+
+    @property
+    def webhook_path(self) -> str:
+        """The path of this adapter on the gateway's HTTP listener: "/sms", "/sms/work"."""
+        return f"/{self.connection_name}"
+
+    @property
+    def webhook_address(self) -> str | None:
+        """The public address of `webhook_path`, for the vendor's console; None without `gateway.listen.public_url`."""
+        public = self.webhook_place.public_url
+        return f"{public.rstrip('/')}{self.webhook_path}" if public else None
+
+    async def listen(
+        self, link: Link, handler: Handler, *, path: str | None = None, methods: tuple[str, ...] = ("POST",),
+        verify: Verify | None = None, signed: Signed | None = None, largest: int | None = None, seconds: float = 10.0,
+    ) -> Registration:  # fmt: skip
+        """Register `path` (webhook_path) on the HTTP listener that all platforms share; close the result in `disconnect`.
+
+        A request passes `verify` (by its headers, before the body is read) and `signed` (by its bytes, before they are parsed),
+        else it is answered 403. `handler` gets it as a listener.Call and returns a status or a listener.Answer once the event
+        is stored (`link.received`). If it raises, or takes longer than `seconds` (what the vendor waits), the answer is 503.
+        PlatformUnreachable while another program has the port; ConfigError if the path is taken.
+        """
+        try:
+            from hermes.gateway.platforms.listener import listen
+        except ImportError as error:
+            raise MissingExtra(f"webhooks of {self.title}", "serve") from error
+        return await listen(
+            self.webhook_place, path or self.webhook_path, handler=handler, link=link, methods=methods, verify=verify,
+            signed=signed, largest=largest, seconds=seconds,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ every adapter
 
@@ -134,14 +196,28 @@ class Adapter:
         """Stop receiving and release everything. Never raises; may be called when not connected, and twice."""
         raise NotImplementedError
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message (Markdown, not longer than capabilities.longest); returns its id there, for edits.
 
         `nonce` identifies this message permanently: where capabilities.idempotent, sending it again changes nothing.
+        `context` is the `reply_context` of the event that this message answers, also after a restart. It is passed only
+        where there is one: not for messages on the gateway's own account (handoffs, home chat, cron).
         """
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ some adapters
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Send a file, a picture (kind "image") or a voice message ("audio"); returns the message's id there.
+
+        It is not larger than capabilities.largest_file, the caption (Markdown) not longer than capabilities.longest_caption.
+        `nonce` and `context` are those of `send`, and so are the errors; `was_sent` is asked about files, too.
+        """
+        raise SendRefused(f"{self.title} takes no files")
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of the bot's messages."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.delivery import Delivery
+from hermes.gateway.events import event_on, revision_on
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -36,9 +37,12 @@ class Connection:
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
-        self.log: logging.Logger | logging.LoggerAdapter[Any] = logging.getLogger(f"hermes.gateway.{adapter.platform}")
+        self.log: logging.Logger | logging.LoggerAdapter[Any] = logging.getLogger(
+            f"hermes.gateway.{adapter.connection_name.replace('/', '.')}"
+        )
         self.delivery = Delivery(adapter, writer, config, self.log, clock=store.clock)
         self.delivery.on_trouble = self._trouble
+        self.delivery.attachment = store.attachment
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer
@@ -48,20 +52,20 @@ class Connection:
 
     @property
     def platform(self) -> str:
-        """The platform's name."""
-        return self.adapter.platform
+        """The platform's name, or the account's: "telegram/work"."""
+        return self.adapter.connection_name
 
     async def received(self, event: Event) -> None:
         """Store an event (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._take(self.platform, event)
+        await self._take(self.platform, event_on(self.adapter.account_name, event))
 
     async def revised(self, revision: Revision) -> None:
         """A message was edited or deleted (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._revise(self.platform, revision)
+        await self._revise(self.platform, revision_on(self.adapter.account_name, revision))
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""

@@ -72,5 +72,5 @@ class CronJobs:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where replies should go")
         place = router.delivered_to(home)
         return [
-            (place.platform, as_json(place), piece) for piece in parts_of(text, router.adapters.get(place.platform))
+            (place.connection, as_json(place), piece) for piece in parts_of(text, router.adapters.get(place.connection))
         ]

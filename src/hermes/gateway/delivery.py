@@ -21,10 +21,11 @@ from hermes.errors import (
     StoreClosed,
     StoreError,
 )
-from hermes.gateway.events import Chat, from_json
+from hermes.gateway.events import Chat, FileReference, OutgoingFile, context_of, file_of, from_json
 from hermes.gateway.splitting import split
-from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either
+from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
 from hermes.store import gateway_queues
+from hermes.store.gateway_queues import without_context
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Delivery:
         self.under_way: set[int] = set()  # ids of parts that are in a queue, or were until a moment ago
         self.replies: set[int] = set()  # inbox ids of the events whose replies are shown here
         self.on_trouble: Callable[[Exception], None] = lambda error: None
+        self.attachment: Callable[[str], bytes | None] = lambda reference: None  # the bytes of a file in the store
         self.adapter, self.writer, self.config, self.log, self.clock = adapter, writer, config, log, clock
         self._streaming = Streaming(self)
         self._queues: dict[Place, deque[StreamedReply | Outgoing]] = {}
@@ -177,7 +179,7 @@ class Delivery:
                 async with asyncio.timeout(PATIENCE):
                     if doubtful and not safe:
                         doubtful = await self.adapter.was_sent(chat, nonce=part.nonce) is None
-                    text = part.text if safe or not doubtful else self._marked(part.text)
+                    text = part.text if safe or not doubtful else self._marked(part)
                     message_id = await self._try(chat, part, text, edit_after)
             except SlowDown as error:
                 await self._not_sent(part, doubtful)
@@ -213,12 +215,22 @@ class Delivery:
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
         text = encodable(text)
         if part.edits is None:
-            message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to)
+            context = given(context_of(part.chat))
+            if (file := file_of(part.chat)) is not None:
+                whole = await self._file(file)
+                return await self.adapter.send_file(chat, whole, caption=text, nonce=part.nonce, **context)
+            message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to, **context)
             if not edit_after:
                 return message_id
             part.edits = message_id
         await self.adapter.edit(chat, part.edits, text)
         return part.edits
+
+    async def _file(self, file: FileReference) -> OutgoingFile:
+        data = await asyncio.to_thread(self.attachment, file.attachment)
+        if data is None:
+            raise SendRefused(f"{file.name} is no longer in the store: its conversation was deleted")
+        return OutgoingFile(kind=file.kind, name=file.name, mime=file.mime, data=data)
 
     async def _ready(self) -> None:
         """Wait until there is a connection, and it is certain that this gateway is the one that sends."""
@@ -233,11 +245,12 @@ class Delivery:
         """Whether a message can be sent now."""
         return self.connected.is_set() and self.sure()
 
-    def _marked(self, text: str) -> str:
-        """A text with the remark that it may be a duplicate, if there is room for the remark."""
-        capabilities = self.adapter.capabilities
+    def _marked(self, part: Outgoing) -> str:
+        """A part's text with the remark that it may be a duplicate, if there is room for the remark."""
+        capabilities, text = self.adapter.capabilities, part.text
+        longest = capabilities.longest if file_of(part.chat) is None else capabilities.longest_caption
         for mark in (REPEATED, SHORT_REPEATED):
-            if capabilities.measure(mark + text) <= capabilities.longest:
+            if capabilities.measure(mark + text) <= longest:
                 return mark + text
         return text
 
@@ -271,12 +284,13 @@ class Delivery:
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
         else:
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock())
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), without_context(part.chat))
             self._through.add(part.id)
 
     async def _note_soon(self, part: Outgoing, message_id: str) -> None:
         try:
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), lasting=False)
+            chat = without_context(part.chat)
+            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), chat, lasting=False)
             self._through.add(part.id)
         except StoreError as error:
             self.on_trouble(error)

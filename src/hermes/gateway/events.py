@@ -6,10 +6,12 @@ to the platform, and an event that a crash left unanswered is resumed from the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from hermes.store.gateway_queues import CONTEXT, FILE
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -23,6 +25,12 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str = DM  # DM, GROUP or CHANNEL
     thread_id: str | None = None  # a topic or thread inside it; never a text that could be a user's id
     name: str | None = None  # its display name
+    account: str | None = None  # which of several accounts of the platform; the gateway sets it. None: the only one
+
+    @property
+    def connection(self) -> str:
+        """The name of the platform, or of one of its accounts: "telegram", "telegram/work"."""
+        return self.platform if self.account is None else f"{self.platform}/{self.account}"
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +58,24 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reference: dict[str, Any] = {}  # what the adapter needs to fetch it, also after a restart; never a secret
 
 
+class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that the agent sends (`Adapter.send_file`)."""
+
+    kind: str  # "image", "audio", "video" or "file"
+    name: str  # without folders
+    mime: str
+    data: bytes
+
+
+class FileReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The same in the outbox: its bytes are an attachment of the store (`attachment:sha256:<hex>`)."""
+
+    kind: str
+    name: str
+    mime: str
+    attachment: str
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to the bot."""
 
@@ -63,6 +89,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     quoted: str | None = None  # its text, as far as the platform includes it
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
+    reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,12 +109,65 @@ def is_own(event: Event) -> bool:
     return event.sender == OWN and event.id.startswith(OWN_ID)
 
 
+class _Destination(msgspec.Struct):
+    reply_context: dict[str, Any] | None = None
+    file: FileReference | None = None
+
+
+def chat_on(connection: str, chat_id: str, chat_type: str = DM) -> Chat:
+    """A chat on a platform, or on one of its accounts ("telegram/work")."""
+    platform, _, account = connection.partition("/")
+    return Chat(platform=platform, chat_id=chat_id, type=chat_type, account=account or None)
+
+
+def platform_of(connection: str) -> str:
+    """The platform of a connection's name: "telegram" of "telegram/work". People and sessions belong to it."""
+    return connection.partition("/")[0]
+
+
+def event_on(account: str | None, event: Event) -> Event:
+    """An adapter's event as one of an account: ids are unique on the platform, over all its accounts."""
+    if account is None:
+        return event
+    chat = msgspec.structs.replace(event.chat, account=account)
+    return msgspec.structs.replace(event, id=f"{account}/{event.id}", chat=chat)
+
+
+def revision_on(account: str | None, revision: Revision) -> Revision:
+    """The same for a revision."""
+    if account is None:
+        return revision
+    event = None if revision.event is None else event_on(account, revision.event)
+    return Revision(id=f"{account}/{revision.id}", revises=f"{account}/{revision.revises}", event=event)
+
+
 Kept = TypeVar("Kept", Chat, Event)
 
 
 def as_json(thing: Chat | Event) -> str:
     """An event or a chat as text for the store."""
     return msgspec.json.encode(thing).decode()
+
+
+def destination(chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None) -> str:
+    """Where an outgoing message goes, as the outbox stores it: the chat, the reply context of the event it answers, the file."""
+    more = {**({CONTEXT: context} if context else {}), **({FILE: file} if file is not None else {})}
+    return msgspec.json.encode({**msgspec.to_builtins(chat), **more}).decode() if more else as_json(chat)
+
+
+def context_of(stored: str) -> dict[str, Any] | None:
+    """The reply context in what `destination` wrote; None for a message that answers no event, or one without a context."""
+    return msgspec.json.decode(stored, type=_Destination).reply_context if f'"{CONTEXT}"' in stored else None
+
+
+def file_of(stored: str) -> FileReference | None:
+    """The file in what `destination` wrote."""
+    return msgspec.json.decode(stored, type=_Destination).file if f'"{FILE}"' in stored else None
+
+
+def is_same_place(one: Chat, other: Chat) -> bool:
+    """Whether messages to both go to the same chat and thread."""
+    return (one.connection, one.chat_id, one.thread_id) == (other.connection, other.chat_id, other.thread_id)
 
 
 def deleted(event_id: str) -> Revision:

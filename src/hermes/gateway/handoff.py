@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.commands.handoff_commands import patience  # seconds a claim lasts without being renewed
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
@@ -141,7 +143,8 @@ class Handoffs:
         if session is None:
             raise PlatformError(f"session {session_id} no longer exists")
         route = await asyncio.to_thread(services.store.route_of_session, session_id)
-        if route is not None and route.platform == platform and route.updated_at >= asked_at:
+        there = None if route is None else from_json(route.chat, Chat).connection
+        if route is not None and there == platform and route.updated_at >= asked_at:
             # an earlier claim got this far
             placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
         else:
@@ -159,7 +162,7 @@ class Handoffs:
         key, shared = await asyncio.to_thread(services.router.owners_key, chat)
         notice = await asyncio.to_thread(taken_from, services, session["id"], None)
         placed = await claim.do(
-            services.store.place, key, session["id"], platform=platform, chat_type=chat.type, chat=as_json(chat),
+            services.store.place, key, session["id"], platform=chat.platform, chat_type=chat.type, chat=as_json(chat),
             display_name=chat.name, shared=shared,
         )  # fmt: skip
         self._notices[claim.session_id] = notice
@@ -167,13 +170,14 @@ class Handoffs:
 
     async def _place(self, home: Chat, name: str) -> Chat:
         """A new thread if the platform has threads, else the home chat itself, which counts as a direct chat."""
-        adapter = self._services.router.adapters[home.platform]
+        adapter = self._services.router.adapters[home.connection]
         if not adapter.capabilities.threads:
             return home
         for number in range(1, TRIES + 1):
             try:
                 async with asyncio.timeout(THREAD_SECONDS):
-                    return await adapter.create_thread(home, name[:100])
+                    made = await adapter.create_thread(home, name[:100])
+                    return msgspec.structs.replace(made, account=home.account)
             except SlowDown as error:
                 if number == TRIES:
                     raise
@@ -183,7 +187,7 @@ class Handoffs:
                     raise
                 await asyncio.sleep(number)
             except PlatformError as error:
-                _log.getChild(home.platform).warning("no thread could be created; using the home chat: %s", error)
+                _log.getChild(home.connection).warning("no thread could be created; using the home chat: %s", error)
                 break
         return home
 

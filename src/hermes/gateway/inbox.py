@@ -113,7 +113,7 @@ class Inbox:
             return
         chat, sender = event.chat, event.sender
         arrival = Arrival(
-            key, chat.platform, event.id, self._masked(event), as_json(chat), chat.type,
+            key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
             chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared,
             partial(self._router.key_beside, key, event) if chat.type == DM else None,
         )  # fmt: skip
@@ -121,7 +121,7 @@ class Inbox:
 
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""
-        platform = event.chat.platform
+        platform = event.chat.connection
         arrival = Arrival(key, platform, event.id, self._masked(event))
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
         while True:
@@ -145,7 +145,7 @@ class Inbox:
         _log.getChild(platform).info("no access: %s in %s", event.sender.id, place_of(event.chat))
         code = await asyncio.to_thread(self._services.access.pairing_code, event)
         if code is not None:
-            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code))
+            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code), answers=event)
 
     def _is_answer(self, key: str, event: Event) -> bool:
         """Whether a message answers a question of a turn, here or in another gateway."""
@@ -296,7 +296,7 @@ class Inbox:
         """Finish an event that was the answer to a question: it gets no reply of its own."""
         try:
             with self._services.db.fenced(*request.fence):
-                self._store.finish(request.inbox_id, request.event.chat.platform, as_json(request.event.chat))
+                self._store.finish(request.inbox_id, request.event.chat.connection, as_json(request.event.chat))
         finally:
             self.done(request)
 
@@ -307,7 +307,7 @@ class Inbox:
         if who is None or parse(event.text.strip()) is not None:
             self._workers.add(key, request)
             return
-        wait, begins = self._brake.delay(request.inbox_id, event.chat.platform, who, event.text, time.monotonic())
+        wait, begins = self._brake.delay(request.inbox_id, event.chat.connection, who, event.text, time.monotonic())
         if begins:
             self._braked(event, who)
         if wait > 0:
@@ -332,7 +332,7 @@ class Inbox:
 
     def _braked(self, event: Event, who: str) -> None:
         """Report to the owner that a chat may be two programs answering each other."""
-        platform = event.chat.platform
+        platform = event.chat.connection
         text = (
             f"{who} on {platform} writes so fast, or repeats itself so often, that it may be a program: answers are delayed"
             " more and more from now on (gateway.brake in config.yaml)"
@@ -345,7 +345,7 @@ class Inbox:
     def _tell_home(self, platform: str, about: Chat, text: str) -> None:
         """Post to a platform's home chat, unless the event comes from that chat."""
         home = self._router.home_chat(platform)
-        if home is not None and (home.platform, home.chat_id) != (about.platform, about.chat_id):
+        if home is not None and (home.connection, home.chat_id) != (about.connection, about.chat_id):
             self._outbox.post(home, text)
 
     def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> None:

@@ -1,7 +1,7 @@
 """Session keys: the same chat and person always give the same key, two different ones never do.
 
-A key is `agent:main:<platform>:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a colon in
-it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are normalized to one id first.
+A key is `agent:main:<platform>[/<account>]:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a
+colon in it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are normalized to one id first.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     user_id_alt: str | None = None  # the platform's stable alternative; it takes precedence
     thread_id: str | None = None
+    account: str | None = None  # where a platform has several accounts; the one called `default` has none
     proven: bool = True
 
 
@@ -40,7 +41,7 @@ def source_of(event: Event) -> Source:
     chat, sender = event.chat, event.sender
     return Source(
         platform=chat.platform, chat_id=chat.chat_id, chat_type=chat.type, thread_id=chat.thread_id,
-        user_id=sender.user_id, user_id_alt=sender.stable_id, proven=sender.proven,
+        user_id=sender.user_id, user_id_alt=sender.stable_id, proven=sender.proven, account=chat.account,
     )  # fmt: skip
 
 
@@ -56,7 +57,8 @@ def build_session_key(
     if source.platform == WHATSAPP:
         chat = canonical_whatsapp_identifier(chat, home=home) if source.chat_type == DM else chat
         user = canonical_whatsapp_identifier(user, home=home) if user else user
-    parts = [source.platform, source.chat_type, chat]
+    where = source.platform if source.account is None else f"{source.platform}/{source.account}"
+    parts = [where, source.chat_type, chat]
     if source.thread_id:
         parts.append(source.thread_id)
     if is_shared(source, group_sessions_per_user, thread_sessions_per_user):

@@ -79,7 +79,7 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
     if attachment.size is not None and attachment.size > most * 1_000_000:
         return too_large, None
     try:
-        data = _fetched(services, event.chat.platform, attachment)
+        data = _fetched(services, event.chat.connection, attachment)
     except Exception as error:  # also a bug in the adapter: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
         why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"

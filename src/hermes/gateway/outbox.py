@@ -5,20 +5,22 @@ A reply enters the store as its event leaves the inbox. If another gateway is co
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hermes.gateway.delivery import parts_of
-from hermes.gateway.events import as_json
+from hermes.gateway.events import context_of, destination, is_same_place
 from hermes.gateway.streaming import StreamedReply
 from hermes.store.gateway_queues import QUESTION
 from hermes.store.instances import question_mark
 
 if TYPE_CHECKING:
+    from hermes.gateway.adapter import Capabilities
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.delivery import Delivery
-    from hermes.gateway.events import Chat
+    from hermes.gateway.events import Chat, Event, FileReference
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
@@ -43,6 +45,7 @@ class Outbox:
         return StreamedReply(
             self._calls, place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}", shown=request.shown,
             resumed=resumed, fence=request.fence, reply_to=self._router.quoted_by(event, place),
+            context=event.reply_context if is_same_place(place, event.chat) else None,
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:
@@ -52,25 +55,57 @@ class Outbox:
     def finish(self, reply: StreamedReply, text: str) -> None:
         """Complete a reply: store it in the outbox as its event leaves the inbox, then send it."""
         place = reply.chat
-        pieces = parts_of(text, self._router.adapters.get(place.platform))
+        pieces = parts_of(text, self._router.adapters.get(place.connection))
         parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
-        kept = self._store.finish(reply.inbox_id, place.platform, as_json(place), parts)
+        kept = self._store.finish(reply.inbox_id, place.connection, destination(place, reply.context), parts)
         self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
         reply.finish(kept)
 
-    def post(self, chat: Chat, text: str, *, at_once: bool = False) -> None:
+    def post(self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None) -> None:
         """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
         `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
+        `answers`: the event because of which it is sent, if there is one.
         """
-        place = self._router.delivered_to(chat)
-        for piece in parts_of(text, self._router.adapters.get(place.platform)):
+        place, stored = self.destination(chat, answers)
+        for piece in parts_of(text, self._router.adapters.get(place.connection)):
             mark = question_mark(self._cluster.name) if at_once else "-n"
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
-            part = self._store.post(place.platform, as_json(place), piece, nonce)
+            part = self._store.post(place.connection, stored, piece, nonce)
             self._calls(self._post, part, at_once)
+
+    def takes_files(self, chat: Chat) -> Capabilities | None:
+        """What the platform that gets the messages for a chat can do, if files are among that."""
+        adapter = self._router.adapters.get(self._router.delivered_to(chat).connection)
+        return adapter.capabilities if adapter is not None and adapter.capabilities.files else None
+
+    def post_file(self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None) -> bool:
+        """Send a file after what waits for the chat; from any thread but the event loop's.
+
+        The same file in answer to the same event is sent once, also when its turn is resumed after a crash: False then.
+        """
+        place, spoken = self.destination(chat, answers)
+        adapter = self._router.adapters[place.connection]
+        where = [place.connection, place.chat_id, place.thread_id, answers.id if answers else secrets.token_hex(8)]
+        nonce = f"{self._identity}-f{_digest(*where, file.attachment)}"
+        context = context_of(spoken)
+        fits = adapter.capabilities.measure(caption) <= adapter.capabilities.longest_caption
+        parts = [(destination(place, context, file), caption if fits else "", nonce)]
+        if caption and not fits:  # a message of its own
+            pieces = parts_of(caption, adapter)
+            parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
+        posted = self._store.post_file(place.connection, file.attachment, parts)
+        for part in posted:
+            self._calls(self._post, part)
+        return bool(posted)
+
+    def destination(self, chat: Chat, answers: Event | None = None) -> tuple[Chat, str]:
+        """The chat that gets the messages for a chat, and the same as the outbox stores it, with the event's reply context."""
+        place = self._router.delivered_to(chat)
+        same = answers is not None and is_same_place(place, answers.chat)
+        return place, destination(place, answers.reply_context if same and answers is not None else None)
 
     def send(self, part: Outgoing) -> None:
         """Send a part that is stored in the outbox."""
@@ -83,7 +118,7 @@ class Outbox:
     # ------------------------------------------------------------------------------------------ on the event loop
 
     def _begin(self, reply: StreamedReply) -> None:
-        delivery = self._ready(reply.chat.platform)
+        delivery = self._ready(reply.chat.connection)
         if delivery is not None and not reply.begun and reply.fence == self._cluster.fence:
             reply.begun = True
             delivery.begin(reply)
@@ -91,7 +126,7 @@ class Outbox:
     def _finished(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
         """A reply is stored: show it here, or leave it to the connected gateway, which finds it in the store."""
         self._begin(reply)
-        delivery = self.deliveries.get(reply.chat.platform)
+        delivery = self.deliveries.get(reply.chat.connection)
         if delivery is None or reply.inbox_id not in delivery.replies:
             self._leave(parts)
 
@@ -140,3 +175,7 @@ class Outbox:
         for number in left:
             self._left.pop(number, None)
         return set(self._left.values())
+
+
+def _digest(*parts: str | None) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

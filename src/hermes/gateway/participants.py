@@ -19,7 +19,8 @@ from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import Question, wording
-from hermes.gateway.events import Chat, Sender, as_json, from_json
+from hermes.gateway.events import Chat, Event, Sender, as_json, from_json
+from hermes.gateway.file_tool import file_tool
 from hermes.store.gateway_db import PendingNotice
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Participant:
         self.sender = sender
         self._session_id = session_id
         self._agent: Agent | None = None
+        self.answers: Event | None = None  # the event that is being answered
         self.seen_by: tuple[str, str] | None = None  # cache: a session, and the user who may see it
 
     @property
@@ -142,9 +144,11 @@ class Participant:
             self._agent.context.home = home
             self._agent.confirm = self.confirm
             self._agent.shared = route.shared
-            settings = services.router.settings.get(route.platform)
+            settings = services.router.settings.get(self.chat.connection)
             self._agent.titles = settings is None or settings.titles
             self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
+            if (tool := file_tool(services, self)) is not None:
+                self._agent.tools[tool.name] = tool
         return self._agent
 
     def moved(self) -> None:
@@ -178,7 +182,7 @@ class Participant:
         asked = Question(self.sender.id)
         self.lane.data = asked
         try:
-            self._services.outbox.post(self.chat, wording(question), at_once=True)
+            self._services.outbox.post(self.chat, wording(question), at_once=True, answers=self.answers)
             return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
@@ -210,7 +214,7 @@ class Participant:
 
         def waiting(who: str) -> None:
             _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True)
+            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True, answers=self.answers)
 
         return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
@@ -237,7 +241,7 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
     chat = from_json(route.chat, Chat)
     place = services.router.delivered_to(chat)
     text = TAKEN.format(called=called, session_id=session_id)
-    return PendingNotice(place.platform, as_json(place), text, services.outbox.new_nonce())
+    return PendingNotice(place.connection, as_json(place), text, services.outbox.new_nonce())
 
 
 class _Nowhere:
@@ -264,7 +268,7 @@ class ChatHost:
         self.stop: Stop | None = request.stop
         self._listen = listen
         self._share = share
-        self.platform = person.route.platform
+        self.platform = person.chat.connection
         self.config = services.config
         self.db = services.db
         self.user = person.user
@@ -303,7 +307,7 @@ class ChatHost:
         self.person.set_pending_title(title)
 
     def say(self, text: str) -> None:
-        self.services.outbox.post(self.chat, text)
+        self.services.outbox.post(self.chat, text, answers=self._request.event)
 
     def ask(self, question: str) -> bool:
         return self.person.confirm(question)

@@ -104,7 +104,7 @@ class Replies:
 
         The connected gateway fetches attachments: a chat in which one waits is given to it.
         """
-        cluster, platform = self._cluster, request.event.chat.platform
+        cluster, platform = self._cluster, request.event.chat.connection
         name = request.fence[0].partition(":")[2]
         while True:
             found = self._store.take_up(request.inbox_id, lane.key, name, self._user(request))
@@ -147,6 +147,7 @@ class Replies:
         if not request.begun and self._resets.reset_if_due(lane.key, request.stop, route) is None:
             route, tip = self._store.route(lane.key), None
         person = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
+        person.answers = event
         if found.is_member and tip is not None and event.sender.id is not None:
             person.seen_by = tip, event.sender.id
         line = event.text.strip()
@@ -158,7 +159,7 @@ class Replies:
         try:
             text = self._turn(person, request, reply, taken_up=stored_in is not None and (is_stored or is_command))
             if text == "":  # no reply of its own: the next message's reply answers this one, too
-                self._store.finish(request.inbox_id, event.chat.platform, as_json(event.chat))
+                self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
                 services.index.touched()
             elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 self._finish(reply, text)
@@ -252,8 +253,8 @@ class Replies:
         text = self._resets.pending_notice(route)
         if text is None:
             return None
-        chat = self._services.router.delivered_to(event.chat)
-        return PendingNotice(chat.platform, as_json(chat), text, self._outbox.new_nonce())
+        place, stored = self._outbox.destination(event.chat, event)
+        return PendingNotice(place.connection, stored, text, self._outbox.new_nonce())
 
     def _listen(
         self, person: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,
@@ -329,13 +330,13 @@ class Replies:
     def _command(self, person: Participant, request: Request, line: str) -> None:
         chat = request.event.chat
         if request.begun:  # half done, or done without a reply: running it twice could do harm
-            self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]))
-            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
+            self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]), answers=request.event)
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
             return
         self._store.begin(request.inbox_id)
         if request.refused:
-            self._outbox.post(chat, NOT_YOURS)
-            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
+            self._outbox.post(chat, NOT_YOURS, answers=request.event)
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
             return
         if person.route.shared:
             self._share(person)
@@ -348,5 +349,5 @@ class Replies:
         finally:
             person.let_go()
         if not host.answered:
-            self._store.finish(request.inbox_id, chat.platform, as_json(chat))
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
         self._services.index.touched()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
+from hermes.gateway.events import Chat, from_json
 from hermes.gateway.hooks import RESETS
 from hermes.gateway.inbox import Reset
 from hermes.gateway.participants import Participant
@@ -158,7 +159,7 @@ class Resets:
         found = []
         for route in self._services.store.bound_routes(quiet_since=self._services.clock()):
             lane = self._workers.get(route.key)
-            if not self._cluster.is_ours(route.key, route.platform):
+            if not self._cluster.is_ours(route.key, from_json(route.chat, Chat).connection):
                 continue
             if self._due(route) is not None and (lane is None or (lane.running is None and not lane.waiting)):
                 found.append(route.key)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.commands.registry import GATEWAY, is_known, parse
-from hermes.gateway.events import DM, Chat, Event, from_json
+from hermes.gateway.events import DM, Chat, Event, chat_on, from_json
 from hermes.gateway.keys import Source, build_session_key, is_shared, key_beside, source_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ class Router:
         self, store: GatewayDB, config: Config, access: Access, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path
     ) -> None:  # fmt: skip
         self._store, self._config, self._access, self._home = store, config, access, home
-        self.adapters = {adapter.platform: adapter for adapter, _ in adapters}  # enabled platforms only
+        self.adapters = {
+            adapter.connection_name: adapter for adapter, _ in adapters
+        }  # enabled platforms and accounts only
         self.settings = {settings.platform: settings for _, settings in adapters}
 
     # ------------------------------------------------------------------------------------------ incoming
@@ -55,8 +57,9 @@ class Router:
         """The key of a chat that receives a handoff, and whether several share it. Without a thread it is keyed as a DM."""
         chat_type = chat.type if chat.thread_id is not None else DM
         source = Source(
-            platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None
-        )
+            platform=chat.platform, chat_id=chat.chat_id, chat_type=chat_type, thread_id=chat.thread_id, user_id=None,
+            account=chat.account,
+        )  # fmt: skip
         return build_session_key(source, home=self._home), chat_type != DM
 
     def owners_key(self, chat: Chat) -> tuple[str, bool]:
@@ -67,14 +70,18 @@ class Router:
         if route is None or route.user_id is None or route.user_id in owners:
             return key, shared
         beside = (
-            key_beside(key, Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one), route.user_id)
+            key_beside(
+                key,
+                Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one, account=chat.account),
+                route.user_id,
+            )
             for one in owners
         )
         return next((one for one in beside if self._store.route(one) is not None), key), shared
 
     def is_meant(self, event: Event, key: str) -> bool:
         """Whether a message is for us: no mention is needed, or it has one, is one of our commands, or is in our thread."""
-        if event.chat.type == DM or event.addressed or not self._needs_mention(event.chat.platform):
+        if event.chat.type == DM or event.addressed or not self._needs_mention(event.chat.connection):
             return True
         if event.chat.thread_id is not None and self._store.route(key) is not None:
             return True
@@ -83,12 +90,12 @@ class Router:
 
     def is_remark(self, key: str, event: Event) -> bool:
         """Whether a message is addressed to other people in a shared thread, and not to the agent."""
-        platform, who = event.chat.platform, event.sender.id
+        platform, who = event.chat.connection, event.sender.id
         if event.addressed or event.chat.thread_id is None or event.chat.type == DM or who is None:
             return False
         if platform not in self.adapters or not self._needs_mention(platform) or parse(event.text.strip()) is not None:
             return False
-        return self._store.others_take_part(key, platform, who)
+        return self._store.others_take_part(key, event.chat.platform, who)
 
     def _needs_mention(self, platform: str) -> bool:
         wanted = self.settings[platform].require_mention
@@ -98,13 +105,13 @@ class Router:
 
     def delivered_to(self, chat: Chat) -> Chat:
         """The chat that gets the replies of a chat: itself, or the one its platform delivers to."""
-        where = getattr(self.adapters.get(chat.platform), "delivers_to", None)
+        where = getattr(self.adapters.get(chat.connection), "delivers_to", None)
         wanted = None if where is None else where(chat)
         if not wanted or wanted == "log":
             return chat  # the adapter itself records it
         platform, _, chat_id = str(wanted).partition(":")
         if chat_id:
-            return Chat(platform=platform, chat_id=chat_id)
+            return chat_on(platform, chat_id)
         return self.home_chat(platform) or chat
 
     def home_chat(self, platform: str) -> Chat | None:
@@ -118,7 +125,7 @@ class Router:
 
     def quoted_by(self, event: Event, place: Chat) -> str | None:
         """The message a reply quotes: the one it answers, if the platform can quote, several talk, and it is sent there."""
-        adapter = self.adapters.get(place.platform)
+        adapter = self.adapters.get(place.connection)
         if adapter is None or not adapter.capabilities.quotes or place != event.chat:
             return None
         return event.message_id if event.chat.type != DM or not adapter.capabilities.edits else None
@@ -129,4 +136,4 @@ def read_home(platform: str, text: str) -> Chat:
     kind, sep, rest = text.partition(":")
     chat_type = kind if sep and kind in ("dm", "group", "channel") else DM
     chat_id = rest if sep and kind in ("dm", "group", "channel") else text
-    return Chat(platform=platform, chat_id=chat_id, type=chat_type)
+    return chat_on(platform, chat_id, chat_type)

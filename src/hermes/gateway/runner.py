@@ -40,6 +40,7 @@ from hermes.gateway.resets import Resets
 from hermes.gateway.revisions import Revisions
 from hermes.gateway.router import Router
 from hermes.gateway.sessions_index import SessionsIndex, write_index
+from hermes.gateway.settings import listening
 from hermes.gateway.workers import LoopCalls, Workers, log_failure
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_writer import Writer
@@ -73,6 +74,8 @@ class Gateway:
         self.agents = Agents(db, config, model, home)
         self.connections: dict[str, Connection] = {}
         self._config, self._adapters = config, adapters
+        for adapter, _ in adapters:
+            adapter.webhook_place = listening(config)
         self._stop = asyncio.Event()
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})
@@ -126,7 +129,7 @@ class Gateway:
     def _connect(self) -> None:
         revise = Revisions(self.services).take
         for adapter, settings in self._adapters:
-            platform = adapter.platform
+            platform = adapter.connection_name
             connection = Connection(
                 adapter, settings, self.store, self.writer, self._config, self.inbox.received, revise
             )

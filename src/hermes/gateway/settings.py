@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.keys import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.gateway.adapter import Adapter, Setting
+    from hermes.gateway.adapter import Adapter, Listening, Setting
 
 COMMON: dict[str, type] = {
     "enabled": bool,
@@ -20,6 +22,7 @@ COMMON: dict[str, type] = {
     "titles": bool,
 }
 PEOPLE = "allowed_users"
+_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
@@ -27,7 +30,7 @@ _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole nu
 class PlatformSettings:
     """One section below `platforms:`, checked."""
 
-    platform: str
+    platform: str  # its name; of one of several accounts "telegram/work"
     allowed_users: frozenset[str] = frozenset()
     allow_all: bool = False
     home_channel: str | None = None
@@ -36,28 +39,80 @@ class PlatformSettings:
     titles: bool = True  # whether the model gives conversations a title
 
 
-def platform_settings(config: Config, adapter: type[Adapter], variables: Mapping[str, str]) -> PlatformSettings:
-    """A platform's section, completed from the environment. ConfigError names what is missing or wrong."""
-    name = adapter.platform
-    config.require_set(f"platforms.{name}")
-    section = dict(config.platforms.get(name, {}))
+def platform_settings(
+    config: Config, adapter: type[Adapter], variables: Mapping[str, str], *, account: str | None = None
+) -> PlatformSettings:
+    """A platform's section, or that of one of its accounts, completed from the environment.
+
+    ConfigError names what is missing or wrong. An account's variables end with its name: TELEGRAM_BOT_TOKEN_WORK.
+    """
+    name = adapter.platform if account is None else f"{adapter.platform}/{account}"
+    for one in config.unset_of(name):
+        raise ConfigError(str(one))
+    _check_accounts(config, adapter, name, variables)
+    section = config.platform_section(name)
+    where, ending = _place(config, name), variable_ending(account)
     known = {setting.name: setting for setting in adapter.settings}
     for key in section:
         if key not in known and key not in COMMON and key != PEOPLE:
             from hermes.config import suggestion
 
-            raise ConfigError(
-                f"unknown configuration key: platforms.{name}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}"
-            )
-    common = {
-        key: _typed(section[key], kind, f"platforms.{name}.{key}") for key, kind in COMMON.items() if key in section
-    }
-    values = {setting.name: _value(setting, section, variables, name) for setting in adapter.settings}
-    variable = allowed_variable(name)
-    allowed = _people(section.get(PEOPLE), f"platforms.{name}.{PEOPLE}") | _people(variables.get(variable), variable)
+            raise ConfigError(f"unknown configuration key: {where}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}")
+    common = {key: _typed(section[key], kind, f"{where}.{key}") for key, kind in COMMON.items() if key in section}
+    values = {one.name: _value(one, section, variables, where, ending, adapter.platform) for one in adapter.settings}
+    variable = allowed_variable(adapter.platform) + ending
+    allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
         name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
         titles=bool(common.get("titles", True)),
+    )  # fmt: skip
+
+
+def variable_ending(account: str | None) -> str:
+    """How the environment variables of an account end: "_WORK"; "" for a platform's only account."""
+    return "" if account is None else f"_{account.upper().replace('-', '_')}"
+
+
+def _place(config: Config, name: str) -> str:
+    """Where the section of a platform or an account stands in config.yaml."""
+    platform, _, account = name.partition("/")
+    has_accounts = isinstance(config.platforms.get(platform, {}).get(ACCOUNTS), dict)
+    return f"platforms.{platform}.{ACCOUNTS}.{account or DEFAULT_ACCOUNT}" if has_accounts else f"platforms.{platform}"
+
+
+def _check_accounts(config: Config, adapter: type[Adapter], name: str, variables: Mapping[str, str]) -> None:
+    """ConfigError when `accounts:` is wrong, or an earlier account is the same bot: each message would be answered twice."""
+    platform = adapter.platform
+    accounts, where = config.platforms.get(platform, {}).get(ACCOUNTS), f"platforms.{platform}.{ACCOUNTS}"
+    if accounts is None:
+        return
+    if not isinstance(accounts, dict) or not accounts or not all(isinstance(one, dict) for one in accounts.values()):
+        raise ConfigError(
+            f"{where} must be names, each with the settings of that account: {{work: {{…}}, private: {{…}}}}"
+        )
+    for account in accounts:
+        if not _ACCOUNT.fullmatch(str(account)):
+            raise ConfigError(f"{where}: {account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
+    secrets = [one for one in adapter.settings if one.secret and (one.required or one.unless)]
+    mine = name.partition("/")[2] or DEFAULT_ACCOUNT
+    seen: dict[tuple[Any, ...], str] = {}
+    for account in accounts:
+        own = None if account == DEFAULT_ACCOUNT else account
+        section = config.platform_section(platform if own is None else f"{platform}/{own}")
+        given = [section.get(one.name) or variables.get(f"{one.variable}{variable_ending(own)}") for one in secrets]
+        first = seen.setdefault(tuple(map(str, given)), account)
+        if any(given) and account == mine and first != account:
+            raise ConfigError(f"{where}.{account} is the same account as {first}: give it its own {secrets[0].name}")
+
+
+def listening(config: Config) -> Listening:
+    """Where the gateway's HTTP listener is, and what it allows."""
+    from hermes.gateway.adapter import Listening
+
+    here, http = config.gateway.listen, config.gateway.http
+    return Listening(
+        host=here.host, port=here.port, public_url=here.public_url, max_connections=http.max_connections,
+        max_per_address=http.max_per_address, header_seconds=http.header_seconds,
     )  # fmt: skip
 
 
@@ -85,16 +140,18 @@ def _may_be_id(value: Any) -> bool:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
-def _value(setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], platform: str) -> Any:
-    where = f"platforms.{platform}.{setting.name}"
+def _value(
+    setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], place: str, ending: str, platform: str
+) -> Any:
+    where = f"{place}.{setting.name}"
     value = section.get(setting.name)
     if value is None or value == "":
-        value = variables.get(setting.variable) if setting.variable else None
+        value = variables.get(f"{setting.variable}{ending}") if setting.variable else None
         if value is not None and setting.kind is list:
             value = [one.strip() for one in str(value).split(",") if one.strip()]
     if value is None or value == "":
         if setting.required:
-            hint = f" (or the variable {setting.variable})" if setting.variable else ""
+            hint = f" (or the variable {setting.variable}{ending})" if setting.variable else ""
             raise ConfigError(
                 f"{where} is missing: {setting.help}{hint}; `hermes gateway setup {platform}` asks for it"
             )

@@ -17,7 +17,7 @@ from hermes.agent.lease_renewer import KeptLease, kept
 from hermes.config.keys import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.settings import PlatformSettings, platform_settings
+from hermes.gateway.settings import PlatformSettings, listening, platform_settings
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -60,7 +60,7 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
             if name == WEBHOOK:
                 adapter, settings = webhook(config, home, insecure=insecure)
             else:
-                adapter, settings = _platform(config, name, variables, home)
+                adapter, settings = made_adapter(config, name, variables, home)
             adapter.validate()
             made.append((adapter, settings))
         except HermesError as error:
@@ -84,10 +84,22 @@ def check_work(made: Made, db: SessionDB) -> None:
         raise ConfigError(_NOTHING)
 
 
-def _platform(config: Config, name: str, variables: Mapping[str, str], home: Path) -> tuple[Adapter, PlatformSettings]:
-    kind = adapter_class(name)
-    settings = platform_settings(config, kind, variables)
-    return kind(settings.values, home), settings
+def made_adapter(
+    config: Config, name: str, variables: Mapping[str, str], home: Path, kind: type[Adapter] | None = None
+) -> tuple[Adapter, PlatformSettings]:
+    """The adapter of a platform ("telegram") or of one of its accounts ("telegram/work"), not yet connected."""
+    platform, _, account = name.partition("/")
+    kind = kind or adapter_class(platform)
+    settings = platform_settings(config, kind, variables, account=account or None)
+    adapter = kind(settings.values, account_home(home, platform, account) if account else home)
+    adapter.account_name = account or None
+    adapter.webhook_place = listening(config)
+    return adapter, settings
+
+
+def account_home(home: Path, platform: str, account: str) -> Path:
+    """The folder for the files of one of several accounts."""
+    return home / "accounts" / platform / account
 
 
 def check_api_server(config: Config, *, insecure: bool = False) -> None:
@@ -113,9 +125,12 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
         raise MissingExtra("webhooks", "serve") from error
     section = config.webhooks
     routes = {name: msgspec.to_builtins(route) for name, route in section.routes.items()}
-    limits = msgspec.to_builtins(config.gateway.http)
-    values = {"host": section.host, "port": section.port, "routes": routes, "insecure": insecure, "limits": limits}
-    return Webhook(values, home), PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
+    here, usual = config.gateway.listen, type(section)()
+    moved = (section.host, section.port) != (usual.host, usual.port)  # webhooks with a port of their own keep it
+    host, port = (section.host, section.port) if moved else (here.host, here.port)
+    adapter = Webhook({"host": host, "port": port, "routes": routes, "insecure": insecure}, home)
+    adapter.webhook_place = listening(config)
+    return adapter, PlatformSettings("webhook", allow_all=True, require_mention=False, titles=False)
 
 
 def secrets_of(

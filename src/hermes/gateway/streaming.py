@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
     HermesError,
@@ -40,7 +40,7 @@ class StreamedReply:
 
     def __init__(
         self, calls: LoopCalls, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int], shown: Sequence[str] = (),
-        resumed: bool = False, reply_to: str | None = None,
+        resumed: bool = False, reply_to: str | None = None, context: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`shown` has the message ids that the store knows; the last one is empty where it is unknown if it was sent."""
         self.chat = chat
@@ -48,6 +48,7 @@ class StreamedReply:
         self.fence = fence  # the lease under which it is written
         self.nonce = nonce
         self.reply_to = reply_to  # the message that its first part quotes
+        self.context = context  # the reply context of the event it answers
         self.shown = [one for one in shown if one]  # the platform's ids of its messages so far
         self.texts = [""] * len(self.shown)  # the text of each of them, as far as it is known
         self.tried: set[int] = set()  # parts that may have been sent under their nonce with another text
@@ -186,7 +187,9 @@ class Streaming:
         try:
             async with asyncio.timeout(PATIENCE):
                 question = None if reply.shown else reply.reply_to
-                message_id = await self._adapter.send(reply.chat, encodable(shown), nonce=nonce, reply_to=question)
+                message_id = await self._adapter.send(
+                    reply.chat, encodable(shown), nonce=nonce, reply_to=question, **given(reply.context)
+                )
         except (SlowDown, SendRefused, PlatformRefused):
             reply.unsure = again
             raise
@@ -233,6 +236,11 @@ class Streaming:
                 await self._adapter.edit(reply.chat, message_id, "…")
             except PlatformError:
                 pass
+
+
+def given(context: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The argument `context` of Adapter.send, if there is one: adapters that set no reply context need not take it."""
+    return {"context": context} if context else {}
 
 
 async def either(event: asyncio.Event, seconds: float) -> None:

@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar
 
 from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
+from hermes.store.attachments import references
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_queues import Outgoing, Received
@@ -91,7 +92,7 @@ class Arrival:
     """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
 
     key: str
-    platform: str
+    platform: str  # or one of its accounts: "telegram/work"
     event_id: str
     event: str  # JSON, masked
     chat: str = ""  # JSON
@@ -365,7 +366,7 @@ class GatewayDB:
             return Kept(key, None, serving)
         if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
             routes.put(
-                tx, key, platform=arrival.platform, chat_type=arrival.chat_type, chat=arrival.chat,
+                tx, key, platform=arrival.platform.partition("/")[0], chat_type=arrival.chat_type, chat=arrival.chat,
                 display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
             )  # fmt: skip
         before = tuple(gateway_queues.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
@@ -494,6 +495,29 @@ class GatewayDB:
             return gateway_queues.post(
                 tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
             )
+
+    def post_file(self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]]) -> list[Outgoing]:
+        """Queue a file and what is said with it: each part its chat, text and nonce. [] if the first was queued before."""
+        with self._store.write() as tx:
+            self.db._attachments.secure(tx, references(attachment))
+            if gateway_queues.is_posted(tx, parts[0][2]):
+                return []
+            return [
+                gateway_queues.post(tx, platform, place, text, nonce, self.clock(), mask=self.db.masked)
+                for place, text, nonce in parts
+            ]
+
+    def attachment(self, reference: str) -> bytes | None:
+        """The bytes of an attachment; None when they are gone, with the messages that held it."""
+        files = self.db._attachments
+        for digest, _, _ in references(reference):
+            with self._store.read() as tx:
+                files.fetch(tx, [digest])
+            try:
+                return files.path(digest).read_bytes()
+            except OSError:
+                return None
+        return None
 
     unsent = reading(gateway_queues.unsent)
 

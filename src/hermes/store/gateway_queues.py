@@ -22,6 +22,8 @@ from hermes.errors import StoreError
 from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
 
+CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
+FILE = "file"  # in the latter: the file that is sent
 _EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
@@ -63,7 +65,7 @@ class Outgoing:
     id: int
     inbox_id: int | None
     platform: str
-    chat: str  # JSON
+    chat: str  # JSON; with the reply context of the event it answers, until it is sent
     text: str
     nonce: str
     reply_to: str | None
@@ -297,6 +299,11 @@ def post(
     return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
 
 
+def is_posted(tx: Tx, nonce: str) -> bool:
+    """Whether a message with this nonce was queued."""
+    return tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (nonce,)) is not None
+
+
 def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     """The parts that wait to be sent, in order (of the reply to one event, if given)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
@@ -335,16 +342,32 @@ def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | N
     tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
 
 
-def sent(tx: Tx, outbox_id: int, message_id: str, now: float) -> None:
-    """Record that a part was sent, and its id on the platform."""
+def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str | None = None) -> None:
+    """Record that a part was sent, and its id on the platform. `chat`: its chat from now on, without a reply context."""
     tx.run(
         "UPDATE gateway_outbox SET sent_at = ?, message_id = ?, text = NULL WHERE id = ?", (now, message_id, outbox_id)
     )
+    if chat is not None:
+        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (chat, outbox_id))
+
+
+def without_context(chat: str) -> str | None:
+    """An outgoing message's chat without reply context and file, which are not needed any more; None where it has neither."""
+    if f'"{CONTEXT}"' not in chat and f'"{FILE}"' not in chat:
+        return None
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in (CONTEXT, FILE)})
 
 
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
     """Record that a part can't be sent, and why. The text stays for inspection."""
     tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
+    _drop_contexts(tx, "id = ?", (outbox_id,))
+
+
+def _drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:
+    sql = f"SELECT id, chat FROM gateway_outbox WHERE instr(chat, ?) > 0 AND {which}"
+    for number, chat in tx.rows(sql, (f'"{CONTEXT}"', *values)):
+        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (without_context(chat) or chat, number))
 
 
 QUESTION = "-q"  # contained in the nonces of questions only
@@ -410,6 +433,7 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
         f" WHERE text IS NOT NULL AND inbox_id IN ({events})",
         session_ids,
     )
+    _drop_contexts(tx, f"inbox_id IN ({events})", session_ids)
     tx.run(
         f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?)"
         f" WHERE session_id IN ({_marks(session_ids)}) AND (event IS NOT NULL OR finished_at IS NULL)",

@@ -125,15 +125,18 @@ def spoken(tx: Tx, key: str, session_id: str, now: float) -> None:
 
 
 def chat_moved(tx: Tx, platform: str, old: str, new: str, now: float) -> list[str]:
-    """A chat has a new id: its conversations move there. Returns their keys.
+    """A chat of a platform (or of one of its accounts) has a new id: its conversations move there. Returns their keys.
 
     Not those with messages under the new id already: both conversations stay unchanged.
     The old keys stay, without a session: a reply may be in progress under one.
     """
     done = []
+    platform, _, account = platform.partition("/")
     for row in tx.rows(f"{_SELECT} WHERE r.platform = ? ORDER BY r.key", (platform,)):
         route = _route(row)
         parts, chat = route.key.split(":"), json.loads(route.chat)
+        if (chat.get("account") or "") != account:
+            continue
         if chat.get("chat_id") != old or len(parts) < 5 or parts[4] != _escaped(old):
             continue
         key = ":".join([*parts[:4], _escaped(new), *parts[5:]])

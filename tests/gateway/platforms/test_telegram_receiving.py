@@ -569,3 +569,22 @@ def test_a_webhook_of_before_is_taken_down_for_polling(lab: Lab) -> None:
     lab._do_setWebhook("http://127.0.0.1:9/old")
     lab.say("hello")
     assert [one.text for one in heard(lab, 1)] == ["hello"]
+
+
+def test_the_webhook_uses_the_port_of_all_platforms_unless_it_has_its_own(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from hermes.gateway.adapter import Listening
+
+    def place(shared: Listening, **values: Any) -> tuple[str, int]:
+        adapter = Telegram({"token": "1:x", **values}, tmp_path)
+        adapter.webhook_place = shared
+        found = adapter._place()
+        return found.host, found.port
+
+    private = Listening(host="10.0.0.1", port=9000)
+    public = replace(private, public_url="https://bots.example.org")
+    assert place(private) == ("127.0.0.1", 8443)  # as before there was a shared port
+    assert place(public) == ("10.0.0.1", 9000)
+    assert place(public, webhook_port=8443) == ("127.0.0.1", 8443)
+    assert place(public, webhook_host="0.0.0.0") == ("0.0.0.0", 8443)

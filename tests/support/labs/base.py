@@ -19,7 +19,9 @@ class Lab:
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
     can: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back
+    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files
+
+    account: str | None = None  # which of several accounts of the platform this lab plays
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -46,6 +48,10 @@ class Lab:
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:
         """A person sends a file (can: attach)."""
+        raise NotImplementedError
+
+    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """The files the agent has sent there: name, bytes, caption (can: files)."""
         raise NotImplementedError
 
     def redeliver(self, message_id: str) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
-from hermes.gateway.events import Attachment, Chat, Event, Revision, Sender
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
 
@@ -33,7 +33,7 @@ class Plain(Adapter):
     )
     capabilities = Capabilities(
         longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True,
-        tells_edits=True, tells_deletions=True,
+        tells_edits=True, tells_deletions=True, files=True, largest_file=100_000, longest_caption=200,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -89,6 +89,7 @@ class Plain(Adapter):
         event = Event(
             id=raw.get("revises", raw["id"]), chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
             addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),
+            reply_context=raw.get("context"),
         )  # fmt: skip
         if "revises" in raw:
             await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=event.id, event=event)))
@@ -139,8 +140,19 @@ class Plain(Adapter):
         self._writer = None
         self._fail_all()
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
-        found = await self._ask(send=text, chat=[chat.chat_id, chat.thread_id], nonce=nonce, reply_to=reply_to)
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        place = [chat.chat_id, chat.thread_id]
+        found = await self._ask(send=text, chat=place, nonce=nonce, reply_to=reply_to, context=context)
+        return str(found["id"])
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        data = {"name": file.name, "kind": file.kind, "mime": file.mime, "data": base64.b64encode(file.data).decode()}
+        place = [chat.chat_id, chat.thread_id]
+        found = await self._ask(send=caption, chat=place, nonce=nonce, context=context, file=data)
         return str(found["id"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -173,7 +185,19 @@ class PlainLab(Base):
     platform = "plain"
     places = frozenset({"dm", "group", "channel", "thread"})
     can = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "thread", "change", "take_back"}
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "unordered",
+            "edits",
+            "thread",
+            "change",
+            "take_back",
+            "files",
+        }
     )
     adapter: type[Plain] = Plain
     knows_nonces = True
@@ -287,7 +311,8 @@ class PlainLab(Base):
         number = f"m{next(self._numbers)}"
         self._by_nonce[item["nonce"]] = number
         self.messages[number] = {"place": tuple(item["chat"]), "text": item["send"], "nonce": item["nonce"]}
-        self.messages[number]["reply_to"] = item.get("reply_to")
+        self.messages[number] |= {"reply_to": item.get("reply_to"), "context": item.get("context")}
+        self.messages[number]["file"] = item.get("file")
         return {"id": number}
 
     # ------------------------------------------------------------------------------------------ for tests
@@ -349,7 +374,15 @@ class PlainLab(Base):
 
     def shown_in(self, chat_id: str, thread_id: str | None = None) -> list[str]:
         with self._lock:
-            return [one["text"] for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
+            there = [one for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
+            return [one["text"] for one in there if one["file"] is None]
+
+    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        chat = self._chat(where, who)
+        place = (chat["chat_id"], chat.get("thread_id"))
+        with self._lock:
+            sent = [one for one in self.messages.values() if one["place"] == place and one["file"] is not None]
+            return [(one["file"]["name"], base64.b64decode(one["file"]["data"]), one["text"]) for one in sent]
 
     def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
         self.revise(f"c{next(self._numbers)}", {**self.events[message_id], "user": self.user_id(who), "text": text})
@@ -410,7 +443,7 @@ class Forgetful(Plain):
 
     platform = "forgetful"
     title = "Forgetful"
-    capabilities = Capabilities(longest=1000, edits=True, typing=True, threads=True)
+    capabilities = Capabilities(longest=1000, edits=True, typing=True, threads=True, files=True, longest_caption=200)
 
 
 class ForgetfulLab(PlainLab):

@@ -57,7 +57,10 @@ def store_mask(home: Path) -> Mask:
         from hermes.store.redact import redact
 
         try:
-            wanted = load_config(home / "config.yaml").privacy.redact_secrets
+            main = (
+                home.parents[2] if home.parent.parent.name == "accounts" else home
+            )  # an account's folder is inside it
+            wanted = load_config(main / "config.yaml").privacy.redact_secrets
         except ConfigError:
             wanted = True
         return redact if wanted else str

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import ConfigError
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, Chat, Event, Sender
-from hermes.serve.connection_limits import Limits
-from hermes.serve.server import HttpServer, is_loopback
+from hermes.gateway.platforms.listener import Registration, listen_app
+from hermes.serve.server import is_loopback
 from hermes.serve.webhooks import Arrived, WebhookRoute, routes_of, webhook_app
 from hermes.texts import harmless, shortened
 
@@ -33,20 +34,19 @@ class Webhook(Adapter):
         Setting(name="host", help="where to listen; beyond 127.0.0.1 every route needs a secret", default="127.0.0.1"),
         Setting(name="port", help="the port to listen on", kind=int, default=8644),
         Setting(name="routes", help="name → {secret, prompt, deliver}", kind=dict, required=True),
-        Setting(name="limits", help="gateway.http: how many connections, and for how long", kind=dict, default={}),
         Setting(name="insecure", help="listen everywhere without secrets", kind=bool, default=False),
     )
     capabilities = Capabilities(longest=100_000, idempotent=True)
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._server: HttpServer | None = None
+        self._registration: Registration | None = None
         self._link: Link | None = None
 
     @property
     def port(self) -> int:
         """The port that is listened on, once connected."""
-        return self._server.port if self._server is not None else int(self.values.get("port") or 0)
+        return self._registration.port if self._registration is not None else int(self.values.get("port") or 0)
 
     def _host(self) -> str:
         return str(self.values.get("host") or "127.0.0.1")
@@ -75,21 +75,15 @@ class Webhook(Adapter):
         self._link = link
         app = webhook_app(routes, self._keep, log=link.log, strangers=not is_loopback(self._host()))
         port = self.values.get("port")
-        limits = self.values.get("limits") or {}
-        server = HttpServer(
-            app, self._host(), 8644 if port is None else int(port), died=link.lost, crowded=link.troubled,
-            limits=Limits(*(limits[name] for name in ("max_connections", "max_per_address", "header_seconds")))
-            if limits else None,
-        )  # fmt: skip
-        await server.start()
-        self._server = server
-        link.connected(self._identity(routes, server.port))
+        place = replace(self.webhook_place, host=self._host(), port=8644 if port is None else int(port))
+        self._registration = await listen_app(place, "/webhooks", app=app, link=link)
+        link.connected(self._identity(routes, self._registration.port))
 
     async def disconnect(self) -> None:
         """Stop listening; running deliveries are stored."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(grace=2.0)
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            await registration.close()
 
     async def _keep(self, arrived: Arrived) -> None:
         assert self._link is not None
@@ -109,7 +103,9 @@ class Webhook(Adapter):
             return None
         return None if route is None or route.deliver in (None, LOG) else route.deliver
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Write the reply into the log."""
         if self._link is not None:
             self._link.log.info("webhook %s: %s", chat.chat_id, shortened(harmless(text), _SHOWN))

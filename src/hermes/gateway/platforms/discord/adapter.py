@@ -20,7 +20,7 @@ import discord
 import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted, from_json
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.discord.backlog import Seen, missed
@@ -254,7 +254,9 @@ class Discord(Adapter):
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message. For the same nonce Discord answers with the message it made the first time; it remembers
         nonces for "the past few minutes" (its documentation of Create Message, enforce_nonce)."""
         channel = self._channel(chat)

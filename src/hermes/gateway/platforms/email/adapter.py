@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeVar
 from imap_tools import BaseMailBox
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms.email import sent_folder
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
@@ -247,7 +247,9 @@ class Email(Adapter):
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """A mail in the chat's thread; without one, a mail that begins a thread."""
         if not is_address(chat.chat_id):
             raise SendRefused(f"{chat.chat_id!r} is not an email address")

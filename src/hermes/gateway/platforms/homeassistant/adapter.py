@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.homeassistant.formatting import plain, without_html
@@ -193,7 +193,9 @@ class HomeAssistant(Adapter):
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Show the text as a notification, then fire the event for automations. A repeated notification replaces the first."""
         if self._connection is None:
             raise PlatformUnreachable("there is no connection to Home Assistant")

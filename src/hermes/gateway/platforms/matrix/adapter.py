@@ -19,7 +19,7 @@ from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Revision, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
@@ -324,7 +324,9 @@ class Matrix(Adapter):
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message into a room; the same nonce makes one message of it."""
         client = self._connected()
         content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.http import attachment_kind
@@ -239,7 +239,9 @@ class Signal(Adapter):
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message to a person or a group. Signal has no nonces: sent twice, it arrives twice."""
         quote: dict[str, Any] = {}
         if reply_to is not None and (named := _named(reply_to)) is not None:

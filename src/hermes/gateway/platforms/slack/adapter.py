@@ -16,7 +16,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
 from hermes.errors import PlatformRefused, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
@@ -255,7 +255,9 @@ class Slack(Adapter):
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a message into the chat, or its thread. Slack has no nonces, and no replies but those in threads."""
         place: dict[str, Any] = {"channel": chat.chat_id, "unfurl_links": False, "unfurl_media": False}
         if chat.thread_id:

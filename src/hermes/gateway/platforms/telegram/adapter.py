@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
@@ -64,12 +65,12 @@ class Telegram(Adapter):
             variable="TELEGRAM_WEBHOOK_SECRET", secret=True,
         ),
         Setting(
-            name="webhook_host", help="the address of this machine to listen on for the webhook",
-            variable="TELEGRAM_WEBHOOK_HOST", default="127.0.0.1",
+            name="webhook_host", variable="TELEGRAM_WEBHOOK_HOST",
+            help="the address to listen on for the webhook (127.0.0.1; with gateway.listen.public_url: gateway.listen.host)",
         ),
         Setting(
-            name="webhook_port", help="the port to listen on for the webhook", variable="TELEGRAM_WEBHOOK_PORT",
-            default=8443, kind=int,
+            name="webhook_port", variable="TELEGRAM_WEBHOOK_PORT", kind=int,
+            help="the port to listen on for the webhook (8443; with gateway.listen.public_url: gateway.listen.port)",
         ),
     )  # fmt: skip
     capabilities = Capabilities(
@@ -135,9 +136,15 @@ class Telegram(Adapter):
         self._albums.read = read
         if secret is None:
             return PollingReceiver(bot, link, identity, self._albums)
-        host, port = self.text("webhook_host"), int(self.setting("webhook_port"))
         url = self.text("webhook_url")
-        return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, host=host, port=port)
+        return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, place=self._place())
+
+    def _place(self) -> Listening:
+        """Where the webhook listens: its own host and port, if they are set, else the listener of all platforms."""
+        host, port = self.text("webhook_host"), self.setting("webhook_port")
+        if not host and port is None and self.webhook_place.public_url:
+            return self.webhook_place
+        return replace(self.webhook_place, host=host or "127.0.0.1", port=8443 if port is None else int(port))
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""
@@ -153,7 +160,9 @@ class Telegram(Adapter):
 
     # ------------------------------------------------------------------------------------------------- sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         topic = topic_of(chat)
         answered = None
         if reply_to is not None and reply_to.isdecimal():

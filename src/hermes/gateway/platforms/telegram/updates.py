@@ -24,7 +24,8 @@ from hermes.gateway.platforms.telegram.client import our_errors, read_update
 from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Registration
+    from hermes.gateway.adapter import Listening
+    from hermes.gateway.platforms.listener import Call, Registration
 
 # The updates we ask for: no joins, reactions and the like. Telegram does not report deletions to bots.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
@@ -132,10 +133,10 @@ class WebhookReceiver:
     """Listens on a port of this machine for the updates Telegram sends to the public address in front of it."""
 
     def __init__(
-        self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, host: str, port: int
+        self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, place: Listening
     ) -> None:  # fmt: skip
         self._bot, self._link, self._albums = bot, link, albums
-        self._url, self._secret, self._host, self._port = url, secret, host, port
+        self._url, self._secret, self._place = url, secret, place
         self._registration: Registration | None = None
         self._one_by_one = asyncio.Lock()
 
@@ -144,7 +145,7 @@ class WebhookReceiver:
 
         path = urlsplit(self._url).path or "/"
         self._registration = await listen(
-            self._host, self._port, path, verify=self._is_telegram, handler=self._delivered, link=self._link
+            self._place, path, verify=self._is_telegram, handler=self._delivered, link=self._link
         )
         with our_errors(login=True):
             await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
@@ -158,9 +159,9 @@ class WebhookReceiver:
         given = headers.get(_SECRET_HEADER, "")
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
 
-    async def _delivered(self, headers: Mapping[str, str], body: bytes) -> int:
+    async def _delivered(self, call: Call) -> int:
         try:
-            update = read_update(msgspec.json.decode(body), self._bot, self._link.log)
+            update = read_update(msgspec.json.decode(call.body), self._bot, self._link.log)
         except (ValueError, PlatformError):
             return 400
         # Telegram delivers the messages of a chat one after the other, each when the one before it was accepted; so the

@@ -1,0 +1,183 @@
+"""Files that the agent sends: only those that may leave, each once, also after a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import ForgetfulLab, LettersLab, PlainLab
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture(params=[PlainLab, ForgetfulLab])
+def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
+    made: PlainLab = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def plain() -> Iterator[PlainLab]:
+    made = PlainLab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The owner's working folder; temporary files are elsewhere."""
+    made, elsewhere = tmp_path / "work", tmp_path / "temporary"
+    made.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    return made
+
+
+def sending(path: Path | str, caption: str | None = None) -> str:
+    more = {} if caption is None else {"caption": caption}
+    return f"call=send_file {json.dumps({'path': str(path), **more})}"
+
+
+def told(lab: PlainLab, words: str) -> None:
+    until(lambda: any(words in text for text in lab.shown()), 20, str(lab.shown()))
+
+
+def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    (folder / "a.pdf").write_bytes(b"%PDF-1.7 x")
+    with running(plain, hermes_home, model.base_url) as gateway:
+        plain.say(sending("a.pdf", "**the** report"), context={"token": "t"})
+        until(lambda: plain.files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], 20, str(plain.shown()))
+        texts = [(one["file"] or {}).get("mime") for one in plain.messages.values()]
+        assert texts == [None, "application/pdf"]
+        assert [one["context"] for one in plain.messages.values()] == [{"token": "t"}] * 2
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        assert "attachment:sha256:" in str(gateway.db.get_messages(row["id"]))  # the record has what was sent
+        until(lambda: not gateway.store.unsent())
+
+
+def test_a_caption_that_is_too_long_is_a_message_of_its_own(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    (folder / "a.txt").write_text("x")
+    with running(plain, hermes_home, model.base_url):
+        plain.say(sending("a.txt", "long " * 60))
+        until(lambda: plain.files() == [("a.txt", b"x", "")], 20)
+        until(lambda: any(text.startswith("long long") for text in plain.shown()), 20)
+
+
+def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
+    lab: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    (folder / "a.txt").write_text("x")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.fail(times=10_000)
+        lab.say(sending("a.txt", "here"))
+        until(lambda: len(gateway.store.unsent()) == 2, 20)
+    (folder / "a.txt").unlink()  # the store has it
+    with lab._lock:
+        lab._failures = 0
+    with running(lab, hermes_home, model.base_url) as gateway:
+        until(lambda: lab.files() == [("a.txt", b"x", "here")], 20, str(lab.messages))
+        until(lambda: not gateway.store.unsent(), 20)
+    with running(lab, hermes_home, model.base_url):
+        lab.say("and now")
+        told(lab, "echo: and now")
+        assert len(lab.files()) == 1
+
+
+def test_the_same_file_in_answer_to_one_message_is_sent_once(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    from hermes.gateway.events import Chat, Event, FileReference, Sender
+
+    chat = Chat(platform="plain", chat_id="dm-alice")
+    event = Event(id="e1", chat=chat, sender=Sender(user_id="u-alice"))
+    with running(plain, hermes_home, model.base_url) as gateway:
+        kept = gateway.db.keep_attachment(b"data")
+        file = FileReference(kind="file", name="a.bin", mime="application/octet-stream", attachment=kept)
+        post = gateway.services.outbox.post_file
+        assert [post(chat, file, "", answers=event) for _ in range(3)] == [True, False, False]
+        assert post(chat, file, "")  # on the gateway's own account: each time it is asked to
+        until(lambda: len(plain.files()) == 2, 20)
+
+
+def test_only_files_that_may_leave_are_sent(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path, tmp_path: Path
+) -> None:
+    (folder / ".ssh").mkdir()
+    (folder / ".ssh" / "id_rsa").write_text("secret")
+    (folder / ".env").write_text("secret")
+    (folder / "empty.txt").touch()
+    (folder / "large.bin").write_bytes(b"x" * 100_001)
+    (tmp_path / "outside.txt").write_text("secret")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (folder / "key.txt").symlink_to(folder / ".ssh" / "id_rsa")
+    os.mkfifo(folder / "pipe")
+    refused = {
+        ".env": "is hidden", "~/.ssh/id_rsa": "in a hidden folder", "key.txt": "in a hidden folder", "../outside.txt": "is not inside",
+        "link.txt": "is not inside", "/etc/passwd": "is not inside", "empty.txt": "is empty", "large.bin": "larger than the 0.1 MB",
+        "pipe": "is no file", ".": "Is a directory", "missing.txt": "No such file",
+    }  # fmt: skip
+    with running(plain, hermes_home, model.base_url, display={"busy": "queue"}):
+        for name, why in refused.items():
+            before = len(plain.shown())
+            plain.say(sending(name))
+            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1], 20)
+            assert why in plain.shown()[-1], name
+            assert plain.files() == []
+
+
+def test_others_than_the_owner_get_no_file_of_the_machine(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    (folder / "a.txt").write_text("x")
+    with running(plain, hermes_home, model.base_url):
+        plain.say(sending(folder / "a.txt"), who="bob")
+        until(lambda: any("is not inside" in text for text in plain.shown(who="bob")), 20, str(plain.shown(who="bob")))
+        assert plain.files(who="bob") == []
+
+
+def test_a_platform_without_files_has_no_such_tool(model: Echo, hermes_home: Path, folder: Path) -> None:
+    lab = LettersLab()
+    try:
+        with running(lab, hermes_home, model.base_url):
+            lab.say("hello")
+            told(lab, "echo: hello")
+        offered: list[Any] = [tool["function"]["name"] for one in model.requests for tool in one.get("tools") or ()]
+        assert offered and "send_file" not in offered
+    finally:
+        lab.close()
+
+
+def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    (folder / "a.txt").write_text("x")
+    with running(plain, hermes_home, model.base_url) as gateway:
+        plain.fail(times=10_000)
+        plain.say(sending("a.txt"))
+        until(lambda: len(gateway.store.unsent()) == 2, 20)
+        for path in gateway.db.attachments_dir.rglob("*"):
+            if path.is_file():
+                path.unlink()
+        with plain._lock:
+            plain._failures = 0
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
+        assert "no longer in the store" in str(gateway.store.statuses())
+        assert plain.files() == []
