@@ -24,6 +24,16 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "email": ("hermes.gateway.platforms.email", "Email", "email"),
     "homeassistant": ("hermes.gateway.platforms.homeassistant", "HomeAssistant", "homeassistant"),
     "signal": ("hermes.gateway.platforms.signal", "Signal", None),
+    "whatsapp": ("hermes.gateway.platforms.whatsapp", "WhatsApp", "whatsapp"),
+    "sms": ("hermes.gateway.platforms.sms", "Sms", "sms"),
+    "mattermost": ("hermes.gateway.platforms.mattermost", "Mattermost", "mattermost"),
+    "feishu": ("hermes.gateway.platforms.feishu", "Feishu", "feishu"),
+    "dingtalk": ("hermes.gateway.platforms.dingtalk", "DingTalk", "dingtalk"),
+    "wecom": ("hermes.gateway.platforms.wecom", "WeCom", "wecom"),
+    "weixin": ("hermes.gateway.platforms.weixin", "Weixin", "weixin"),
+    "bluebubbles": ("hermes.gateway.platforms.bluebubbles", "BlueBubbles", "bluebubbles"),
+    "qqbot": ("hermes.gateway.platforms.qqbot", "QQBot", "qqbot"),
+    "teams": ("hermes.gateway.platforms.teams", "Teams", "teams"),
 }
 GROUP = "hermes.platforms"
 
