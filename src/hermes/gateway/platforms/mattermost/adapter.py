@@ -1,0 +1,350 @@
+"""The Mattermost adapter: a bot account reads by the WebSocket and writes by the REST API.
+
+https://developers.mattermost.com/api-documentation/
+What was posted while no connection stood is read from each channel by time when the connection cannot be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.http import HttpApi, error_text, tls_context
+from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.mattermost.incoming import Reader, deletion, post_of
+from hermes.gateway.platforms.mattermost.websocket import EventSocket
+
+_NONCE = "hermes_nonce"  # the property of our posts that finds them again
+_LOOKED_THROUGH = 60  # posts of a channel in which a sent one is looked for
+_OVERLAP = 60_000  # milliseconds that are read again: posts of different channels may come out of order
+_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
+_PING = re.compile(r"(?<![\w.])@(?=[\w.-])")
+
+
+def length(text: str) -> int:
+    """A text's length as it is posted: `quiet` makes it longer."""
+    return len(text) + text.count("@")
+
+
+class Mattermost(Adapter):
+    """A bot account on a Mattermost server."""
+
+    platform = "mattermost"
+    title = "Mattermost"
+    extra = "mattermost"
+    settings = (
+        Setting(name="url", help="the server's address, as https://chat.example.org", variable="MATTERMOST_URL", required=True),
+        Setting(name="token", help="the bot account's access token", variable="MATTERMOST_TOKEN", secret=True, required=True),
+        Setting(name="reply_in_thread", help="answer a mention in a channel in a thread", kind=bool, default=True),
+        Setting(name="ca_file", help="a certificate to trust besides the usual ones", variable="MATTERMOST_CA_FILE"),
+    )  # fmt: skip
+    capabilities = Capabilities(
+        longest=16_383, measure=length, edits=True, typing=True, threads=True, media=True, files=True, largest_file=50_000_000,
+        longest_caption=16_383, tells_edits=True, tells_deletions=True, mention_needed=True,
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._api: _Api | None = None
+        self._socket: EventSocket | None = None
+        self._reader: Reader | None = None
+        self._user_id = ""
+        self._tasks = Tasks()
+        self._channels: Recent[str, dict[str, Any]] = Recent()
+        self._names: Recent[str, str] = Recent()
+        self._state = home / "mattermost.json"  # when we last were up to date
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse an address that is none."""
+        self._address("http")
+
+    async def check(self) -> str:
+        """Log in and say who we are."""
+        api = self._made()
+        try:
+            return f"@{(await api.get('/users/me'))['username']}"
+        finally:
+            await api.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in, open the WebSocket and read what was missed."""
+        await self.disconnect()
+        self._api = api = self._made()
+        try:
+            me = await api.get("/users/me")
+            self._user_id = str(me["id"])
+            self._reader = Reader(
+                self._user_id, str(me["username"]), thread_replies=bool(self.setting("reply_in_thread"))
+            )
+            if self._socket is None:
+                self._socket = EventSocket(self._address("ws"), self.text("token"), tls_context(self.text("ca_file")))
+            await self._socket.open()
+        except BaseException:
+            await self.disconnect()
+            raise
+        identity = f"@{me['username']}"
+        link.connected(identity)
+        self._tasks.start(self._receive(link, identity), name="mattermost")
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything. The number of the last event stays, to resume from it."""
+        await self._tasks.stop()
+        api, self._api = self._api, None
+        with suppress(Exception):
+            if self._socket is not None:
+                await self._socket.close()
+            if api is not None:
+                await api.close()
+
+    def _made(self) -> _Api:
+        headers = {"Authorization": f"Bearer {self.text('token')}"}
+        return _Api(
+            self.title, f"{self._address('http')}", headers=headers, timeout=40, verify=tls_context(self.text("ca_file"))
+        )  # fmt: skip
+
+    def _address(self, kind: str) -> str:
+        parts = urlsplit(self.text("url"))
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise PlatformRefused("mattermost needs url in config.yaml, as https://chat.example.org")
+        base = f"{parts.path.rstrip('/').removesuffix('/api/v4')}/api/v4"
+        scheme = parts.scheme if kind == "http" else {"http": "ws", "https": "wss"}[parts.scheme]
+        path = base if kind == "http" else f"{base}/websocket"
+        return urlunsplit((scheme, parts.netloc.rpartition("@")[2], path, "", ""))
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _receive(self, link: Link, identity: str) -> None:
+        """Hand over posts in order until the connection can't be opened any more."""
+        retries = Retries(link, identity)
+        socket = self._socket
+        assert socket is not None
+        try:
+            while True:
+                try:
+                    async for item in socket.events():
+                        retries.succeeded()
+                        await (self._catch_up(link) if item["event"] == "hello" else self._happened(link, item))
+                except (PlatformUnreachable, SlowDown) as error:
+                    await retries.failed(error)
+                    await self._again(socket, retries)
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.error("Mattermost: an event could not be handled (%s)", type(error).__name__)
+            link.lost(PlatformUnreachable("the connection to Mattermost ended unexpectedly"))
+
+    async def _again(self, socket: EventSocket, retries: Retries) -> None:
+        while True:
+            try:
+                return await socket.open()
+            except (PlatformUnreachable, SlowDown) as error:
+                await retries.failed(error)
+
+    async def _happened(self, link: Link, item: dict[str, Any]) -> None:
+        kind, data = item.get("event"), item.get("data")
+        post = post_of(data) if isinstance(data, dict) and kind in ("posted", "post_edited", "post_deleted") else None
+        if post is None or not isinstance(data, dict):
+            return
+        try:
+            what = await self._understood(str(kind), post, data)
+        except SendRefused as error:  # the channel or the author is gone
+            link.log.warning("a post is skipped: %s", error)
+            return
+        if what is not None:
+            await keep(link, what)
+        if kind == "posted":
+            self._note(post.get("create_at"))
+
+    async def _understood(self, kind: str, post: dict[str, Any], data: dict[str, Any]) -> Event | Revision | None:
+        assert self._reader is not None
+        if kind == "post_deleted":
+            return deletion(post) if post.get("user_id") != self._user_id else None
+        channel = await self._channel(str(post.get("channel_id")), data.get("channel_type"))
+        name = str(data.get("sender_name") or "").lstrip("@") or await self._name(str(post.get("user_id") or ""))
+        event = self._reader.event(post, channel, name, _mentions(data.get("mentions")))
+        if event is None or kind == "posted":
+            return event
+        return self._reader.edit(post, event)
+
+    async def _catch_up(self, link: Link) -> None:
+        """Hand over what was posted since we last were up to date; on the very first connection nothing."""
+        api, since = self._api, self._noted()
+        if api is None:
+            return
+        if since is None:
+            newest = max((int(one.get("last_post_at") or 0) for one in await self._own_channels(api)), default=0)
+            self._note(newest)
+            return
+        since -= _OVERLAP
+        posts: list[dict[str, Any]] = []
+        for channel in await self._own_channels(api):
+            if int(channel.get("last_post_at") or 0) > since:
+                found = await api.get(f"/channels/{channel['id']}/posts", since=since)
+                posts += [one for one in (found.get("posts") or {}).values() if isinstance(one, dict) and one.get("id")]
+        for post in sorted(posts, key=lambda one: int(one.get("create_at") or 0)):
+            if int(post.get("create_at") or 0) > since and not post.get("delete_at"):
+                await self._happened(link, {"event": "posted", "data": {"post": json.dumps(post)}})
+
+    async def _own_channels(self, api: _Api) -> list[dict[str, Any]]:
+        found = await api.get(f"/users/{self._user_id}/channels")
+        return [one for one in found if isinstance(one, dict) and one.get("id")]
+
+    async def _channel(self, channel_id: str, kind: Any) -> dict[str, Any]:
+        known = self._channels.get(channel_id)
+        if known is None:
+            known = self._channels.put(channel_id, await self._asked().get(f"/channels/{channel_id}"))
+        return known if kind is None else {**known, "type": kind}
+
+    async def _name(self, user_id: str) -> str | None:
+        if not user_id or user_id == self._user_id:
+            return None
+        known = self._names.get(user_id)
+        if known is None:
+            known = self._names.put(
+                user_id, str((await self._asked().get(f"/users/{user_id}")).get("username") or user_id)
+            )
+        return known
+
+    def _noted(self) -> int | None:
+        try:
+            return int(json.loads(self._state.read_text())["since"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _note(self, moment: Any) -> None:
+        """Record that everything up to a moment of the server (milliseconds) is stored. An older one costs only repetitions."""
+        if not isinstance(moment, int) or moment <= (self._noted() or -1):
+            return
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._state.with_suffix(".new")
+        draft.write_text(json.dumps({"since": moment}))
+        os.replace(draft, self._state)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file."""
+        return (await self._asked().request("GET", f"/files/{attachment.reference.get('id')}")).content
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Post a message; it carries its nonce as a property."""
+        return await self._post(chat, text, nonce)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Upload a file, and post it."""
+        known = await self._found(chat, nonce)
+        if known is not None:
+            return known
+        upload = {"files": (file.name, file.data, file.mime or "application/octet-stream")}
+        answer = await self._asked().request("POST", "/files", data={"channel_id": chat.chat_id}, files=upload)
+        try:
+            file_id = str(answer.json()["file_infos"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise PlatformUnreachable("Mattermost did not take the file") from None
+        return await self._post(chat, caption, nonce, [file_id])
+
+    async def _post(self, chat: Chat, text: str, nonce: str, files: list[str] | None = None) -> str:
+        body: dict[str, Any] = {"channel_id": chat.chat_id, "message": quiet(text), "props": {_NONCE: nonce}}
+        if chat.thread_id is not None:
+            body["root_id"] = chat.thread_id
+        if files:
+            body["file_ids"] = files
+        return str((await self._asked().request("POST", "/posts", json=body)).json()["id"])
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of one of our posts."""
+        await self._asked().request("PUT", f"/posts/{message_id}/patch", json={"message": quiet(text)})
+
+    async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
+        """Look for the nonce among the latest posts of the chat."""
+        return await self._found(chat, nonce) is not None
+
+    async def _found(self, chat: Chat, nonce: str) -> str | None:
+        found = await self._asked().get(f"/channels/{chat.chat_id}/posts", per_page=_LOOKED_THROUGH)
+        for post in (found.get("posts") or {}).values():
+            if post.get("user_id") == self._user_id and (post.get("props") or {}).get(_NONCE) == nonce:
+                return str(post["id"])
+        return None
+
+    async def typing(self, chat: Chat) -> None:
+        """Show that a reply is being written."""
+        if self._socket is not None:
+            await self._socket.act("user_typing", channel_id=chat.chat_id, parent_id=chat.thread_id or "")
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        """Begin a thread with a post that names it."""
+        if chat.type != CHANNEL:
+            raise SendRefused("Mattermost has threads in channels only")
+        root = await self._post(
+            Chat(platform=self.platform, chat_id=chat.chat_id), f"**{name}**", f"thread:{name}:{os.urandom(6).hex()}"
+        )
+        return Chat(platform=self.platform, chat_id=chat.chat_id, type=CHANNEL, thread_id=root, name=chat.name)
+
+    def _asked(self) -> _Api:
+        if self._api is None:
+            raise PlatformUnreachable("not connected to Mattermost")
+        return self._api
+
+
+class _Api(HttpApi):
+    async def get(self, path: str, **query: Any) -> Any:
+        """The JSON of an answer."""
+        try:
+            return (await self.request("GET", path, params=query)).json()
+        except ValueError:
+            raise PlatformRefused("the server at url is not Mattermost's API; check url") from None
+
+    def check(self, answer: httpx.Response) -> None:
+        """As usual, with Mattermost's own header for how long to wait."""
+        reset = answer.headers.get("X-RateLimit-Reset")
+        if answer.status_code == 429 and "Retry-After" not in answer.headers and reset:
+            raise SlowDown(
+                "Mattermost asks us to wait", max(1.0, float(reset) if reset.replace(".", "").isdigit() else 30.0)
+            )
+        super().check(answer)
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error by Mattermost's own code."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        told = error_text(found.get("message") or f"HTTP {answer.status_code}") if isinstance(found, dict) else ""
+        if answer.status_code == 401:
+            return PlatformRefused("Mattermost does not accept the token; create a new one for the bot")
+        return SendRefused(f"Mattermost refuses: {told}")
+
+
+def _mentions(value: Any) -> list[str]:
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return []
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def quiet(text: str) -> str:
+    """The text with a zero-width space after each @ outside code, so that it notifies no one."""
+    parts = _CODE.split(text)
+    return "".join(part if number % 2 else _PING.sub("@\u200b", part) for number, part in enumerate(parts))
+
+
+__all__ = ["Mattermost", "quiet"]

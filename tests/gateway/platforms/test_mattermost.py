@@ -1,0 +1,204 @@
+"""Mattermost: threads, resuming by number, what was missed, sends whose answer was lost, formatting, and whatever a server may push."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.errors import PlatformRefused
+from hermes.gateway.events import CHANNEL, Chat, Event, Revision
+from hermes.gateway.platforms.mattermost.adapter import Mattermost, length, quiet
+from hermes.gateway.platforms.mattermost.incoming import Reader, post_of
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.mattermost import BOT, Lab
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.reply_in_thread = True
+    with running(lab, hermes_home, model.base_url, platforms={"mattermost": {"require_mention": True}}) as gateway:
+        post = lab.say("hello", where="channel")
+        until(lambda: any(one["root_id"] == post for one in lab._posts.values()), 30)
+        (row,) = gateway.db.list_sessions_rich(source="mattermost")
+        assert lab.shown("channel") == []
+        lab.say("not for the agent", where="channel", addressed=False)
+        lab.say("and more", where="channel", addressed=False, root_id=post)  # in our thread no mention is needed
+        until(lambda: sum(one["root_id"] == post and one["user_id"] == BOT for one in lab._posts.values()) == 2, 30)
+        assert gateway.db.session_count() == 1
+        assert "not for the agent" not in str(gateway.db.get_messages(row["id"]))
+
+
+def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"])
+        lab.drop()
+        lab.say("two")  # while no connection stands, perhaps
+        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        assert lab.resumed >= 1
+
+
+def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        lab.say("before")
+        until(lambda: lab.shown() == ["echo: before"])
+    lab.drop(forget=True)
+    lab.say("while it was down")
+    lab.say("also this")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        until(lambda: len(lab.shown()) == 3, 30)
+        lab.cut_off(True)
+        lab.say("during a cut")
+        lab.cut_off(False)
+        until(lambda: len(lab.shown()) == 4, 40)
+    assert lab.shown() == [f"echo: {text}" for text in ("before", "while it was down", "also this", "during a cut")]
+
+
+def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.say("years ago")
+    with running(lab, hermes_home, model.base_url):
+        lab.say("now")
+        until(lambda: lab.shown(), 30)
+        assert lab.shown() == ["echo: now"]
+
+
+def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.lost_answers = 1
+        lab.say("hello")
+        lab.say("again", who="bob")
+        until(lambda: lab.shown(who="bob") == ["echo: again"], 40)
+        until(lambda: lab.shown() == ["echo: hello"], 40)
+        assert lab.shown() == ["echo: hello"]
+
+
+def test_a_token_that_is_no_longer_valid_is_named(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.token = "another"
+    adapter = Mattermost(lab.settings, hermes_home)
+    with pytest.raises(PlatformRefused, match="does not accept the token"):
+        asyncio.run(adapter.check())
+    lab.token = lab.settings["token"]
+    assert asyncio.run(adapter.check()) == "@hermes"
+
+
+@pytest.mark.parametrize("url", ["", "chat.example.org", "ftp://chat.example.org", "https://"])
+def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="needs url"):
+        Mattermost({"url": url, "token": "x"}, tmp_path).validate()
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [("@all look", "@\u200ball look"), ("mail a@b.org", "mail a@b.org"), ("`@property`", "`@property`"),
+     ("```\n@decorated\n```\n@here", "```\n@decorated\n```\n@\u200bhere"), ("5 @ 3", "5 @ 3"), ("```\n@open", "```\n@open")],
+)  # fmt: skip
+def test_the_agent_notifies_no_one(text: str, sent: str) -> None:
+    assert quiet(text) == sent
+
+
+@given(st.text())
+def test_a_text_is_as_long_as_it_is_measured_at_most(text: str) -> None:
+    assert len(quiet(text)) <= length(text)
+    assert quiet(text).replace("\u200b", "") == text.replace("\u200b", "")
+
+
+class Taking:
+    """A gateway that takes everything."""
+
+    log = logging.getLogger("test")
+
+    def __init__(self) -> None:
+        self.taken: list[Event | Revision] = []
+
+    async def received(self, event: Event) -> None:
+        self.taken.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        self.taken.append(revision)
+
+    def lost(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.sampled_from(
+    ["id", "user_id", "channel_id", "root_id", "message", "props", "file_ids", "metadata", "type", "create_at"]
+)
+
+
+@given(st.dictionaries(fields, anything), anything)
+def test_whatever_a_server_pushes_is_read_or_skipped(post: dict[str, Any], mentions: Any) -> None:
+    reader = Reader(BOT, "hermes", thread_replies=True)
+    found = post_of({"post": json.dumps(post)})
+    if found is None:
+        return
+    event = reader.event(found, {"type": "O"}, None, mentions if isinstance(mentions, list) else [])
+    assert event is None or (event.id == post["id"] and event.chat.type == CHANNEL)
+
+
+@pytest.mark.parametrize(
+    ("text", "addressed", "left"),
+    [("@hermes do it", True, "do it"), ("@Hermes: do it", True, "do it"), ("do it @hermes", True, "do it"),
+     ("@hermes2 do it", False, "@hermes2 do it"), ("@hermes.old do it", False, "@hermes.old do it"),
+     ("mail x@hermes", False, "mail x@hermes")],
+)  # fmt: skip
+def test_who_is_mentioned(text: str, addressed: bool, left: str) -> None:
+    reader = Reader(BOT, "hermes", thread_replies=False)
+    event = reader.event({"id": "p1", "user_id": "u", "channel_id": "c", "message": text}, {"type": "O"}, "alice")
+    assert event is not None
+    assert (event.addressed, event.text) == (addressed, left)
+
+
+@pytest.mark.parametrize(
+    "post",
+    [
+        {"props": {"from_bot": "true"}},
+        {"props": {"from_webhook": "true"}},
+        {"type": "system_join_channel"},
+        {"user_id": BOT},
+    ],
+)
+def test_programs_and_notices_are_not_answered(post: dict[str, Any]) -> None:
+    whole = {"id": "p1", "user_id": "u", "channel_id": "c", "message": "hi", **post}
+    assert Reader(BOT, "hermes", thread_replies=False).event(whole, {"type": "D"}, None) is None
+
+
+def test_threads_are_for_channels(tmp_path: Path) -> None:
+    from hermes.errors import SendRefused
+
+    adapter = Mattermost({"url": "http://127.0.0.1:1", "token": "x"}, tmp_path)
+    with pytest.raises(SendRefused, match="channels only"):
+        asyncio.run(adapter.create_thread(Chat(platform="mattermost", chat_id="c"), "a name"))
