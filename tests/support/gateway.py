@@ -56,6 +56,8 @@ def written(labs: Sequence[Lab], **more: Any) -> str:
         else:
             accounts = tree["platforms"].setdefault(lab.platform, {"accounts": {}})["accounts"]
             accounts[lab.account] = section
+        if lab.listens_at is not None:
+            tree["gateway"] = {"listen": {"port": lab.listens_at, "public_url": f"http://127.0.0.1:{lab.listens_at}"}}
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(tree.get(key), dict):
             for name, inner in value.items():

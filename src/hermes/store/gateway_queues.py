@@ -400,8 +400,8 @@ def counts(tx: Tx) -> dict[str, dict[str, int]]:
     return found
 
 
-# Webhook deliveries that are identified by their bytes (<route>:<sha256>) or by GitLab's id. Their signature has no
-# time in it, so that a captured one could be sent again for ever: they are never removed. Such a row has no text.
+# Webhook deliveries that are identified by their bytes (<route>:<sha256>) or by GitLab's id, and Twilio's messages. Their
+# signature has no time in it, so a captured one could be sent again for ever: they are never removed. Such a row has no text.
 _LASTING = ("%:" + "_" * 64, "%:gitlab-%")
 
 
@@ -412,7 +412,8 @@ def forget(tx: Tx, before: float) -> int:
     """
     gone = tx.run(
         "DELETE FROM gateway_inbox WHERE finished_at < ? AND id < (SELECT max(id) FROM gateway_inbox)"
-        " AND NOT (platform = 'webhook' AND (event_id LIKE ? OR event_id LIKE ?))",
+        " AND NOT (platform = 'webhook' AND (event_id LIKE ? OR event_id LIKE ?))"
+        " AND platform <> 'sms' AND platform NOT LIKE 'sms/%'",
         (before, *_LASTING),
     )
     return gone + tx.run(

@@ -21,6 +21,7 @@ class Lab:
         frozenset()
     )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files
 
+    listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays
 
     @property

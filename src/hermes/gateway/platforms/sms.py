@@ -1,0 +1,318 @@
+"""SMS and MMS through Twilio: its webhook brings messages, its REST API sends them.
+
+https://www.twilio.com/docs/messaging
+A person who writes STOP is not written to again until they write START, as the law of many countries wants it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
+from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Answer, Call, Registration
+
+STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE"})
+START = frozenset({"START", "UNSTOP", "YES"})
+MOST_SEGMENTS = 10  # a carrier refuses longer messages
+_GSM = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿"
+    "abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+_GSM_EXTENDED = frozenset("^{}\\[~]|€\f")
+_PLAINER = str.maketrans(
+    {
+        "“": '"',
+        "”": '"',
+        "„": '"',
+        "‘": "'",
+        "’": "'",
+        "–": "-",
+        "—": "-",
+        "…": "..",
+        "•": "-",
+        "\u00a0": " ",
+        "\t": " ",
+    }
+)
+_LAYOUT = markup.Layout(bullet="- ")
+_EMPTY = '<?xml version="1.0" encoding="UTF-8"?><Response/>'
+_UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
+_MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
+
+
+def segments(text: str) -> int:
+    """How many short messages a text takes: 160 characters of the GSM alphabet or 70 others, less where there are several."""
+    if all(sign in _GSM or sign in _GSM_EXTENDED for sign in text):
+        return _parts([2 if sign in _GSM_EXTENDED else 1 for sign in text], 160, 153)
+    return _parts([utf16_units(sign) for sign in text], 70, 67)
+
+
+def _parts(sizes: list[int], alone: int, each: int) -> int:
+    if sum(sizes) <= alone:
+        return 1
+    count, room = 1, each
+    for size in sizes:  # a character is never divided
+        if size > room:
+            count, room = count + 1, each
+        room -= size
+    return count
+
+
+def signature(token: str, url: str, fields: list[tuple[str, str]]) -> str:
+    """Twilio's signature of a request: the address and all fields, sorted by name."""
+    signed = url + "".join(f"{name}{value}" for name, value in sorted(set(fields)))
+    return base64.b64encode(hmac.new(token.encode(), signed.encode(), hashlib.sha1).digest()).decode()
+
+
+class Sms(Adapter):
+    """A phone number at Twilio."""
+
+    platform = "sms"
+    title = "SMS"
+    extra = "sms"
+    settings = (
+        Setting(name="account_sid", help="the account's SID, as AC…", variable="TWILIO_ACCOUNT_SID", required=True),
+        Setting(name="auth_token", help="the account's auth token", variable="TWILIO_AUTH_TOKEN", secret=True, required=True),
+        Setting(
+            name="phone_number", help="the number messages are sent from, as +4915112345678", variable="TWILIO_PHONE_NUMBER",
+            required=True, unless="messaging_service_sid",
+        ),
+        Setting(name="messaging_service_sid", help="a messaging service, as MG…", variable="TWILIO_MESSAGING_SERVICE_SID"),
+        Setting(name="base_url", help="where Twilio's API is", default="https://api.twilio.com"),
+    )  # fmt: skip
+    # A part of this length takes ten segments at most, in either alphabet.
+    capabilities = Capabilities(longest=MOST_SEGMENTS * 67, measure=utf16_units, media=True)
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._api: _Api | None = None
+        self._registration: Registration | None = None
+        self._file = home / "sms_opted_out.json"
+        self._opted_out: set[str] | None = None
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse what can't be an account."""
+        if not self.text("account_sid").startswith("AC"):
+            raise PlatformRefused("sms: account_sid must begin with AC (Twilio's console shows it)")
+        number = self.text("phone_number")
+        if number and not (number.startswith("+") and number[1:].isdigit()):
+            raise PlatformRefused(f"sms: phone_number must be written as +4915112345678, not {number!r}")
+
+    def doubts(self) -> str | None:
+        """Twilio signs its requests with the public address."""
+        if self.webhook_address is None:
+            return "gateway.listen.public_url is not set: Twilio signs the address it calls, so every message would be refused"
+        return None
+
+    async def check(self) -> str:
+        """Log in and say which number we are."""
+        api = self._made()
+        try:
+            account = (await api.request("GET", f"{self._path}.json")).json()
+            return self.text("phone_number") or str(account.get("friendly_name") or self.text("account_sid"))
+        finally:
+            await api.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and register the webhook."""
+        await self.disconnect()
+        identity = await self.check()
+        self._api = self._made()
+
+        async def delivered(call: Call) -> Answer:
+            from hermes.gateway.platforms.listener import Answer
+
+            await self._delivered(link, dict(_fields(call)))
+            return Answer(body=_EMPTY, mime="text/xml")
+
+        try:
+            self._registration = await self.listen(link, delivered, signed=self._is_twilio, seconds=10)
+        except BaseException:
+            await self.disconnect()
+            raise
+        link.connected(identity)
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        registration, self._registration = self._registration, None
+        api, self._api = self._api, None
+        if registration is not None:
+            await registration.close()
+        if api is not None:
+            await api.close()
+
+    def _made(self) -> _Api:
+        return _Api(
+            self.title, self.text("base_url"), auth=(self.text("account_sid"), self.text("auth_token")), timeout=40
+        )
+
+    @property
+    def _path(self) -> str:
+        return f"/2010-04-01/Accounts/{self.text('account_sid')}"
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    def _is_twilio(self, call: Call) -> bool:
+        given = call.headers.get("X-Twilio-Signature", "")
+        wanted = signature(self.text("auth_token"), call.url, _fields(call))
+        return hmac.compare_digest(given.encode(), wanted.encode())
+
+    async def _delivered(self, link: Link, fields: dict[str, str]) -> None:
+        """Hand over a message; STOP and START change whom we write to, and are not for the agent."""
+        who, number = fields.get("From", ""), fields.get("MessageSid") or fields.get("SmsSid")
+        if not who or not number or fields.get("AccountSid") != self.text("account_sid"):
+            return
+        word = fields.get("Body", "").strip().upper()
+        told = fields.get("OptOutType", "").upper()
+        if told == "STOP" or (not told and word in STOP):
+            self._opt(who, out=True)
+            link.log.info("%s has opted out", who)
+            return
+        back = who in self._refusing()
+        if told == "START" or (back and word in START):
+            self._opt(who, out=False)
+            link.log.info("%s has opted in again", who)
+            return
+        if told:  # HELP: Twilio has answered it
+            return
+        if back:  # a person who writes wants an answer: only sending was stopped, and Twilio refuses it anyway
+            link.log.info("a message of %s is not answered: they have opted out", who)
+            return
+        await link.received(
+            Event(
+                id=number, chat=Chat(platform=self.platform, chat_id=who, name=who), sender=Sender(user_id=who, name=who),
+                text=fields.get("Body", ""), attachments=_media(fields), message_id=number,
+            )
+        )  # fmt: skip
+
+    def _refusing(self) -> set[str]:
+        if self._opted_out is None:
+            try:
+                self._opted_out = set(map(str, json.loads(self._file.read_text("utf-8"))))
+            except FileNotFoundError:
+                self._opted_out = set()
+            except (OSError, ValueError) as error:
+                raise PlatformRefused(
+                    f"{self._file} can't be read, so nobody knows who has opted out: {error}"
+                ) from None
+        return self._opted_out
+
+    def _opt(self, who: str, *, out: bool) -> None:
+        """Record it on the disk before the request is acknowledged."""
+        changed = self._refusing() | {who} if out else self._refusing() - {who}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".new")
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(sorted(changed), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self._file)
+        self._opted_out = changed
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a picture or file. Twilio's own host gets our login, the host it redirects to does not."""
+        address = str(attachment.reference.get("url"))
+        if urlsplit(address).netloc != urlsplit(self.text("base_url")).netloc:
+            raise SendRefused("the file is not stored at Twilio")
+        if self._api is None:
+            raise PlatformUnreachable("not connected to Twilio")
+        return await self._api.media(address)
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a message; its SID."""
+        if self._api is None:
+            raise PlatformUnreachable("not connected to Twilio")
+        if chat.chat_id in self._refusing():
+            raise SendRefused(f"{chat.chat_id} has opted out (STOP)")
+        body = (markup.marked(text, _LAYOUT).text or text).translate(_PLAINER)
+        form = {"To": chat.chat_id, "Body": body}
+        service = self.text("messaging_service_sid")
+        form |= {"MessagingServiceSid": service} if service else {"From": self.text("phone_number")}
+        try:
+            answer = await self._api.request("POST", f"{self._path}/Messages.json", data=form)
+        except Unsubscribed as error:
+            self._opt(chat.chat_id, out=True)
+            raise SendRefused(str(error)) from None
+        return str(answer.json()["sid"])
+
+
+class Unsubscribed(SendRefused):
+    """The person has written STOP to this number."""
+
+
+class _Api(HttpApi):
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error by Twilio's own code."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        found = found if isinstance(found, dict) else {}
+        if answer.status_code == 401:
+            return PlatformRefused("Twilio does not accept account_sid and auth_token")
+        if found.get("code") == _UNSUBSCRIBED:
+            return Unsubscribed("they have opted out (STOP)")
+        if found.get("code") == 20429:
+            return SlowDown("Twilio asks us to wait", 5.0)
+        return SendRefused(f"Twilio refuses: {error_text(found.get('message') or f'HTTP {answer.status_code}')}")
+
+    async def media(self, address: str) -> bytes:
+        """A file at Twilio, which redirects to where it is stored."""
+        try:
+            answer = await self._http.get(address)
+            if answer.has_redirect_location:
+                there = httpx.URL(address).join(answer.headers["Location"])
+                own = there.netloc == httpx.URL(address).netloc
+                if not own and (there.scheme != "https" or not f".{there.host}".endswith(_MEDIA_HOSTS)):
+                    raise SendRefused("the file is not stored at Twilio")
+                answer = await self._http.get(there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
+        except httpx.HTTPError as error:
+            raise PlatformUnreachable(f"a file could not be fetched from Twilio ({type(error).__name__})") from None
+        if answer.status_code == 429 or answer.status_code >= 500:
+            self.check(answer)
+        if answer.status_code != 200:
+            raise SendRefused(f"Twilio no longer has the file (HTTP {answer.status_code})")
+        return answer.content
+
+
+def _fields(call: Call) -> list[tuple[str, str]]:
+    return parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True)
+
+
+def _media(fields: dict[str, str]) -> tuple[Attachment, ...]:
+    count = fields.get("NumMedia", "0")
+    found = []
+    for number in range(min(int(count) if count.isdecimal() else 0, 20)):
+        url, mime = fields.get(f"MediaUrl{number}"), fields.get(f"MediaContentType{number}")
+        if url:
+            name = f"{urlsplit(url).path.rpartition('/')[2] or number}{_SUFFIXES.get(mime or '', '')}"
+            found.append(Attachment(kind=attachment_kind(mime), name=name, mime=mime, reference={"url": url}))
+    return tuple(found)
+
+
+_SUFFIXES = {
+    "image/jpeg": ".jpg", "image/png": ".png", "image/gif": ".gif", "text/plain": ".txt", "audio/amr": ".amr",
+    "video/3gpp": ".3gp", "text/vcard": ".vcf", "application/pdf": ".pdf",
+}  # fmt: skip

@@ -1,0 +1,169 @@
+"""SMS by Twilio: signatures, segments, STOP and START, media, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("uvicorn")
+
+from hermes.errors import PlatformRefused
+from hermes.gateway.adapter import utf16_units
+from hermes.gateway.platforms.sms import Sms, segments, signature
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.sms import SID, Lab
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def test_the_signature_is_the_one_of_twilios_documentation() -> None:
+    fields = [
+        ("To", "+18005551212"), ("CallSid", "CA1234567890ABCDE"), ("Digits", "1234"), ("From", "+14158675309"),
+        ("Caller", "+14158675309"),
+    ]  # fmt: skip
+    url = "https://mycompany.com/myapp.php?foo=1&bar=2"
+    assert signature("12345", url, fields) == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
+
+
+def test_what_is_not_signed_by_twilio_is_refused(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("mine")
+        until(lambda: lab.shown() == ["echo: mine"])
+        forged = {**lab._said[number], "MessageSid": "SM" + "f" * 32, "Body": "forged"}
+        for false in ("x", "y" * 28, lab._said[number]["MessageSid"]):
+            lab.deliver(forged, false)
+        other = {**forged, "AccountSid": "AC" + "9" * 32}
+        lab.deliver(other)  # well signed, for another account
+        lab.say("after")
+        until(lambda: lab.shown() == ["echo: mine", "echo: after"])
+        assert lab.statuses[-5:] == [403, 403, 403, 200, 200]
+        assert gateway.db.search_messages("forged") == []
+
+
+def test_after_stop_nothing_is_sent_until_start(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        lab.say(" stop ")
+        lab.say("are you there?")
+        lab.say("hi", who="bob")
+        until(lambda: lab.shown(who="bob") == ["echo: hi"])
+    with running(lab, hermes_home, model.base_url) as gateway:  # it is kept
+        lab.say("and now?")
+        lab.say("START")
+        lab.say("thanks")
+        until(lambda: lab.shown() == ["echo: hello", "echo: thanks"])
+        assert gateway.db.search_messages("there") == []
+
+
+def test_a_person_who_has_stopped_at_twilio_is_not_written_to_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.unsubscribed.add(lab.user_id("alice"))
+        lab.say("hello")
+        until(lambda: gateway.store.mail_counts().get("sms", {}).get("failed"), 30)
+        lab.unsubscribed.clear()
+        lab.say("again")
+        lab.say("hi", who="bob")
+        until(lambda: lab.shown(who="bob") == ["echo: hi"])
+        assert lab.shown() == []
+
+
+@pytest.mark.parametrize("kind", ["STOP", "START", "HELP"])
+def test_words_that_twilio_has_handled_do_not_reach_the_agent(
+    lab: Lab, model: Echo, hermes_home: Path, kind: str
+) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("info please", OptOutType=kind, who="bob")
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        assert lab.shown(who="bob") == []
+
+
+def test_a_reply_is_plain_text_in_the_gsm_alphabet(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("**“bold”** – `code` … done")
+        until(lambda: lab.shown())
+        assert lab.shown() == ['echo: "bold" - code .. done']
+
+
+def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read")
+        until(lambda: any("Zebra" in text for text in lab.shown()), 30)
+        lab.say("look", NumMedia="1", MediaUrl0="http://127.0.0.1:1/secret", MediaContentType0="text/plain", who="bob")
+        until(lambda: lab.shown(who="bob"), 30)
+        assert "not stored at Twilio" in str(gateway.db.search_messages("look")) + str(model.requests[-1]["messages"])
+        assert all(login.startswith("Basic ") for _, login in lab.logins)
+
+
+def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    """Twilio's signature has no time in it: a captured request can be repeated for ever."""
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("once")
+        until(lambda: lab.shown() == ["echo: once"])
+        gateway.store.forget_mail(0)
+        lab.redeliver(number)
+        lab.say("after")
+        until(lambda: lab.shown() == ["echo: once", "echo: after"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [({"account_sid": "SK1"}, "must begin with AC"), ({"phone_number": "0151 123"}, "must be written as")],
+)  # fmt: skip
+def test_wrong_settings_are_named(wrong: dict[str, str], told: str, tmp_path: Path) -> None:
+    values = {"account_sid": SID, "auth_token": "x", "phone_number": "+1500", **wrong}
+    with pytest.raises(PlatformRefused, match=told):
+        Sms(values, tmp_path).validate()
+
+
+def test_a_wrong_token_is_named(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="does not accept account_sid"):
+        asyncio.run(Sms({**lab.settings, "auth_token": "wrong"}, tmp_path).check())
+    assert asyncio.run(Sms(lab.settings, tmp_path).check()) == "+15005550006"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("a" * 160, 1), ("a" * 161, 2), ("a" * 306, 2), ("a" * 307, 3), ("€" * 80, 1), ("€" * 81, 2), ("ж" * 70, 1), ("ж" * 71, 2),
+     ("ж" * 134, 2), ("ж" * 135, 3), ("😀" * 35, 1), ("😀" * 36, 2), ("", 1)],
+)  # fmt: skip
+def test_segments_are_counted_as_carriers_do(text: str, count: int) -> None:
+    assert segments(text) == count
+
+
+@given(st.text(max_size=800))
+def test_a_part_that_fits_takes_ten_segments_at_most(text: str) -> None:
+    capabilities = Sms.capabilities
+    cut = text
+    while capabilities.measure(cut) > capabilities.longest:
+        cut = cut[:-1]
+    assert utf16_units(cut) <= 670
+    assert segments(cut) <= 11  # a character of two units is never divided: 66 units in a segment

@@ -1,0 +1,46 @@
+"""Webhook deliveries as vendors make them: in order, again until they are acknowledged."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+
+class Deliveries:
+    """Sends requests to a gateway's port, one after the other, each until it is answered with 2xx."""
+
+    def __init__(self, pause: float = 0.05) -> None:
+        self.statuses: list[int] = []  # of all tries
+        self._pause = pause
+        self._waiting: queue.Queue[Callable[[httpx.Client], httpx.Response] | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def post(self, url: str, **request: Any) -> None:
+        """Have a request delivered; options are those of httpx."""
+        self._waiting.put(lambda client: client.post(url, **request))
+
+    def close(self) -> None:
+        """End; what was not acknowledged is dropped."""
+        self._over = True
+        self._waiting.put(None)
+
+    _over = False
+
+    def _work(self) -> None:
+        with httpx.Client(timeout=20, trust_env=False) as client:
+            while (deliver := self._waiting.get()) is not None:
+                while not self._over:
+                    try:
+                        status = deliver(client).status_code
+                    except httpx.HTTPError:
+                        status = 0
+                    self.statuses.append(status)
+                    if 200 <= status < 300 or 400 <= status < 500:
+                        break
+                    time.sleep(self._pause)

@@ -1,0 +1,202 @@
+"""Twilio without Twilio: its REST API for messages, and its signed webhook requests.
+
+Requests are checked by the published API: login, parameters, lengths. The signature is computed here from Twilio's
+documentation, independently of the adapter.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.aimock import free_port
+from tests.support.labs.base import Lab as Base
+from tests.support.labs.deliveries import Deliveries
+
+SID = "AC00000000000000000000000000000001"
+TOKEN = "twilio-auth-token-for-the-lab-01"
+NUMBER = "+15005550006"
+_NUMBERS = {"alice": "+15005550101", "bob": "+15005550102", "mallory": "+15005550103"}
+_PARAMETERS = {"To", "From", "MessagingServiceSid", "Body", "MediaUrl", "StatusCallback"}
+
+
+class Lab(Base):
+    """One number and three people."""
+
+    platform = "sms"
+    places = frozenset({"dm"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "attach"})
+
+    def __init__(self) -> None:
+        self.listens_at = free_port()
+        self._ids = itertools.count(1)
+        self._deliveries = Deliveries()
+        self._forget()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def _forget(self) -> None:
+        self._sent: list[dict[str, str]] = []
+        self._said: dict[str, dict[str, str]] = {}
+        self._media: dict[str, tuple[bytes, str]] = {}
+        self._problems: list[str] = []
+        self._limited, self._failing = 0, 0
+        self.unsubscribed: set[str] = set()
+        self.logins: list[tuple[str, str]] = []  # path and Authorization of requests for media
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"account_sid": SID, "auth_token": TOKEN, "phone_number": NUMBER, "base_url": self.address}
+
+    def user_id(self, who: str) -> str:
+        return _NUMBERS[who]
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        return _NUMBERS[who]
+
+    def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, **more: str) -> str:
+        number = f"SM{next(self._ids):032x}"
+        self._said[number] = {
+            "ToCountry": "US", "MessageSid": number, "SmsSid": number, "AccountSid": SID, "NumMedia": "0", "NumSegments": "1",
+            "From": _NUMBERS[who], "To": NUMBER, "Body": text, "ApiVersion": "2010-04-01", **more,
+        }  # fmt: skip
+        self.redeliver(number)
+        return number
+
+    def redeliver(self, message_id: str) -> None:
+        self.deliver(self._said[message_id])
+
+    def deliver(self, fields: dict[str, str], signature: str | None = None) -> None:
+        """Call the webhook, signed unless another signature is given."""
+        url = f"http://127.0.0.1:{self.listens_at}/sms"
+        self._deliveries.post(url, data=fields, headers={"X-Twilio-Signature": signature or signed(url, fields)})
+
+    @property
+    def statuses(self) -> list[int]:
+        return self._deliveries.statuses
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        media = f"ME{next(self._ids):032x}"
+        self._media[media] = (data, mime)
+        url = f"{self.address}/2010-04-01/Accounts/{SID}/Messages/MM1/Media/{media}"
+        return self.say(text, who=who, NumMedia="1", MediaUrl0=url, MediaContentType0=mime)
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        return [one["Body"] for one in self._sent if one["To"] == _NUMBERS[who]]
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        self._limited = times
+
+    def fail(self, times: int = 1) -> None:
+        self._failing = times
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    def reset(self) -> None:
+        self._forget()
+
+    def close(self) -> None:
+        self._deliveries.close()
+        self._server.shutdown()
+        self._server.server_close()
+
+    # ------------------------------------------------------------------------------------------ the server
+
+    def _taken(self, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        fields = {name: values[0] for name, values in form.items()}
+        if set(fields) - _PARAMETERS:
+            return self._wrong(21601, f"unknown parameters {sorted(set(fields) - _PARAMETERS)}")
+        if self._limited:
+            self._limited -= 1
+            return 429, {"code": 20429, "message": "Too many requests", "status": 429}
+        if self._failing:
+            self._failing -= 1
+            return 503, {"code": 20503, "message": "Service unavailable", "status": 503}
+        if not fields.get("To", "").startswith("+"):
+            return self._wrong(21211, "The 'To' number is not a valid phone number.")
+        if fields["To"] in self.unsubscribed:
+            return 400, {"code": 21610, "message": "Attempt to send to unsubscribed recipient", "status": 400}
+        if not (fields.get("From") == NUMBER or fields.get("MessagingServiceSid", "").startswith("MG")):
+            return self._wrong(21603, "A 'From' phone number is required.")
+        if not fields.get("Body", "").strip():
+            return self._wrong(21602, "Message body is required.")
+        if len(fields["Body"]) > 1600:
+            return self._wrong(21617, "The concatenated message body exceeds the 1600 character limit.")
+        self._sent.append(fields)
+        return 201, {"sid": f"SM{next(self._ids):032x}", "status": "queued", "body": fields["Body"]}
+
+    def _wrong(self, code: int, text: str) -> tuple[int, dict[str, Any]]:
+        self._problems.append(text)
+        return 400, {
+            "code": code,
+            "message": text,
+            "more_info": f"https://www.twilio.com/docs/errors/{code}",
+            "status": 400,
+        }
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        lab = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def _allowed(self) -> bool:
+                wanted = base64.b64encode(f"{SID}:{TOKEN}".encode()).decode()
+                if self.headers.get("Authorization") == f"Basic {wanted}":
+                    return True
+                self._answer(401, json.dumps({"code": 20003, "message": "Authenticate", "status": 401}).encode())
+                return False
+
+            def _answer(self, status: int, body: bytes, mime: str = "application/json", **headers: str) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Type": mime, "Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_GET(self) -> None:
+                path = urlsplit(self.path).path
+                if "/Media/" in path:
+                    lab.logins.append((path, self.headers.get("Authorization", "")))
+                if path.startswith("/stored/"):
+                    data, mime = lab._media[path.rpartition("/")[2]]
+                    self._answer(200, data, mime)
+                elif self._allowed():
+                    if "/Media/" in path:
+                        self._answer(307, b"", Location=f"/stored/{path.rpartition('/')[2]}")
+                    else:
+                        self._answer(200, json.dumps({"sid": SID, "friendly_name": "The Lab"}).encode())
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
+                if self._allowed():
+                    status, found = lab._taken(form)
+                    self._answer(status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {}))
+
+        return Handler
+
+
+def signed(url: str, fields: dict[str, str]) -> str:
+    """Twilio's signature, from its documentation."""
+    text = url
+    for name in sorted(fields):
+        text += name + fields[name]
+    return base64.b64encode(hmac.new(TOKEN.encode(), text.encode(), hashlib.sha1).digest()).decode()
