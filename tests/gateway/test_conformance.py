@@ -271,10 +271,10 @@ def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_
         (connection,) = gateway.connections.values()
         assert connection.adapter.capabilities.files
         lab.say(f'call=send_file {{"path": "{tmp_path}/dot.png", "caption": "a dot"}}')
-        until(lambda: lab.files(), 40, str(lab.shown()))
+        until(lambda: lab.sent_files(), 40, str(lab.shown()))
         lab.say(f'call=send_file {{"path": "{tmp_path}/Zürich list.txt"}}')
-        until(lambda: len(lab.files()) == 2, 40, str(lab.shown()))
-        assert lab.files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
+        until(lambda: len(lab.sent_files()) == 2, 40, str(lab.shown()))
+        assert lab.sent_files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
         until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
 
 

@@ -50,7 +50,7 @@ class Lab:
         """A person sends a file (can: attach)."""
         raise NotImplementedError
 
-    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         """The files the agent has sent there: name, bytes, caption (can: files)."""
         raise NotImplementedError
 

@@ -377,7 +377,7 @@ class PlainLab(Base):
             there = [one for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
             return [one["text"] for one in there if one["file"] is None]
 
-    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         chat = self._chat(where, who)
         place = (chat["chat_id"], chat.get("thread_id"))
         with self._lock:

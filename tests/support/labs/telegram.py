@@ -43,7 +43,7 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "files"}
     )
 
     def __init__(self) -> None:
@@ -80,7 +80,14 @@ class Lab(base.Lab):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         chat, topic = self._place(where, who)
         with self.turn:
-            return [one["text"] for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            return [one["text"] for one in there if "text" in one]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        chat, topic = self._place(where, who)
+        with self.turn:
+            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            return [(*self._outgoing[one["message_id"]], one.get("caption", "")) for one in there if "text" not in one]
 
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
@@ -146,6 +153,9 @@ class Lab(base.Lab):
             self.menu: list[dict[str, str]] = []
             self.topics: dict[int, dict[str, Any]] = {TOPIC: {"name": "Ideas", "chat": GROUP, "by": person("bob")}}
             self.files: dict[str, bytes] = {}
+            self.uploads: dict[str, tuple[str, bytes]] = {}
+            self._outgoing: dict[int, tuple[str, bytes]] = {}
+            self.no_pictures = False
             self.moved: dict[int, int] = {}  # groups that became supergroups
             self.blocked: set[int] = set()
             self.forbidden_topics = False
@@ -384,6 +394,39 @@ class Lab(base.Lab):
             if topic is not None:
                 message |= {"message_thread_id": topic, "is_topic_message": True}
             self.sent.append(message)
+            return "Message", message
+
+    def _do_sendPhoto(self, chat_id: int, photo: str, **more: Any) -> tuple[str, Any]:
+        size = {"file_id": "sent", "file_unique_id": "sent", "width": 1, "height": 1}
+        if self.no_pictures:
+            raise Refused(400, "Bad Request: IMAGE_PROCESS_FAILED")
+        return self._sent_file(chat_id, photo, "photo", [size], **more)
+
+    def _do_sendDocument(self, chat_id: int, document: str, **more: Any) -> tuple[str, Any]:
+        return self._sent_file(chat_id, document, "document", {"file_id": "sent", "file_unique_id": "sent"}, **more)
+
+    def _do_sendVoice(self, chat_id: int, voice: str, **more: Any) -> tuple[str, Any]:
+        return self._sent_file(
+            chat_id, voice, "voice", {"file_id": "sent", "file_unique_id": "sent", "duration": 1}, **more
+        )
+
+    def _sent_file(self, chat_id: int, field: str, kind: str, what: Any, **more: Any) -> tuple[str, Any]:
+        with self.turn:
+            caption = more.get("caption", "")
+            self._gate(chat_id, caption or "a file", {"entities": more.get("caption_entities")} if caption else {})
+            name, data = self.uploads.pop(field.removeprefix("attach://"))
+            if len(data) > 50 * 1024 * 1024:
+                raise Refused(413, "Request Entity Too Large")
+            self._number += 1
+            message: dict[str, Any] = {
+                "message_id": self._number, "date": int(time.time()), "chat": self._chat(chat_id), "from": BOT, kind: what,
+            }  # fmt: skip
+            if caption:
+                message["caption"] = caption
+            if (topic := more.get("message_thread_id")) is not None:
+                message |= {"message_thread_id": topic, "is_topic_message": True}
+            self.sent.append(message)
+            self._outgoing[self._number] = (name, data)
             return "Message", message
 
     def _do_editMessageText(self, chat_id: int, message_id: int, text: str, **more: Any) -> tuple[str, Any]:
