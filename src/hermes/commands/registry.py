@@ -76,8 +76,11 @@ class Host(Protocol):
         """Ask yes or no; no when the user can't be asked."""
         ...
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
-        """Let the user choose one of these; None for none, or where a list can only be shown."""
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        """Let the user choose one of these; None for none, or where a list can only be shown.
+
+        `says` has the line that chooses each option, for places with buttons.
+        """
         ...
 
     def show(self, turn: Turn) -> None:

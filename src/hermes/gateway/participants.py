@@ -18,10 +18,11 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
-from hermes.gateway.confirmations import Question, wording
-from hermes.gateway.events import Chat, Event, Sender, as_json, from_json
+from hermes.gateway.confirmations import BUTTONS, Question, wording
+from hermes.gateway.events import Chat, Choice, Event, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.store.gateway_db import PendingNotice
+from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -182,7 +183,9 @@ class Participant:
         asked = Question(self.sender.id)
         self.lane.data = asked
         try:
-            self._services.outbox.post(self.chat, wording(question), at_once=True, answers=self.answers)
+            self._services.outbox.post(
+                self.chat, wording(question), at_once=True, answers=self.answers, choices=BUTTONS
+            )
             return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
@@ -312,8 +315,13 @@ class ChatHost:
     def ask(self, question: str) -> bool:
         return self.person.confirm(question)
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
-        self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."]))
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        text = "\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."])
+        buttons = [
+            Choice(label=shortened_line(one.removeprefix("- ").rpartition(" · ")[0] or one, 60), says=line)
+            for one, line in zip(options, says, strict=False)
+        ]
+        self.services.outbox.post(self.chat, text, answers=self._request.event, choices=buttons)
         return None
 
     def show(self, turn: Turn) -> None:

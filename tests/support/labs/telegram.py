@@ -43,7 +43,7 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "files"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "files", "choices"}
     )
 
     def __init__(self) -> None:
@@ -94,6 +94,28 @@ class Lab(base.Lab):
     ) -> str:
         caption = {"caption": self._addressed(text, where, bool(text))} if text else {}
         return self.post({**self.file(data, name, mime), **caption}, who=who, where=where)
+
+    def _buttons(self, where: str, who: str) -> list[tuple[dict[str, Any], str, str]]:
+        chat, topic = self._place(where, who)
+        there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+        return [
+            (message, one["text"], one["callback_data"])
+            for message in there
+            for row in (message.get("reply_markup") or {}).get("inline_keyboard", ())
+            for one in row
+        ]
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        with self.turn:
+            return [label for _, label, _ in self._buttons(where, who)]
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self.turn:
+            message, _, data = [one for one in self._buttons(where, who) if one[1] == label][-1]
+            query = {
+                "id": secrets.token_hex(8), "from": person(who), "message": message, "chat_instance": "1", "data": data,
+            }  # fmt: skip
+            self._announce({"callback_query": query})
 
     def redeliver(self, message_id: str) -> None:
         with self.turn:
@@ -393,8 +415,26 @@ class Lab(base.Lab):
             }  # fmt: skip
             if topic is not None:
                 message |= {"message_thread_id": topic, "is_topic_message": True}
+            if more.get("reply_markup"):
+                for row in more["reply_markup"]["inline_keyboard"]:
+                    for one in row:
+                        if not 1 <= len(one["callback_data"].encode()) <= 64:
+                            raise Refused(400, "Bad Request: BUTTON_DATA_INVALID")
+                message["reply_markup"] = more["reply_markup"]
             self.sent.append(message)
             return "Message", message
+
+    def _do_answerCallbackQuery(self, callback_query_id: str, **more: Any) -> tuple[str, Any]:
+        return "True", True
+
+    def _do_editMessageReplyMarkup(self, chat_id: int, message_id: int, **more: Any) -> tuple[str, Any]:
+        with self.turn:
+            for message in self.sent:
+                if (message["chat"]["id"], message["message_id"]) == (chat_id, message_id):
+                    if message.pop("reply_markup", None) is None:
+                        raise Refused(400, "Bad Request: message is not modified")
+                    return "Message", message
+        raise Refused(400, "Bad Request: message to edit not found")
 
     def _do_sendPhoto(self, chat_id: int, photo: str, **more: Any) -> tuple[str, Any]:
         size = {"file_id": "sent", "file_unique_id": "sent", "width": 1, "height": 1}

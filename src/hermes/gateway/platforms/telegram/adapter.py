@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
-from telegram import Bot, BotCommand, InputFile, LinkPreviewOptions, Message, ReplyParameters
+from telegram import (
+    Bot,
+    BotCommand,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    InputFile,
+    LinkPreviewOptions,
+    Message,
+    ReplyParameters,
+)
 from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
+from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
@@ -29,6 +38,7 @@ _MOST_COMMANDS = 100
 _LONGEST_HELP = 256
 _LONGEST_TOPIC = 128
 _LARGEST_PHOTO = 10_000_000  # bytes
+_SHORT_LABEL, _IN_A_ROW = 16, 3  # letters of a button's label, and buttons, that fit beside each other
 _GENERAL = 1  # the topic of a forum that messages without a topic are in
 _STOPPING = 2.0  # seconds, twice
 # Telegram fetches the page behind a link to show a piece of it. A reply may hold links that a prompt injection put there.
@@ -76,7 +86,7 @@ class Telegram(Adapter):
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
-        media=True, menu=True, mention_needed=True, files=True, largest_file=50_000_000, longest_caption=1024,
+        media=True, menu=True, mention_needed=True, files=True, largest_file=50_000_000, longest_caption=1024, choices=12,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -178,6 +188,24 @@ class Telegram(Adapter):
                 reply_parameters=answered,
                 link_preview_options=_NO_PREVIEW,
             )
+
+        message = await self._formatted(chat, text, attempt)
+        return str(message.message_id)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        topic = topic_of(chat)
+        wide = any(len(one.label) > _SHORT_LABEL for one in choices)
+        buttons = [InlineKeyboardButton(one.label, callback_data=one.says) for one in choices]
+        rows = [[one] for one in buttons] if wide or len(buttons) > _IN_A_ROW else [buttons]
+
+        async def attempt(where: int | str, rendered: Formatted) -> Message:
+            return await self._connected().send_message(
+                where, rendered.text, entities=rendered.entities, message_thread_id=None if topic == _GENERAL else topic,
+                link_preview_options=_NO_PREVIEW, reply_markup=InlineKeyboardMarkup(rows),
+            )  # fmt: skip
 
         message = await self._formatted(chat, text, attempt)
         return str(message.message_id)
