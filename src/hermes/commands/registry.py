@@ -26,7 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new title resume sessions branch undo retry compress handoff sethome history status usage tag pin stop quit help"
+    "new title resume sessions branch undo retry compress handoff sethome save history status usage insights tag pin"
+    " stop quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -113,7 +114,7 @@ class Command:
 
 
 REGISTRY: dict[str, Command] = {}
-ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
+ALIASES = {"exit": "quit", "q": "quit", "?": "help", "reset": "new"}
 
 
 def command(
@@ -136,7 +137,13 @@ def command(
 def load() -> dict[str, Command]:
     """The registry, filled."""
     # each registers its commands
-    from hermes.commands import edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
+    from hermes.commands import (  # noqa: F401
+        chat_commands,
+        edit_commands,
+        handoff_commands,
+        info_commands,
+        session_commands,
+    )
 
     return REGISTRY
 
