@@ -268,3 +268,64 @@ def test_setup_of_email_asks_for_the_name_that_proves_senders_and_takes_none(hom
         assert section.get("authserv_id") == written
         (home / "config.yaml").write_text(BEFORE)
         (home / ".env").unlink()
+
+
+_LOGS_IN = """
+from hermes.errors import PlatformRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Setting
+
+class Acme(Adapter):
+    platform, title, logs_in = "acme", "Acme", True
+    settings = (
+        Setting(name="token", help="the token", variable="ACME_TOKEN", secret=True, required=True),
+        Setting(name="device", help="which device", required=True),
+    )
+    capabilities = Capabilities(longest=100)
+
+    async def login(self, show):
+        if self.text("device") == "broken":
+            raise PlatformRefused("nobody scanned the code")
+        show("Scan this: ▀▄▀ " + self.text("device"))
+        return {"token": "t-from-login"}
+
+    async def check(self):
+        if self.text("token") != "t-from-login":
+            raise PlatformRefused("the token is wrong")
+        return "@acme"
+
+    async def disconnect(self):
+        pass
+"""
+
+
+def _acme(home: Path, tmp_path: Path) -> Screen:
+    folder = tmp_path / "outside"
+    (folder / "acme_platform-1.0.dist-info").mkdir(parents=True)
+    (folder / "acme_platform.py").write_text(_LOGS_IN)
+    about = folder / "acme_platform-1.0.dist-info"
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-platform\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[hermes.platforms]\nacme = acme_platform:Acme\n")
+    variables = program.environment(home, {"PYTHONPATH": str(folder)})
+    return Screen([*program.PROGRAM, "gateway", "setup", "acme"], env=variables)
+
+
+def test_a_login_together_with_the_owner_gives_the_settings_that_are_not_asked_for(home: Path, tmp_path: Path) -> None:
+    with _acme(home, tmp_path) as shown:
+        shown.wait_for("which device")
+        shown.line("phone")
+        shown.wait_for("Scan this: ▀▄▀ phone")
+        shown.wait_for("✓ Logged in to Acme as @acme")
+        shown.line("")
+        shown.line("")
+        shown.wait_for("Written.")
+    assert 'ACME_TOKEN="t-from-login"' in (home / ".env").read_text()
+    section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["acme"]
+    assert section == {"token": "${ACME_TOKEN}", "device": "phone", "enabled": True}
+
+
+def test_a_login_that_is_declined_writes_nothing(home: Path, tmp_path: Path) -> None:
+    with _acme(home, tmp_path) as shown:
+        shown.wait_for("which device")
+        shown.line("broken")
+        shown.wait_for("nobody scanned the code. Nothing was written.")
+    assert (home / "config.yaml").read_text() == BEFORE

@@ -35,7 +35,7 @@ class Listener:
         self.heard.append(question)
         return self.yes
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         self.options = list(options)
         return self.choice
 

@@ -354,3 +354,40 @@ def test_a_failing_retry_holds_up_nothing(lab: PlainLab, model: Echo, hermes_hom
         lab.say("slow=30 " + "x " * 200)
         until(lambda: any("x x x" in one for one in lab.shown()))
         assert STOPPED in talk("/stop") + "\n".join(lab.shown())
+
+
+def test_reset_begins_a_new_session(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        talk = Talk(lab, gateway)
+        talk("the first")
+        assert "A new session" in talk("/reset")
+        talk("the second")
+        assert gateway.db.session_count() == 2
+
+
+def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        owner, bob = Talk(lab, gateway), Talk(lab, gateway, who="bob")
+        owner("one")
+        owner("two")
+        assert "Nothing in the last 7 days" in bob("/insights 7")
+        bob("three")
+        assert "The last 30 days**: 1 session, 2 messages" in bob("/insights")
+        assert "2 sessions, 6 messages" in owner("/insights")
+        assert "a number of days" in owner("/insights soon")
+        assert "a number of days" in owner("/insights 0")
+
+
+def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        talk = Talk(lab, gateway)
+        assert "nothing to save yet" in talk("/save")
+        talk("about tulips")
+        talk("/title My garden / 2026")
+        assert "My-garden-2026.md" in talk("/save")
+        assert "one of md, html, jsonl" in talk("/save pdf")
+        talk("/save jsonl")
+        talk("/save")
+        files = lab.sent_files()
+        assert [name for name, _, _ in files] == ["My-garden-2026.md", "My-garden-2026.jsonl", "My-garden-2026.md"]
+        assert all(b"about tulips" in data for _, data, _ in files)

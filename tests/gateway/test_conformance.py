@@ -276,11 +276,54 @@ def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_
         (connection,) = gateway.connections.values()
         assert connection.adapter.capabilities.files
         lab.say(f'call=send_file {{"path": "{tmp_path}/dot.png", "caption": "a dot"}}')
-        until(lambda: lab.files(), 40, str(lab.shown()))
+        until(lambda: lab.sent_files(), 40, str(lab.shown()))
         lab.say(f'call=send_file {{"path": "{tmp_path}/Zürich list.txt"}}')
-        until(lambda: len(lab.files()) == 2, 40, str(lab.shown()))
-        assert lab.files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
+        until(lambda: len(lab.sent_files()) == 2, 40, str(lab.shown()))
+        assert lab.sent_files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
         until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
+
+
+def test_a_question_and_a_menu_are_answered_by_buttons(
+    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
+) -> None:
+    needs(lab, "choices")
+    precious = tmp_path / "precious.txt"
+    precious.write_text("do not lose me")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        assert next(iter(gateway.connections.values())).adapter.capabilities.choices
+        lab.say(f'call=terminal {{"command": "rm {precious}"}}')
+        until(lambda: lab.buttons() == ["Yes", "No"], 30, str(lab.shown()))
+        lab.press("Yes")
+        until(lambda: any("the tool said" in text for text in lab.shown()), 30, str(lab.shown()))
+        assert not precious.exists()
+        lab.say("/title gardening")
+        until(lambda: gateway.db.get_session_by_title("gardening"), 30)
+        lab.say("/new")
+        until(lambda: any("A new session" in text for text in lab.shown()), 30)
+        lab.say("/resume")
+        until(lambda: any(label.startswith("gardening") for label in lab.buttons()), 30, str(lab.buttons()))
+        lab.press(next(label for label in lab.buttons() if label.startswith("gardening")))
+        until(lambda: any("Continuing" in text and "gardening" in text for text in lab.shown()), 30, str(lab.shown()))
+
+
+def test_an_emoji_answers_a_question(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
+    needs(lab, "reactions")
+    precious = tmp_path / "precious.txt"
+    precious.write_text("do not lose me")
+    with running(lab, hermes_home, model.base_url) as gateway:
+        assert next(iter(gateway.connections.values())).adapter.capabilities.tells_reactions
+        lab.say("hello")
+        answered(lab, "echo: hello")
+        lab.react("👍")  # to nothing that was asked
+        lab.say(f'call=terminal {{"command": "rm {precious}"}}')
+        until(lambda: any("Reply yes or no" in text.replace("*", "") for text in lab.shown()), 30, str(lab.shown()))
+        lab.react("👍", who="bob")  # who was not asked
+        lab.react("🎉")
+        lab.react("👎")
+        until(lambda: any("the tool said" in text for text in lab.shown()), 30, str(lab.shown()))
+        assert precious.exists()
+        assert len(lab.shown()) == 3
+        assert gateway.db.session_count() == 1
 
 
 def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:

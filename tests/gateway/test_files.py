@@ -62,7 +62,7 @@ def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
     (folder / "a.pdf").write_bytes(b"%PDF-1.7 x")
     with running(plain, hermes_home, model.base_url) as gateway:
         plain.say(sending("a.pdf", "**the** report"), context={"token": "t"})
-        until(lambda: plain.files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], 20, str(plain.shown()))
+        until(lambda: plain.sent_files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], 20, str(plain.shown()))
         texts = [(one["file"] or {}).get("mime") for one in plain.messages.values()]
         assert texts == [None, "application/pdf"]
         assert [one["context"] for one in plain.messages.values()] == [{"token": "t"}] * 2
@@ -77,7 +77,7 @@ def test_a_caption_that_is_too_long_is_a_message_of_its_own(
     (folder / "a.txt").write_text("x")
     with running(plain, hermes_home, model.base_url):
         plain.say(sending("a.txt", "long " * 60))
-        until(lambda: plain.files() == [("a.txt", b"x", "")], 20)
+        until(lambda: plain.sent_files() == [("a.txt", b"x", "")], 20)
         until(lambda: any(text.startswith("long long") for text in plain.shown()), 20)
 
 
@@ -93,12 +93,12 @@ def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
     with lab._lock:
         lab._failures = 0
     with running(lab, hermes_home, model.base_url) as gateway:
-        until(lambda: lab.files() == [("a.txt", b"x", "here")], 20, str(lab.messages))
+        until(lambda: lab.sent_files() == [("a.txt", b"x", "here")], 20, str(lab.messages))
         until(lambda: not gateway.store.unsent(), 20)
     with running(lab, hermes_home, model.base_url):
         lab.say("and now")
         told(lab, "echo: and now")
-        assert len(lab.files()) == 1
+        assert len(lab.sent_files()) == 1
 
 
 def test_the_same_file_in_answer_to_one_message_is_sent_once(
@@ -114,7 +114,7 @@ def test_the_same_file_in_answer_to_one_message_is_sent_once(
         post = gateway.services.outbox.post_file
         assert [post(chat, file, "", answers=event) for _ in range(3)] == [True, False, False]
         assert post(chat, file, "")  # on the gateway's own account: each time it is asked to
-        until(lambda: len(plain.files()) == 2, 20)
+        until(lambda: len(plain.sent_files()) == 2, 20)
 
 
 def test_only_files_that_may_leave_are_sent(
@@ -140,7 +140,7 @@ def test_only_files_that_may_leave_are_sent(
             plain.say(sending(name))
             until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1], 20)
             assert why in plain.shown()[-1], name
-            assert plain.files() == []
+            assert plain.sent_files() == []
 
 
 def test_others_than_the_owner_get_no_file_of_the_machine(
@@ -150,7 +150,7 @@ def test_others_than_the_owner_get_no_file_of_the_machine(
     with running(plain, hermes_home, model.base_url):
         plain.say(sending(folder / "a.txt"), who="bob")
         until(lambda: any("is not inside" in text for text in plain.shown(who="bob")), 20, str(plain.shown(who="bob")))
-        assert plain.files(who="bob") == []
+        assert plain.sent_files(who="bob") == []
 
 
 def test_a_platform_without_files_has_no_such_tool(model: Echo, hermes_home: Path, folder: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
             plain._failures = 0
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
         assert "no longer in the store" in str(gateway.store.statuses())
-        assert plain.files() == []
+        assert plain.sent_files() == []

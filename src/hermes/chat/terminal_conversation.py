@@ -142,7 +142,7 @@ class TerminalConversation:
     def ask(self, question: str) -> bool:
         return self.voice.ask(question)
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return self.voice.choose(question, options)
 
     def talk(self, text: str) -> bool:

@@ -36,6 +36,11 @@ def set_up(platform: str | None, *, check: bool) -> int:
     where = f" {page} shows the steps;" if page is not None else ""
     click.echo(f"Setting up {kind.title}.{where} Ctrl-C changes nothing.")
     values = _asked(kind, section, environment(home))
+    if kind.logs_in:
+        try:
+            values |= asyncio.run(_login(kind, values, home))
+        except HermesError as error:
+            raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
     if check:
         try:
             who = asyncio.run(_check(kind, values, home))
@@ -52,11 +57,14 @@ def set_up(platform: str | None, *, check: bool) -> int:
 
 
 def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
-    """Ask for each setting. One that others can replace is asked first, and is optional."""
+    """Ask for each setting. One that others can replace, or that the login gives, is optional and may be asked first."""
     values: dict[str, Any] = {}
     choices = {setting.unless for setting in kind.settings} | {one.name for one in kind.settings if one.asked}
     for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
         known = section.get(setting.name) or (variables.get(setting.variable) if setting.variable else None)
+        if kind.logs_in and setting.required and known is None and setting.secret:
+            values[setting.name] = setting.default  # the login gives it
+            continue
         needed = setting.required or (setting.unless is not None and not values.get(setting.unless))
         if not needed and (known is None or setting.unless is not None) and setting.name not in choices:
             values[setting.name] = setting.default
@@ -76,6 +84,22 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
     if setting.kind is list and isinstance(answer, str):
         return [one.strip() for one in answer.split(",") if one.strip()]
     return answer
+
+
+async def _login(kind: type[Adapter], values: dict[str, Any], home: Path) -> dict[str, Any]:
+    """Log in together with the user; the settings that come of it."""
+    from hermes.gateway.settings import listening
+
+    adapter = kind(values, home)
+    adapter.webhook_place = listening(load_config())
+    try:
+        found = await adapter.login(click.echo)
+    finally:
+        await adapter.disconnect()
+    unknown = set(found) - {one.name for one in kind.settings}
+    if unknown:
+        raise HermesError(f"the adapter returned unknown settings: {', '.join(sorted(unknown))}")
+    return dict(found)
 
 
 async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str:

@@ -26,7 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new title resume sessions branch undo retry compress handoff sethome history status usage tag pin stop quit help"
+    "new title resume sessions branch undo retry compress handoff sethome save history status usage insights tag pin"
+    " stop quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -76,8 +77,11 @@ class Host(Protocol):
         """Ask yes or no; no when the user can't be asked."""
         ...
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
-        """Let the user choose one of these; None for none, or where a list can only be shown."""
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        """Let the user choose one of these; None for none, or where a list can only be shown.
+
+        `says` has the line that chooses each option, for places with buttons.
+        """
         ...
 
     def show(self, turn: Turn) -> None:
@@ -110,7 +114,7 @@ class Command:
 
 
 REGISTRY: dict[str, Command] = {}
-ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
+ALIASES = {"exit": "quit", "q": "quit", "?": "help", "reset": "new"}
 
 
 def command(
@@ -133,7 +137,13 @@ def command(
 def load() -> dict[str, Command]:
     """The registry, filled."""
     # each registers its commands
-    from hermes.commands import edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
+    from hermes.commands import (  # noqa: F401
+        chat_commands,
+        edit_commands,
+        handoff_commands,
+        info_commands,
+        session_commands,
+    )
 
     return REGISTRY
 

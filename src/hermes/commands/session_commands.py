@@ -78,7 +78,9 @@ def _chosen(host: Host) -> str | None:
     if not rows:
         host.say("There is no other session yet.")
         return None
-    place = host.choose("Which one?", [session_line(host, row) for row in rows])
+    place = host.choose(
+        "Which one?", [session_line(host, row) for row in rows], [f"/resume {row['id']}" for row in rows]
+    )
     return None if place is None else continued(host.db, rows[place]["id"])
 
 

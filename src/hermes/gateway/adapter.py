@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hermes.errors import MissingExtra, SendRefused
-from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision
+from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Handler, Registration, Signed, Verify
@@ -48,6 +48,9 @@ class Capabilities:
     longest_caption: int = (
         0  # of the text that goes with a file, as `measure` counts; 0: texts are messages of their own
     )
+    choices: int = 0  # how many buttons send_choices takes; 0: none
+    longest_choice: int = 64  # bytes of Choice.says
+    tells_reactions: bool = False  # the adapter reports reactions (`Link.reacted`)
     mention_needed: bool = False  # the default for groups: answer only messages that address the bot
 
 
@@ -91,6 +94,13 @@ class Link(Protocol):
         """Store that a message was edited or deleted. When this returns it is safe; a repeated report is ignored.
 
         A revision that arrives before its message is kept, and applied when the message arrives."""
+        ...
+
+    async def reacted(self, reaction: Reaction) -> None:
+        """A person put an emoji to a message: 👍 or 👎 to a question of the agent answers it, others are ignored.
+
+        When this returns it is safe; a repeated report is ignored.
+        """
         ...
 
     async def moved(self, old: str, new: str) -> None:
@@ -219,6 +229,17 @@ class Adapter:
         """
         raise SendRefused(f"{self.title} takes no files")
 
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        """Send a message with buttons below it, where capabilities.choices; otherwise as `send`. The text can do without them.
+
+        A press is an Event by the person who pressed, with the text `Choice.says` and an id of its own: the gateway checks
+        the person as for any message. Confirm the press to the platform when `Link.received` has returned.
+        """
+        raise SendRefused(f"{self.title} has no buttons")
+
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of the bot's messages."""
         raise NotImplementedError
@@ -243,6 +264,20 @@ class Adapter:
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file; SendRefused when it is no longer available."""
         raise SendRefused(f"{self.title} provides no files")
+
+    def delivers_to(self, chat: Chat) -> str | None:
+        """Where messages for a chat go instead: "telegram" (its home chat), "telegram:<chat id>"; None: to the chat itself."""
+        return None
+
+    logs_in: ClassVar[bool] = False  # setup calls `login`
+
+    async def login(self, show: Callable[[str], None]) -> Mapping[str, Any]:
+        """Log in together with the owner, in `hermes gateway setup`: a QR code, a device code. Returns settings to be written.
+
+        `show` prints a text: what to do, a code, a QR code in block characters. PlatformRefused if it is declined or takes too
+        long. Files that are needed later go to self.home.
+        """
+        return {}
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         """Create a thread or topic in a chat; SendRefused where the chat has none, or the bot may not."""

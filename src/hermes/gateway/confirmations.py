@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hermes.gateway.events import Choice
+
 PATIENCE = 300.0  # seconds
 _LOOK = 0.1  # seconds between two checks whether the turn was interrupted
 _YES = frozenset("yes y ok okay ja oui si sí sim да はい 是 好 예 네 👍 ✅ /yes /approve".split())
@@ -38,6 +40,9 @@ def read_answer(text: str) -> bool | None:
     if word in _YES:
         return True
     return False if word in _NO else None
+
+
+BUTTONS = (Choice(label="Yes", says="yes"), Choice(label="No", says="no"))
 
 
 def wording(question: str) -> str:

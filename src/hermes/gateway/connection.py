@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
+from hermes.gateway.confirmations import read_answer
 from hermes.gateway.delivery import Delivery
-from hermes.gateway.events import event_on, revision_on
+from hermes.gateway.events import event_on, reaction_on, revision_on
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
-    from hermes.gateway.events import Event, Revision
+    from hermes.gateway.events import Event, Reaction, Revision
     from hermes.gateway.settings import PlatformSettings
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.gateway_writer import Writer
@@ -34,6 +35,7 @@ class Connection:
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, writer: Writer, config: Config,
         take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
+        react: Callable[[str, Event], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -46,7 +48,7 @@ class Connection:
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer
-        self._take, self._revise = take, revise
+        self._take, self._revise, self._react = take, revise, react
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[None]] = set()
 
@@ -66,6 +68,14 @@ class Connection:
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
         await self._revise(self.platform, revision_on(self.adapter.account_name, revision))
+
+    async def reacted(self, reaction: Reaction) -> None:
+        """A person reacted to a message (see adapter.Link)."""
+        event = reaction_on(self.adapter.account_name, reaction)
+        if read_answer(event.text) is not None:
+            if not self.accepts:
+                raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
+            await self._react(self.platform, event)
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""
@@ -187,6 +197,9 @@ class _Link:
 
     async def revised(self, revision: Revision) -> None:
         await self._connection.revised(revision)
+
+    async def reacted(self, reaction: Reaction) -> None:
+        await self._connection.reacted(reaction)
 
     async def moved(self, old: str, new: str) -> None:
         await self._connection.moved(old, new)

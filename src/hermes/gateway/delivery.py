@@ -21,7 +21,7 @@ from hermes.errors import (
     StoreClosed,
     StoreError,
 )
-from hermes.gateway.events import Chat, FileReference, OutgoingFile, context_of, file_of, from_json
+from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, choices_of, context_of, file_of, from_json
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
 from hermes.store import gateway_queues
@@ -219,12 +219,22 @@ class Delivery:
             if (file := file_of(part.chat)) is not None:
                 whole = await self._file(file)
                 return await self.adapter.send_file(chat, whole, caption=text, nonce=part.nonce, **context)
+            if choices := self._buttons(part):
+                return await self.adapter.send_choices(
+                    chat, text, choices, nonce=part.nonce, reply_to=part.reply_to, **context
+                )
             message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to, **context)
             if not edit_after:
                 return message_id
             part.edits = message_id
         await self.adapter.edit(chat, part.edits, text)
         return part.edits
+
+    def _buttons(self, part: Outgoing) -> list[Choice]:
+        """A part's buttons, if the platform has so many of that length."""
+        choices, capabilities = choices_of(part.chat), self.adapter.capabilities
+        fit = all(len(one.says.encode()) <= capabilities.longest_choice for one in choices)
+        return choices if len(choices) <= capabilities.choices and fit else []
 
     async def _file(self, file: FileReference) -> OutgoingFile:
         data = await asyncio.to_thread(self.attachment, file.attachment)

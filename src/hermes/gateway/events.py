@@ -6,12 +6,12 @@ to the platform, and an event that a crash left unanswered is resumed from the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.store.gateway_queues import CONTEXT, FILE
+from hermes.store.gateway_queues import CHOICES, CONTEXT, FILE
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -76,6 +76,13 @@ class FileReference(msgspec.Struct, frozen=True, kw_only=True):
     attachment: str
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A button below a message (`Adapter.send_choices`)."""
+
+    label: str
+    says: str  # pressing it is an event with this text, as if the person had written it
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to the bot."""
 
@@ -90,6 +97,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
     reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
+
+
+class Reaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person put an emoji to one of the bot's messages."""
+
+    id: str  # unique on the platform: a redelivered one has the same
+    chat: Chat
+    sender: Sender
+    emoji: str
+    message_id: str | None = None  # the message
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,6 +129,7 @@ def is_own(event: Event) -> bool:
 class _Destination(msgspec.Struct):
     reply_context: dict[str, Any] | None = None
     file: FileReference | None = None
+    choices: list[Choice] = []
 
 
 def chat_on(connection: str, chat_id: str, chat_type: str = DM) -> Chat:
@@ -141,6 +159,14 @@ def revision_on(account: str | None, revision: Revision) -> Revision:
     return Revision(id=f"{account}/{revision.id}", revises=f"{account}/{revision.revises}", event=event)
 
 
+def reaction_on(account: str | None, reaction: Reaction) -> Event:
+    """A reaction as an event whose text is the emoji."""
+    made = Event(
+        id=reaction.id, chat=reaction.chat, sender=reaction.sender, text=reaction.emoji, reply_to=reaction.message_id
+    )
+    return event_on(account, made)
+
+
 Kept = TypeVar("Kept", Chat, Event)
 
 
@@ -149,9 +175,13 @@ def as_json(thing: Chat | Event) -> str:
     return msgspec.json.encode(thing).decode()
 
 
-def destination(chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None) -> str:
-    """Where an outgoing message goes, as the outbox stores it: the chat, the reply context of the event it answers, the file."""
-    more = {**({CONTEXT: context} if context else {}), **({FILE: file} if file is not None else {})}
+def destination(
+    chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None, choices: Sequence[Choice] = ()
+) -> str:  # fmt: skip
+    """Where an outgoing message goes, as the outbox stores it, with what it needs there: the reply context of the event it
+    answers, its file, its buttons."""
+    more = {CONTEXT: context or None, FILE: file, CHOICES: list(choices) or None}
+    more = {name: value for name, value in more.items() if value is not None}
     return msgspec.json.encode({**msgspec.to_builtins(chat), **more}).decode() if more else as_json(chat)
 
 
@@ -163,6 +193,11 @@ def context_of(stored: str) -> dict[str, Any] | None:
 def file_of(stored: str) -> FileReference | None:
     """The file in what `destination` wrote."""
     return msgspec.json.decode(stored, type=_Destination).file if f'"{FILE}"' in stored else None
+
+
+def choices_of(stored: str) -> list[Choice]:
+    """The buttons in what `destination` wrote."""
+    return msgspec.json.decode(stored, type=_Destination).choices if f'"{CHOICES}"' in stored else []
 
 
 def is_same_place(one: Chat, other: Chat) -> bool:

@@ -119,6 +119,12 @@ class Inbox:
         )  # fmt: skip
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
 
+    async def reacted(self, platform: str, event: Event) -> None:
+        """Take an emoji as the answer to the question that waits in its chat, if it is by the person who was asked."""
+        key, _ = self._router.key_of(event)
+        if self._services.access.may_talk(platform, event.sender) and self._is_answer(key, event):
+            await self.received(platform, event)
+
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""
         platform = event.chat.connection

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Capabilities
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.delivery import Delivery
-    from hermes.gateway.events import Chat, Event, FileReference
+    from hermes.gateway.events import Chat, Choice, Event, FileReference
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
@@ -63,14 +63,19 @@ class Outbox:
         self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
         reply.finish(kept)
 
-    def post(self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None) -> None:
+    def post(
+        self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None, choices: Sequence[Choice] = ()
+    ) -> None:  # fmt: skip
         """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
         `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
-        `answers`: the event because of which it is sent, if there is one.
+        `answers`: the event because of which it is sent, if there is one. `choices`: buttons, where the platform has them.
         """
         place, stored = self.destination(chat, answers)
-        for piece in parts_of(text, self._router.adapters.get(place.connection)):
+        pieces = parts_of(text, self._router.adapters.get(place.connection))
+        for number, piece in enumerate(pieces):
+            if choices and number == len(pieces) - 1:
+                stored = destination(place, context_of(stored), choices=choices)
             mark = question_mark(self._cluster.name) if at_once else "-n"
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
             part = self._store.post(place.connection, stored, piece, nonce)

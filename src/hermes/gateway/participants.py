@@ -18,10 +18,11 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
-from hermes.gateway.confirmations import Question, wording
-from hermes.gateway.events import Chat, Event, Sender, as_json, from_json
+from hermes.gateway.confirmations import BUTTONS, Question, wording
+from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.store.gateway_db import PendingNotice
+from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -182,7 +183,9 @@ class Participant:
         asked = Question(self.sender.id)
         self.lane.data = asked
         try:
-            self._services.outbox.post(self.chat, wording(question), at_once=True, answers=self.answers)
+            self._services.outbox.post(
+                self.chat, wording(question), at_once=True, answers=self.answers, choices=BUTTONS
+            )
             return asked.wait(self.agent.context.cancelled)
         finally:
             self.lane.data = None
@@ -309,11 +312,31 @@ class ChatHost:
     def say(self, text: str) -> None:
         self.services.outbox.post(self.chat, text, answers=self._request.event)
 
+    def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
+        """Send a file to this chat; why it can't be sent, or None."""
+        outbox, event = self.services.outbox, self._request.event
+        capabilities = outbox.takes_files(event.chat)
+        if capabilities is None:
+            where = f"`hermes sessions export` writes {self.session_id} into a file on the machine"
+            return f"No files can be sent here; {where}."
+        if len(data) > capabilities.largest_file:
+            return f"{name} is larger than the {capabilities.largest_file / 1_000_000:g} MB that can be sent here."
+        kept = self.db.keep_attachment(data)
+        outbox.post_file(
+            event.chat, FileReference(kind="file", name=name, mime=mime, attachment=kept), caption, answers=event
+        )
+        return None
+
     def ask(self, question: str) -> bool:
         return self.person.confirm(question)
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
-        self.say("\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."]))
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        text = "\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."])
+        buttons = [
+            Choice(label=shortened_line(one.removeprefix("- ").rpartition(" · ")[0] or one, 60), says=line)
+            for one, line in zip(options, says, strict=False)
+        ]
+        self.services.outbox.post(self.chat, text, answers=self._request.event, choices=buttons)
         return None
 
     def show(self, turn: Turn) -> None:

@@ -105,8 +105,8 @@ class Router:
 
     def delivered_to(self, chat: Chat) -> Chat:
         """The chat that gets the replies of a chat: itself, or the one its platform delivers to."""
-        where = getattr(self.adapters.get(chat.connection), "delivers_to", None)
-        wanted = None if where is None else where(chat)
+        adapter = self.adapters.get(chat.connection)
+        wanted = None if adapter is None else adapter.delivers_to(chat)
         if not wanted or wanted == "log":
             return chat  # the adapter itself records it
         platform, _, chat_id = str(wanted).partition(":")

@@ -131,7 +131,14 @@ class Gateway:
         for adapter, settings in self._adapters:
             platform = adapter.connection_name
             connection = Connection(
-                adapter, settings, self.store, self.writer, self._config, self.inbox.received, revise
+                adapter,
+                settings,
+                self.store,
+                self.writer,
+                self._config,
+                self.inbox.received,
+                revise,
+                self.inbox.reacted,
             )
             connection.delivery.sure = partial(self._cluster.sure, platform)
             connection.delivery.fence = partial(self._cluster.platform_fence, platform)

@@ -23,7 +23,8 @@ from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
 
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
-FILE = "file"  # in the latter: the file that is sent
+FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
+_PASSING = (CONTEXT, FILE, CHOICES)  # not needed once it is sent
 _EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
@@ -352,10 +353,10 @@ def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str | None =
 
 
 def without_context(chat: str) -> str | None:
-    """An outgoing message's chat without reply context and file, which are not needed any more; None where it has neither."""
-    if f'"{CONTEXT}"' not in chat and f'"{FILE}"' not in chat:
+    """An outgoing message's chat without reply context, file and buttons, which are not needed any more; None without any."""
+    if not any(f'"{name}"' in chat for name in _PASSING):
         return None
-    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in (CONTEXT, FILE)})
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in _PASSING})
 
 
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:

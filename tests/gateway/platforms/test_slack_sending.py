@@ -10,7 +10,7 @@ import yaml
 from aiohttp import web
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.events import Attachment, Chat
+from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.slack import ARCHIVED, FOREIGN, Lab
 from tests.support.labs.slack_scenes import chat, connected, fresh_lab, made, one_workspace, run  # noqa: F401
@@ -340,7 +340,14 @@ def test_the_manifest_of_the_guide_has_every_event_and_right_that_is_used() -> N
         f"message.{place}": f"{place}:history" for place in ("channels", "groups", "im", "mpim")
     }
     assert set(events) == set(needed)
-    for_methods = {"chat:write", "commands", "files:read", "im:write", "users:read"}  # send, /hermes, fetch, open, name
+    for_methods = {
+        "chat:write",
+        "commands",
+        "files:read",
+        "files:write",
+        "im:write",
+        "users:read",
+    }  # send, /hermes, fetch, open, name
     for_names = {f"{place}:read" for place in ("channels", "groups", "im", "mpim")}  # conversations.info
     assert scopes == {*needed.values(), *for_methods, *for_names}
 
@@ -350,3 +357,23 @@ def test_the_guide_tells_every_setting() -> None:
     for setting in adapter_class("slack").settings:
         assert setting.name in page
         assert str(setting.variable) in page
+
+
+def test_a_file_is_uploaded_then_shared_and_a_missing_scope_refuses_that_file_alone(lab: Lab) -> None:
+    file = OutgoingFile(kind="file", name="<a> & b.txt", mime="text/plain", data=b"one")
+
+    async def scene() -> None:
+        async with connected(lab) as (adapter, _):
+            thread = await adapter.create_thread(chat(lab, "channel"), "Trip")
+            await adapter.send_file(thread, file, caption="for <!channel> & you", nonce="1")
+            shared = lab.state.shared[-1]
+            assert shared[1:4] == (thread.thread_id, "<a> & b.txt", b"one")
+            assert "&amp; you" in shared[4] and "<!channel>" not in shared[4]
+            lab.refuse("missing_scope", method="files.getUploadURLExternal", needed="files:write")
+            with pytest.raises(SendRefused, match="files:write"):
+                await adapter.send_file(chat(lab), file, nonce="2")
+            lab.refuse("internal_error", method="files.completeUploadExternal")
+            with pytest.raises(PlatformUnreachable):
+                await adapter.send_file(chat(lab), file, nonce="3")
+
+    run(scene())

@@ -318,6 +318,7 @@ def test_bots_edits_and_happenings_are_no_events(lab: Lab) -> None:
         "channel_post",
         "edited_message",
         "edited_channel_post",
+        "callback_query",
     ]
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram import Telegram
 from hermes.serve.connection_limits import Limits
 from tests.support.labs.recording import Recorder, connected
@@ -489,3 +489,28 @@ def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
                     one.close()
 
     asyncio.run(scene())
+
+
+def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_not_show_it(lab: Lab) -> None:
+    def file(name: str, mime: str) -> OutgoingFile:
+        return OutgoingFile(kind=mime.partition("/")[0], name=name, mime=mime, data=name.encode())
+
+    async def scene() -> None:
+        async with connected(adapter := telegram(lab)):
+            await adapter.send_file(ALICE, file("a.png", "image/png"), caption="**bold** `x`", nonce="1")
+            await adapter.send_file(IDEAS, file("a.ogg", "audio/ogg"), nonce="2")
+            await adapter.send_file(ALICE, file("a.svg", "image/svg+xml"), nonce="3")
+            lab.no_pictures = True
+            await adapter.send_file(ALICE, file("b.jpg", "image/jpeg"), nonce="4")
+
+    asyncio.run(scene())
+    assert lab.sent_files() == [("a.png", b"a.png", "bold x"), ("a.svg", b"a.svg", ""), ("b.jpg", b"b.jpg", "")]
+    assert lab.sent_files("thread") == [("a.ogg", b"a.ogg", "")]
+    sent = [name for name, _ in lab.requests if name.startswith("send")]
+    assert sent == ["sendPhoto", "sendVoice", "sendDocument", "sendPhoto", "sendDocument"]
+
+
+def test_a_file_for_a_chat_that_is_closed_is_refused(lab: Lab) -> None:
+    lab.blocked.add(1001)
+    picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"x")
+    refusal(lab, lambda adapter: adapter.send_file(ALICE, picture, nonce="1"), SendRefused)

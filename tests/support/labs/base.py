@@ -19,7 +19,7 @@ class Lab:
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
     can: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files
+    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files, choices, reactions
 
     listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays
@@ -51,8 +51,20 @@ class Lab:
         """A person sends a file (can: attach)."""
         raise NotImplementedError
 
-    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         """The files the agent has sent there: name, bytes, caption (can: files)."""
+        raise NotImplementedError
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        """The labels of the buttons that are shown there (can: choices)."""
+        raise NotImplementedError
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A person presses the newest button with this label (can: choices)."""
+        raise NotImplementedError
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A person puts an emoji to the agent's newest message (can: reactions)."""
         raise NotImplementedError
 
     def redeliver(self, message_id: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, Sender
+from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
 
@@ -34,6 +34,7 @@ class Plain(Adapter):
     capabilities = Capabilities(
         longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True,
         tells_edits=True, tells_deletions=True, files=True, largest_file=100_000, longest_caption=200,
+        choices=10, tells_reactions=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -80,6 +81,11 @@ class Plain(Adapter):
             await asyncio.gather(*[self._keep_one(link, raw) for raw in [await queue.get(), *_rest(queue)]])
 
     async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
+        if "emoji" in raw:
+            chat, sender = Chat(platform=self.platform, **raw["chat"]), Sender(user_id=raw["user"])
+            reaction = Reaction(id=raw["id"], chat=chat, sender=sender, emoji=raw["emoji"], message_id=raw["about"])
+            await self._safe(link, raw, link.reacted(reaction))
+            return
         if raw.get("gone"):
             await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=raw["revises"])))
             return
@@ -155,6 +161,14 @@ class Plain(Adapter):
         found = await self._ask(send=caption, chat=place, nonce=nonce, context=context, file=data)
         return str(found["id"])
 
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        place, buttons = [chat.chat_id, chat.thread_id], [[one.label, one.says] for one in choices]
+        found = await self._ask(send=text, chat=place, nonce=nonce, reply_to=reply_to, context=context, choices=buttons)
+        return str(found["id"])
+
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         await self._ask(edit=text, id=message_id)
 
@@ -197,6 +211,8 @@ class PlainLab(Base):
             "change",
             "take_back",
             "files",
+            "choices",
+            "reactions",
         }
     )
     adapter: type[Plain] = Plain
@@ -312,7 +328,7 @@ class PlainLab(Base):
         self._by_nonce[item["nonce"]] = number
         self.messages[number] = {"place": tuple(item["chat"]), "text": item["send"], "nonce": item["nonce"]}
         self.messages[number] |= {"reply_to": item.get("reply_to"), "context": item.get("context")}
-        self.messages[number]["file"] = item.get("file")
+        self.messages[number] |= {"file": item.get("file"), "choices": item.get("choices") or []}
         return {"id": number}
 
     # ------------------------------------------------------------------------------------------ for tests
@@ -377,12 +393,39 @@ class PlainLab(Base):
             there = [one for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
             return [one["text"] for one in there if one["file"] is None]
 
-    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         chat = self._chat(where, who)
         place = (chat["chat_id"], chat.get("thread_id"))
         with self._lock:
             sent = [one for one in self.messages.values() if one["place"] == place and one["file"] is not None]
             return [(one["file"]["name"], base64.b64decode(one["file"]["data"]), one["text"]) for one in sent]
+
+    def _there(self, where: str, who: str) -> list[dict[str, Any]]:
+        chat = self._chat(where, who)
+        place = (chat["chat_id"], chat.get("thread_id"))
+        return [one for one in self.messages.values() if one["place"] == place]
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        with self._lock:
+            return [label for one in self._there(where, who) for label, _ in one["choices"]]
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self._lock:
+            found = [says for one in self._there(where, who) for name, says in one["choices"] if name == label]
+        self.say(found[-1], who=who, where=where)
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self._lock:
+            number = f"r{next(self._numbers)}"
+            event = {
+                "id": number,
+                "emoji": emoji,
+                "chat": self._chat(where, who),
+                "user": self.user_id(who),
+                "about": "m",
+            }
+            self.events[number] = self.unacknowledged[number] = event
+        self._deliver(event)
 
     def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
         self.revise(f"c{next(self._numbers)}", {**self.events[message_id], "user": self.user_id(who), "text": text})

@@ -55,7 +55,7 @@ class Lab(base.Lab):
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
     typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back", "files"}
     )
 
     def __init__(self) -> None:
@@ -149,6 +149,10 @@ class Lab(base.Lab):
         return [
             _visible(one) for one in list(self.state.messages) if (one.chat, one.thread, one.user) == (chat, under, BOT)
         ]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        place = (self.chat_id(where, who), self._root if where == "thread" else None)
+        return [(name, data, text) for *there, name, data, text in list(self.state.shared) if tuple(there) == place]
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         """Slack shows it in threads alone."""

@@ -22,6 +22,11 @@ INSIDE = "package/api/slack.com.json"
 # method → argument → (type, required)
 LATER: dict[str, dict[str, tuple[str, bool]]] = {
     "apps.connections.open": {},
+    "files.getUploadURLExternal": {"filename": ("string", True), "length": ("integer", True)},
+    "files.completeUploadExternal": {
+        "files": ("array", True), "channel_id": ("string", False), "initial_comment": ("string", False),
+        "thread_ts": ("string", False),
+    },
     "assistant.threads.setStatus": {
         "channel_id": ("string", True), "thread_ts": ("string", True), "status": ("string", True),
         "loading_messages": ("array", False),

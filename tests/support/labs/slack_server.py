@@ -55,6 +55,10 @@ class State:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     elsewhere: list[dict[str, str]] = field(default_factory=list)  # headers that came to a host that is not Slack's
     deaf: bool = False  # new connections stay open and answer nothing
+    uploads: dict[str, tuple[str, int, bytes | None]] = field(default_factory=dict)  # name, length, bytes
+    shared: list[tuple[str, str | None, str, bytes, str]] = field(
+        default_factory=list
+    )  # chat, thread, name, bytes, text
     pings: list[str] = field(default_factory=list)  # texts that would have pinged people
 
 
@@ -87,6 +91,7 @@ class Server:
         app.router.add_route("*", "/api/{method}", self._api)
         app.router.add_get("/link", self._link)
         app.router.add_get("/files-pri/{id}/{name}", self._file)
+        app.router.add_post("/upload/{id}", self._upload)
         app.router.add_get("/login", self._login)
         app.router.add_get("/elsewhere/{name}", self._elsewhere)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2, access_log=None)
@@ -285,6 +290,30 @@ class Server:
     def _files_info(self, given: dict[str, Any]) -> dict[str, Any]:
         found = self.state.files.get(given["file"])
         return {"file": found[0]} if found else {"error": "file_not_found"}
+
+    def _files_getUploadURLExternal(self, given: dict[str, Any]) -> dict[str, Any]:
+        number = f"F{uuid.uuid4().hex[:9].upper()}"
+        self.state.uploads[number] = (given["filename"], int(given["length"]), None)
+        return {"upload_url": f"http://127.0.0.1:{self.port}/upload/{number}", "file_id": number}
+
+    def _files_completeUploadExternal(self, given: dict[str, Any]) -> dict[str, Any]:
+        chat = self.chats.get(given.get("channel_id", ""))
+        if chat is None or chat.get("is_archived"):
+            return {"error": "invalid_channel"}
+        for one in json.loads(given["files"]) if isinstance(given["files"], str) else given["files"]:
+            name, length, data = self.state.uploads[one["id"]]
+            if data is None or len(data) != length:
+                return {"error": "file_not_found"}
+            place = (chat["id"], given.get("thread_ts"))
+            self.state.shared.append((*place, name, data, given.get("initial_comment", "")))
+        return {"files": [{"id": one} for one in self.state.uploads]}
+
+    async def _upload(self, request: web.Request) -> web.StreamResponse:
+        name, length, _ = self.state.uploads[request.match_info["id"]]
+        self.state.uploads[request.match_info["id"]] = (name, length, await request.read())
+        if "Authorization" in request.headers:
+            self.state.problems.append("upload: the token is not for this address")
+        return web.Response(text="OK")
 
     def _assistant_threads_setStatus(self, given: dict[str, Any]) -> dict[str, Any]:
         self.state.statuses.append((given["channel_id"], given["thread_ts"], given["status"]))

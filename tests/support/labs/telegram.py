@@ -43,7 +43,7 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change"}
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "files", "choices"}
     )
 
     def __init__(self) -> None:
@@ -80,13 +80,42 @@ class Lab(base.Lab):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         chat, topic = self._place(where, who)
         with self.turn:
-            return [one["text"] for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            return [one["text"] for one in there if "text" in one]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        chat, topic = self._place(where, who)
+        with self.turn:
+            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            return [(*self._outgoing[one["message_id"]], one.get("caption", "")) for one in there if "text" not in one]
 
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:
         caption = {"caption": self._addressed(text, where, bool(text))} if text else {}
         return self.post({**self.file(data, name, mime), **caption}, who=who, where=where)
+
+    def _buttons(self, where: str, who: str) -> list[tuple[dict[str, Any], str, str]]:
+        chat, topic = self._place(where, who)
+        there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+        return [
+            (message, one["text"], one["callback_data"])
+            for message in there
+            for row in (message.get("reply_markup") or {}).get("inline_keyboard", ())
+            for one in row
+        ]
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        with self.turn:
+            return [label for _, label, _ in self._buttons(where, who)]
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self.turn:
+            message, _, data = [one for one in self._buttons(where, who) if one[1] == label][-1]
+            query = {
+                "id": secrets.token_hex(8), "from": person(who), "message": message, "chat_instance": "1", "data": data,
+            }  # fmt: skip
+            self._announce({"callback_query": query})
 
     def redeliver(self, message_id: str) -> None:
         with self.turn:
@@ -146,6 +175,9 @@ class Lab(base.Lab):
             self.menu: list[dict[str, str]] = []
             self.topics: dict[int, dict[str, Any]] = {TOPIC: {"name": "Ideas", "chat": GROUP, "by": person("bob")}}
             self.files: dict[str, bytes] = {}
+            self.uploads: dict[str, tuple[str, bytes]] = {}
+            self._outgoing: dict[int, tuple[str, bytes]] = {}
+            self.no_pictures = False
             self.moved: dict[int, int] = {}  # groups that became supergroups
             self.blocked: set[int] = set()
             self.forbidden_topics = False
@@ -383,7 +415,58 @@ class Lab(base.Lab):
             }  # fmt: skip
             if topic is not None:
                 message |= {"message_thread_id": topic, "is_topic_message": True}
+            if more.get("reply_markup"):
+                for row in more["reply_markup"]["inline_keyboard"]:
+                    for one in row:
+                        if not 1 <= len(one["callback_data"].encode()) <= 64:
+                            raise Refused(400, "Bad Request: BUTTON_DATA_INVALID")
+                message["reply_markup"] = more["reply_markup"]
             self.sent.append(message)
+            return "Message", message
+
+    def _do_answerCallbackQuery(self, callback_query_id: str, **more: Any) -> tuple[str, Any]:
+        return "True", True
+
+    def _do_editMessageReplyMarkup(self, chat_id: int, message_id: int, **more: Any) -> tuple[str, Any]:
+        with self.turn:
+            for message in self.sent:
+                if (message["chat"]["id"], message["message_id"]) == (chat_id, message_id):
+                    if message.pop("reply_markup", None) is None:
+                        raise Refused(400, "Bad Request: message is not modified")
+                    return "Message", message
+        raise Refused(400, "Bad Request: message to edit not found")
+
+    def _do_sendPhoto(self, chat_id: int, photo: str, **more: Any) -> tuple[str, Any]:
+        size = {"file_id": "sent", "file_unique_id": "sent", "width": 1, "height": 1}
+        if self.no_pictures:
+            raise Refused(400, "Bad Request: IMAGE_PROCESS_FAILED")
+        return self._sent_file(chat_id, photo, "photo", [size], **more)
+
+    def _do_sendDocument(self, chat_id: int, document: str, **more: Any) -> tuple[str, Any]:
+        return self._sent_file(chat_id, document, "document", {"file_id": "sent", "file_unique_id": "sent"}, **more)
+
+    def _do_sendVoice(self, chat_id: int, voice: str, **more: Any) -> tuple[str, Any]:
+        return self._sent_file(
+            chat_id, voice, "voice", {"file_id": "sent", "file_unique_id": "sent", "duration": 1}, **more
+        )
+
+    def _sent_file(self, chat_id: int, field: str, kind: str, what: Any, **more: Any) -> tuple[str, Any]:
+        with self.turn:
+            caption = more.get("caption", "")
+            self._gate(chat_id, caption or "a file", {"entities": more.get("caption_entities")} if caption else {})
+            name, data = self.uploads.pop(field.removeprefix("attach://"))
+            if len(data) > 50 * 1024 * 1024:
+                raise Refused(413, "Request Entity Too Large")
+            self._number += 1
+            message: dict[str, Any] = {
+                "message_id": self._number, "date": int(time.time()), "chat": self._chat(chat_id), "from": BOT, kind: what,
+            }  # fmt: skip
+            if caption:
+                message["caption"] = caption
+            if (topic := more.get("message_thread_id")) is not None:
+                message |= {"message_thread_id": topic, "is_topic_message": True}
+            self.sent.append(message)
+            self._outgoing[self._number] = (name, data)
             return "Message", message
 
     def _do_editMessageText(self, chat_id: int, message_id: int, text: str, **more: Any) -> tuple[str, Any]:

@@ -8,6 +8,8 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from email import policy
+from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -20,6 +22,7 @@ class Answering(Protocol):
 
     token: str
     files: dict[str, bytes]
+    uploads: dict[str, tuple[str, bytes]]
     turn: threading.Condition
     connections: set[socket.socket]
     answering: int
@@ -102,12 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length).decode(errors="replace")
-        if len(body.encode()) < length:  # the client was killed in the middle of it
+        raw = self.rfile.read(length)
+        if len(raw) < length:  # the client was killed in the middle of it
             self.close_connection = True
             return None
         found = re.fullmatch(r"/bot([^/]+)/(\w+)", self.path)
-        form = dict(parse_qsl(body, keep_blank_values=True))
+        if self.headers.get_content_type() == "multipart/form-data":
+            form = self._parts(raw)
+        else:
+            form = dict(parse_qsl(raw.decode(errors="replace"), keep_blank_values=True))
         if found is None:
             return self._say(404, Refused(404, "Not Found").body)
         lab, counted = self.server.lab, int(found[2] != "getUpdates")
@@ -129,6 +135,20 @@ class _Handler(BaseHTTPRequestHandler):
         found = re.fullmatch(r"/file/bot([^/]+)/docs/(.+)", self.path)
         data = self.server.lab.files.get(found[2]) if found and found[1] == self.server.lab.token else None
         self._say(404, Refused(404, "Not Found").body) if data is None else self._say(200, data)
+
+    def _parts(self, raw: bytes) -> dict[str, str]:
+        """The fields of a form with files; a file's field is `attach://<name>`, its bytes are in the lab's `uploads`."""
+        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        form = {}
+        for part in BytesParser(policy=policy.HTTP).parsebytes(head + raw).iter_parts():
+            name, data = str(part.get_param("name", header="content-disposition")), part.get_payload(decode=True)
+            assert isinstance(data, bytes)
+            if (file := part.get_filename()) is None:
+                form[name] = data.decode()
+            else:
+                self.server.lab.uploads[name] = (file, data)
+                form[name] = f"attach://{name}"
+        return form
 
     def _gone(self) -> bool:
         try:

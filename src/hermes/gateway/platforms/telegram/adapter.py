@@ -8,16 +8,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
-from telegram import Bot, BotCommand, LinkPreviewOptions, Message, ReplyParameters
+from telegram import (
+    Bot,
+    BotCommand,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    InputFile,
+    LinkPreviewOptions,
+    Message,
+    ReplyParameters,
+)
 from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import Attachment, Chat, Event
+from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
@@ -28,6 +37,8 @@ _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _MOST_COMMANDS = 100
 _LONGEST_HELP = 256
 _LONGEST_TOPIC = 128
+_LARGEST_PHOTO = 10_000_000  # bytes
+_SHORT_LABEL, _IN_A_ROW = 16, 3  # letters of a button's label, and buttons, that fit beside each other
 _GENERAL = 1  # the topic of a forum that messages without a topic are in
 _STOPPING = 2.0  # seconds, twice
 # Telegram fetches the page behind a link to show a piece of it. A reply may hold links that a prompt injection put there.
@@ -75,7 +86,7 @@ class Telegram(Adapter):
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
-        media=True, menu=True, mention_needed=True,
+        media=True, menu=True, mention_needed=True, files=True, largest_file=50_000_000, longest_caption=1024, choices=12,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -181,6 +192,49 @@ class Telegram(Adapter):
         message = await self._formatted(chat, text, attempt)
         return str(message.message_id)
 
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        topic = topic_of(chat)
+        wide = any(len(one.label) > _SHORT_LABEL for one in choices)
+        buttons = [InlineKeyboardButton(one.label, callback_data=one.says) for one in choices]
+        rows = [[one] for one in buttons] if wide or len(buttons) > _IN_A_ROW else [buttons]
+
+        async def attempt(where: int | str, rendered: Formatted) -> Message:
+            return await self._connected().send_message(
+                where, rendered.text, entities=rendered.entities, message_thread_id=None if topic == _GENERAL else topic,
+                link_preview_options=_NO_PREVIEW, reply_markup=InlineKeyboardMarkup(rows),
+            )  # fmt: skip
+
+        message = await self._formatted(chat, text, attempt)
+        return str(message.message_id)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        topic = topic_of(chat)
+
+        async def attempt(where: int | str, rendered: Formatted, how: str) -> Message:
+            send = getattr(self._connected(), f"send_{how}")
+            return cast(
+                Message,
+                await send(
+                    where, InputFile(file.data, file.name), caption=rendered.text or None,
+                    caption_entities=rendered.entities or None,
+                    message_thread_id=None if topic == _GENERAL else topic,
+                ),
+            )  # fmt: skip
+
+        how = _how(file)
+        try:
+            message = await self._formatted(chat, caption, lambda where, rendered: attempt(where, rendered, how))
+        except SendRefused:  # it is no picture or recording that Telegram can show: the same bytes as a document
+            if how == "document":
+                raise
+            message = await self._formatted(chat, caption, lambda where, rendered: attempt(where, rendered, "document"))
+        return str(message.message_id)
+
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         async def attempt(where: int | str, rendered: Formatted) -> object:
             try:
@@ -267,6 +321,21 @@ class Telegram(Adapter):
                     return await attempt(moved.new_chat_id)
                 except ChatMigrated as again:
                     raise SendRefused("Telegram refuses: this group has moved") from again
+
+
+def _how(file: OutgoingFile) -> str:
+    """The Bot API's word for a file: pictures up to 10 MB are shown, Ogg recordings are voice messages."""
+    if (
+        file.kind == "image"
+        and file.mime in ("image/png", "image/jpeg", "image/webp")
+        and len(file.data) <= _LARGEST_PHOTO
+    ):
+        return "photo"
+    if file.mime in ("audio/ogg", "audio/opus"):
+        return "voice"
+    if file.mime in ("audio/mpeg", "audio/mp4", "audio/m4a", "audio/x-m4a"):
+        return "audio"
+    return "video" if file.mime == "video/mp4" else "document"
 
 
 async def _log_in(bot: Bot) -> str:

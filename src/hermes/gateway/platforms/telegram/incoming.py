@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
-from telegram import Message, MessageEntity, Update, User
+from telegram import CallbackQuery, Message, MessageEntity, Update, User
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
 from hermes.gateway.platforms.connections import Recent
@@ -89,6 +89,24 @@ def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:
             stamp = 0 if message.edit_date is None else int(message.edit_date.timestamp())
             found.append((f"edited:{update.update_id}:{stamp}", message))
     return found
+
+
+def presses(updates: Iterable[Update]) -> list[CallbackQuery]:
+    """The pressed buttons, oldest first."""
+    found = sorted(updates, key=lambda one: one.update_id)
+    return [update.callback_query for update in found if update.callback_query is not None]
+
+
+def press_event(query: CallbackQuery) -> Event | None:
+    """The event of a pressed button: what the button says, by the person who pressed it. None if its message is too old."""
+    message = query.message
+    if not isinstance(message, Message) or not query.data or query.from_user.is_bot:
+        return None
+    return Event(
+        id=f"press:{query.id}", chat=_chat(message),
+        sender=Sender(user_id=str(query.from_user.id), name=query.from_user.full_name), text=query.data,
+        reply_to=str(message.message_id),
+    )  # fmt: skip
 
 
 def migration(message: Message) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
-from telegram import Bot, Update
+from telegram import Bot, CallbackQuery, Update
 from telegram.error import TelegramError
 
 from hermes.errors import PlatformError
@@ -21,14 +21,14 @@ from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.telegram.client import our_errors, read_update
-from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration
+from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration, press_event, presses
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Listening
     from hermes.gateway.platforms.listener import Call, Registration
 
 # The updates we ask for: no joins, reactions and the like. Telegram does not report deletions to bots.
-KINDS = ("message", "channel_post", "edited_message", "edited_channel_post")
+KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query")
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for an update before it answers with none
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
@@ -101,6 +101,11 @@ class PollingReceiver:
 
 async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
     """Have the gateway store the updates, in order."""
+    for query in presses(updates):
+        event = press_event(query)
+        if event is not None:
+            await link.received(event)
+        await _confirm_press(query)
     for messages in conversations(updates):
         moved = migration(messages[0])
         if moved is not None:
@@ -113,6 +118,16 @@ async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
         event = albums.edited(message)
         if event is not None:
             await link.revised(Revision(id=name, revises=event.id, event=event))
+
+
+async def _confirm_press(query: CallbackQuery) -> None:
+    """End the waiting sign on a button; in a private chat the buttons go, too: one is pressed once. A failure harms nothing."""
+    try:
+        await query.answer()
+        if query.message is not None and query.message.chat.type == "private":
+            await query.edit_message_reply_markup(None)
+    except TelegramError:
+        pass
 
 
 def _open_album(updates: Sequence[Update]) -> int | None:

@@ -1,0 +1,76 @@
+"""Commands of chats alone: /insights and /save, which the terminal has as `hermes insights` and `hermes sessions export`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol, cast
+
+from hermes.commands.registry import GATEWAY, Host, command
+from hermes.errors import InvalidInput
+from hermes.texts import counted
+from hermes.times import zone_of
+
+if TYPE_CHECKING:
+    from hermes.store.rows import InsightsTokens
+
+_FORMATS = {"md": "text/markdown", "html": "text/html", "jsonl": "application/x-ndjson"}
+_LONGEST_DAYS = 3650
+
+
+class _TakesFiles(Protocol):
+    def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None: ...
+
+
+@command("insights", "[days]", "what was used in the last days (30)", frozenset({GATEWAY}))
+def insights(host: Host, arguments: str) -> None:
+    days = int(arguments) if arguments.isdecimal() else 30
+    if (arguments and not arguments.isdecimal()) or not 1 <= days <= _LONGEST_DAYS:
+        raise InvalidInput(f"a number of days from 1 to {_LONGEST_DAYS}, please: `/insights 7`")
+    found = host.db.insights(days, timezone=zone_of(host.config.timezone), visible_to=host.user)
+    if not found["sessions"]:
+        host.say(f"Nothing in the last {counted(days, 'day')}.")
+        return
+    lines = [
+        f"**The last {counted(days, 'day')}**: {counted(found['sessions'], 'session')}, "
+        f"{counted(found['messages'], 'message')}, {counted(found['tool_calls'], 'tool call')}",
+        f"- Tokens: {_tokens(found['tokens'])}",
+    ]
+    cost = found["cost"]
+    if cost["usd"] is not None:
+        unknown = (
+            f" ({counted(cost['unknown_sessions'], 'session')} without a known price)"
+            if cost["unknown_sessions"]
+            else ""
+        )
+        lines.append(f"- Cost: ${cost['usd']:.2f}{unknown}")
+    lines += [
+        f"- {one['model'] or 'unknown model'}: {counted(one['sessions'], 'session')}, {_tokens(one['tokens'])} tokens"
+        for one in found["by_model"][:5]
+    ]
+    if len(found["by_source"]) > 1:
+        lines.append("- " + ", ".join(f"{one['source']} {one['sessions']:,}" for one in found["by_source"][:8]))
+    host.say("\n".join(lines))
+
+
+def _tokens(tokens: InsightsTokens) -> str:
+    return f"{tokens['input'] + tokens['cache_read'] + tokens['cache_write']:,} in, {tokens['output']:,} out"
+
+
+@command("save", "[md | html | jsonl]", "send this conversation as a file", frozenset({GATEWAY}))
+def save(host: Host, arguments: str) -> None:
+    wanted = arguments.strip().lower() or "md"
+    if wanted not in _FORMATS:
+        raise InvalidInput(f"one of {', '.join(_FORMATS)}, please: `/save html`")
+    session = host.db.export_session(host.session_id, visible_to=host.user)
+    if session is None:
+        raise InvalidInput("there is nothing to save yet: the session begins with your first message")
+    from hermes.interop.formats import Export, writers, written
+
+    title = session.get("title") or host.session_id
+    export = Export(
+        sessions=[session], title=str(title), zone=zone_of(host.config.timezone), attachments=host.db.attachments_dir
+    )
+    data = b"".join(written(writers()[wanted], export))
+    name = re.sub(r"[^\w.-]+", "-", str(title)).strip("-.")[:60] or host.session_id
+    problem = cast(_TakesFiles, host).send_file(f"{name}.{wanted}", _FORMATS[wanted], data, "")
+    host.say(problem or f"Here is this conversation: {name}.{wanted}")

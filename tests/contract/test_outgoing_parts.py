@@ -1,0 +1,45 @@
+"""What goes with an outgoing message (a reply context, a file, buttons) is kept until it is sent, and no longer; on every engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hermes.gateway.events import Chat, Choice, FileReference, choices_of, context_of, destination, file_of, from_json
+from hermes.store import gateway_queues
+from hermes.store.gateway_db import GatewayDB
+
+CHAT = Chat(platform="plain", chat_id="7", account="work")
+
+
+def stored(gateway: GatewayDB) -> list[dict[str, Any]]:
+    with gateway._store.read() as tx:
+        return [json.loads(row[0]) for row in tx.rows("SELECT chat FROM gateway_outbox ORDER BY id")]
+
+
+def test_it_is_there_until_the_message_is_sent_or_given_up(db: Any) -> None:
+    gateway = GatewayDB(db)
+    context, buttons = {"token": 'a "quoted" one'}, [Choice(label="Yes", says="yes")]
+    first = gateway.post("plain/work", destination(CHAT, context, choices=buttons), "one", "n1")
+    second = gateway.post("plain/work", destination(CHAT, context), "two", "n2")
+    found = gateway.unsent()
+    assert [context_of(part.chat) for part in found] == [context, context]
+    assert choices_of(found[0].chat) == buttons and from_json(found[0].chat, Chat) == CHAT
+    without = gateway_queues.without_context(first.chat)
+    gateway.together([lambda tx: gateway_queues.sent(tx, first.id, "m1", 1.0, without)])
+    gateway.together([lambda tx: gateway_queues.unsendable(tx, second.id, "too late", 1.0)])
+    assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}] * 2
+    assert gateway.unsent() == []
+
+
+def test_a_file_is_queued_once_with_what_is_said_about_it(db: Any) -> None:
+    gateway = GatewayDB(db)
+    kept = db.keep_attachment(b"bytes")
+    file = FileReference(kind="file", name="a.bin", mime="application/octet-stream", attachment=kept)
+    parts = [(destination(CHAT, None, file), "", "f1"), (destination(CHAT), "a long caption", "f1-0")]
+    assert [part.nonce for part in gateway.post_file("plain/work", kept, parts)] == ["f1", "f1-0"]
+    assert gateway.post_file("plain/work", kept, parts) == []
+    assert [file_of(part.chat) for part in gateway.unsent()] == [file, None]
+    assert gateway.attachment(kept) == b"bytes"
+    assert gateway.attachment("attachment:sha256:" + "0" * 64) is None
+    assert gateway.attachment("no reference") is None
