@@ -149,7 +149,7 @@ class Lab(Base):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         return [one["message"].replace("\u200b", "") for one in self._ours(where, who) if not one["file_ids"]]
 
-    def files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         found = [
             (*self._files[one["file_ids"][0]][:2], one["message"]) for one in self._ours(where, who) if one["file_ids"]
         ]
