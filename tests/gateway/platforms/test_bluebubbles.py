@@ -1,0 +1,169 @@
+"""iMessage by BlueBubbles: the webhook's token, what was missed, servers without the private API, refusals, whatever a server sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("uvicorn")
+
+from hermes.errors import PlatformRefused
+from hermes.gateway.events import Event, Revision
+from hermes.gateway.platforms.bluebubbles import BlueBubbles, canonical
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.bluebubbles import Lab
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def test_the_webhook_is_registered_once_and_takes_only_its_token(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    for _ in range(2):
+        with running(lab, hermes_home, model.base_url) as gateway:
+            lab.say("hello")
+            until(lambda: lab.shown()[-1:] == ["echo: hello"])
+            address = lab._webhooks[0]["url"]
+            body = {
+                "type": "new-message",
+                "data": {**next(iter(lab._said.values())), "guid": "forged", "text": "forged"},
+            }
+            for url in (address.partition("?")[0], address[:-1] + "x", f"{address.partition('?')[0]}?token="):
+                assert httpx.post(url, json=body).status_code == 403
+            assert gateway.db.search_messages("forged") == []
+    assert lab.registered <= 1
+
+
+def test_what_arrived_while_the_gateway_was_down_is_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("before")
+        until(lambda: lab.shown() == ["echo: before"])
+    webhooks, lab._webhooks = lab._webhooks, []  # the server could not deliver, and does not try again
+    lab.say("while it was down")
+    lab._webhooks = webhooks
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"], 30)
+        lab.say("after")
+        until(lambda: lab.shown()[-1:] == ["echo: after"])
+    assert len(lab.shown()) == 3
+
+
+def test_messages_from_before_the_agent_are_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    webhooks, lab._webhooks = lab._webhooks, []
+    lab.say("years ago")
+    lab._webhooks = webhooks
+    with running(lab, hermes_home, model.base_url):
+        lab.say("now")
+        until(lambda: lab.shown(), 30)
+        assert lab.shown() == ["echo: now"]
+
+
+def test_without_the_private_api_messages_go_by_applescript(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.private_api = False
+    with running(lab, hermes_home, model.base_url):
+        lab.say("pause=0.5 hello", where="group")
+        until(lambda: lab.shown("group"), 30)
+        assert lab._sent[0]["method"] == "apple-script"
+        assert lab.typed("group") == 0
+
+
+def test_a_reply_in_a_group_quotes_its_question(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        asked = lab.say("hello", where="group")
+        until(lambda: lab.shown("group") == ["echo: hello"])
+        assert lab._sent[0]["selectedMessageGuid"] == asked
+
+
+def test_what_imessage_refuses_is_not_sent_again_and_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.refuses = "the recipient is not registered with iMessage"
+        lab.say("hello")
+        until(lambda: gateway.store.mail_counts().get("bluebubbles", {}).get("failed"), 30)
+        lab.say("again")
+        until(lambda: lab.shown() == ["echo: again"])
+
+
+def test_tapbacks_and_receipts_are_not_messages(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        first = lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        lab.say("Liked “echo: hello”", associatedMessageGuid=f"p:0/{first}", associatedMessageType="like")
+        lab.redeliver(first, "updated-message")  # read
+        lab.say("after")
+        until(lambda: lab.shown() == ["echo: hello", "echo: after"])
+        assert gateway.db.search_messages("Liked") == []
+
+
+def test_a_wrong_password_is_named(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="does not accept the password"):
+        asyncio.run(BlueBubbles({**lab.settings, "password": "wrong"}, tmp_path).check())
+    assert asyncio.run(BlueBubbles(lab.settings, tmp_path).check()) == "me@icloud.example"
+
+
+@pytest.mark.parametrize("url", ["", "mac.local:1234", "ftp://mac"])
+def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="needs url"):
+        BlueBubbles({"url": url, "password": "x"}, tmp_path).validate()
+
+
+@pytest.mark.parametrize(
+    ("address", "person"),
+    [("+1 (500) 555-0101", "+15005550101"), ("+15005550101", "+15005550101"), ("Bob@iCloud.example", "bob@icloud.example"), ("32665", "32665")],
+)  # fmt: skip
+def test_a_person_has_one_id(address: str, person: str) -> None:
+    assert canonical(address) == person
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["guid", "address", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [
+        "guid",
+        "text",
+        "isFromMe",
+        "handle",
+        "chats",
+        "attachments",
+        "dateCreated",
+        "dateEdited",
+        "dateRetracted",
+        "threadOriginatorGuid",
+    ]
+)
+
+
+@given(st.dictionaries(names, anything), st.booleans())
+def test_whatever_a_server_sends_is_read_or_skipped(data: dict[str, Any], updated: bool) -> None:
+    adapter = BlueBubbles({"url": "http://mac", "password": "x"}, Path("/nonexistent"))
+    found = adapter._understood(data, updated=updated)
+    assert found is None or isinstance(found, Event | Revision)
