@@ -127,6 +127,8 @@ class Streaming:
                 until_typing = 1.0
             if streams and next_look > time.monotonic():
                 await either(reply.done, min(next_look - time.monotonic(), until_typing))
+            elif streams and not self._delivery.is_open:  # `changed` stays set: waiting for it would stop the event loop
+                await either(reply.done, min(until_typing, 1.0))
             elif reply.parts is None:
                 await either(reply.changed if streams else reply.done, until_typing)
         await self._complete(reply)
