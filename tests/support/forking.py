@@ -149,9 +149,7 @@ class _Server:
 
 def _of_the_start(variables: dict[str, str]) -> dict[str, str]:
     return {
-        name: text
-        for name, text in variables.items()
-        if name.startswith(_OF_THE_START) and name not in _SET_IN_A_FORK
+        name: text for name, text in variables.items() if name.startswith(_OF_THE_START) and name not in _SET_IN_A_FORK
     }
 
 
