@@ -100,7 +100,7 @@ class Screen:
     def wait_for(self, text: str, timeout: float = 60, *, times: int = 1) -> str:
         """The screen, once this text is on it (or above it) so many times."""
         until = time.monotonic() + timeout
-        between = "- - 8< - -"  # one tmux a look: each is a process
+        between = "== 8< =="  # one tmux a look: each is a process
         look = ["display-message", "-p", "#{pane_dead}", ";", "capture-pane", "-p", ";", "display-message", "-p", between]
         look += [";", "capture-pane", "-p", "-J", "-S", "-"]
         while True:
