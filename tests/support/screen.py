@@ -101,8 +101,8 @@ class Screen:
         """The screen, once this text is on it (or above it) so many times."""
         until = time.monotonic() + timeout
         between = "== 8< =="  # one tmux a look: each is a process
-        look = ["display-message", "-p", "#{pane_dead}", ";", "capture-pane", "-p", ";", "display-message", "-p", between]
-        look += [";", "capture-pane", "-p", "-J", "-S", "-"]
+        look = ["display-message", "-p", "#{pane_dead}", ";", "capture-pane", "-p", ";"]
+        look += ["display-message", "-p", between, ";", "capture-pane", "-p", "-J", "-S", "-"]
         while True:
             over, _, shown = self._tmux(*look).partition("\n")
             screen, _, history = (_trimmed(part) for part in shown.partition(f"{between}\n"))
