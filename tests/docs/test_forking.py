@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.forking import Forked
+from tests.support.forking import Forked, forks
 from tests.support.program import environment
-from tests.support.sizes import THOROUGH
 
 PROBE = """
 import atexit, json, os, sys, time
@@ -59,7 +58,7 @@ def test_it_is_a_process_of_its_own_that_can_be_ended_and_waited_for(tmp_path: P
     process.stdout.close()
 
 
-@pytest.mark.skipif(THOROUGH, reason="every program is started from the beginning")
+@pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
 def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path: Path) -> None:
     (tmp_path / "loaded.py").write_text("import sys\nprint('openai' in sys.modules, sys.flags.dont_write_bytecode)\n")
     said = []

@@ -43,6 +43,12 @@ _OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_",
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
+def forks() -> bool:
+    """Whether programs are forked in this run."""
+    measured = any(name.startswith("COVERAGE_") for name in os.environ)
+    return sys.platform.startswith("linux") and not THOROUGH and not measured
+
+
 def processor_seconds() -> float:
     """Seconds of processor time of the programs that have ended (they are no children of this process)."""
     return _used[0]
@@ -110,7 +116,7 @@ class _Server:
 
     def serves(self, variables: dict[str, str]) -> bool:
         """Whether a program with these variables can be forked."""
-        if THOROUGH or not sys.platform.startswith("linux") or any(name.startswith("COVERAGE_") for name in os.environ):
+        if not forks():
             return False
         with self._lock:
             if self._socket is None:
