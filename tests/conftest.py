@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from tests.support.sizes import THOROUGH
 from tests.support.stores import opener, server_of
 
 pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
+
+# Hundreds of processes load the same modules: what Python compiled is kept, in every process of the run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -388,7 +388,7 @@ class Server:
 @contextmanager
 def serving() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server

@@ -537,9 +537,10 @@ def test_any_value_survives_its_line(value: Any) -> None:
 @given(st.binary(max_size=80) | st.text(alphabet='{}[]",:\\u d8', max_size=40).map(str.encode))
 def test_any_bytes_are_json_or_a_value_error(data: bytes) -> None:
     try:
-        decoded(data)
+        value = decoded(data)
     except ValueError:
-        pass
+        return
+    assert isinstance(json.dumps(value), str)
 
 
 def test_exports_name_no_place_of_this_machine(home: Path) -> None:

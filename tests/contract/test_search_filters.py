@@ -123,7 +123,8 @@ def test_hits_are_plain_data(db):
     import json
 
     talk(db, "s", "an aardvark", "yes")
-    json.dumps(db.search_messages("aardvark"))
+    hits = db.search_messages("aardvark")
+    assert hits and json.loads(json.dumps(hits)) == hits
 
 
 # ------------------------------------------------------------------ filters

@@ -257,13 +257,13 @@ class Stage:
         return said
 
     def do_load_all(self) -> None:
-        """Import whatever the store may need later, while it can still be read."""
+        """Import whatever the store and its commands may need later, while it can still be read."""
+        import importlib
         import pkgutil
 
-        import hermes
-
-        for found in pkgutil.walk_packages(hermes.__path__, "hermes."):
-            __import__(found.name)
+        for package in ("hermes.store", "hermes.config", "hermes.interop", "hermes.cli.sessions"):
+            for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+                importlib.import_module(found.name)
 
     def do_rehearse(self) -> None:
         """Use a store once, so that libraries have loaded what they load on first use."""

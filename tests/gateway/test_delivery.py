@@ -235,6 +235,22 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(
         until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], 30, str(lab.shown()))
 
 
+def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    said = "slow=3 " + "grow " * 60
+    with running(lab, hermes_home, model.base_url, gateway={**STREAMING, "debounce_seconds": 0}) as gateway:
+        (connection,) = gateway.connections.values()
+        lab.say(said)
+        until(lab.shown)
+        lab.hides = True
+        lab.drop()
+        until(lambda: not gateway.store.unanswered(), 30)  # written to its end meanwhile
+        assert not connection.delivery.connected.is_set()
+        lab.hides = False
+        until(lambda: [text.strip() for text in lab.shown()] == [reply_to(said).strip()], 30, str(lab.shown()))
+
+
 # ------------------------------------------------------------------------------------------ what an adapter does
 
 

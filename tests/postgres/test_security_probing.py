@@ -134,7 +134,10 @@ def test_no_condition_fails_because_of_anothers_row(house: House, condition: str
         for settings in filter(None, PLANS):
             connection.execute(settings.encode())
             for table, column in (*asked, ("visible_messages", "content"), ("visible_sessions", "title")):
-                connection.execute(f"SELECT 1 FROM {table} WHERE {condition.format(column)}".encode()).fetchall()
+                found = connection.execute(
+                    f"SELECT 1 FROM {table} WHERE {condition.format(column)}".encode()
+                ).fetchall()
+                assert all(row == (1,) for row in found)
 
 
 # ---------------------------------------------------------------------------------------------------- holding up others

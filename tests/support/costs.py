@@ -13,16 +13,20 @@ from typing import Any
 
 import pytest
 
+from tests.support.forking import processor_seconds
+
 _SHOWN = 60
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--costs", action="store_true", help="print what each file and the dearest tests cost")
+    parser.addoption(
+        "--costs", type=int, nargs="?", const=_SHOWN, metavar="N", help="print what the dearest N files and tests cost"
+    )
 
 
 def _processor() -> float:
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in parts)
+    return sum(one.ru_utime + one.ru_stime for one in parts) + processor_seconds()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,14 +42,15 @@ _BEGUN = pytest.StashKey[tuple[float, float]]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: Any = yield
-    if call.when == "teardown" and item.config.getoption("costs"):
+    if call.when == "teardown" and item.config.getoption("costs") is not None:
         clock, processor = item.stash[_BEGUN]
         report.user_properties.append(("cost", (time.monotonic() - clock, _processor() - processor)))
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not terminalreporter.config.getoption("costs"):
+    shown = terminalreporter.config.getoption("costs")
+    if shown is None:
         return
     tests: dict[str, tuple[float, float]] = {}
     files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -60,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for title, costs in (("files", files), ("tests", tests)):
         write(f"dearest {title}: seconds of clock, of processor")
         dearest = sorted(costs.items(), key=lambda pair: -max(pair[1]))
-        for name, (clock, processor) in dearest[:_SHOWN]:
+        for name, (clock, processor) in dearest[:shown]:
             write(f"{clock:8.1f} {processor:8.1f}  {name}")
     write(
         f"{sum(one[0] for one in tests.values()):8.1f} {sum(one[1] for one in tests.values()):8.1f}  all {len(tests)} tests"

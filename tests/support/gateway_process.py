@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support import program
+from tests.support.forking import Forked
 from tests.support.gateway import written
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
@@ -62,7 +63,7 @@ class GatewayProcess:
     def start(self, *, connected: bool = True) -> None:
         """Start it; unless told otherwise, wait until all platforms are connected."""
         self.said = (self.home / f"gateway-{os.urandom(3).hex()}.txt").open("w+b")
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [*program.PROGRAM, "gateway"],
             env=environment(self.home, **self.variables),
             stdin=subprocess.DEVNULL,

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.forking import Forked
+
 PROGRAM = [sys.executable, "-m", "hermes.cli.main"]
 _LEFT_OUT = (
     "COLUMNS",
@@ -61,16 +63,14 @@ def run(
 ) -> Result:
     """Run `hermes words…` to its end. `input` is its standard input (nothing: an empty one)."""
     given = input.encode() if isinstance(input, str) else (input or b"")
-    done = subprocess.run(
-        [*PROGRAM, *map(str, words)],
-        input=given,
-        capture_output=True,
-        env=environment(home, env, width),
-        timeout=timeout,
-        check=False,
-        cwd=cwd,
-    )
-    return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Forked([*PROGRAM, *map(str, words)], env=environment(home, env, width), cwd=cwd, **pipes) as process:
+        try:
+            out, err = process.communicate(given, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return Result(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 def start(*words: object, home: Path, env: dict[str, str] | None = None, **more: Any) -> subprocess.Popen[str]:
@@ -79,7 +79,7 @@ def start(*words: object, home: Path, env: dict[str, str] | None = None, **more:
         "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True,
         "env": environment(home, {"PYTHONUNBUFFERED": "1", **(env or {})}),
     }  # fmt: skip
-    return subprocess.Popen([*PROGRAM, *map(str, words)], **(settings | more))
+    return Forked([*PROGRAM, *map(str, words)], **(settings | more))
 
 
 def in_terminal(
@@ -95,7 +95,7 @@ def in_terminal(
     """
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    process = subprocess.Popen(
+    process = Forked(
         [*PROGRAM, *map(str, words)],
         stdin=terminal,
         stdout=terminal,

@@ -100,10 +100,15 @@ class Screen:
     def wait_for(self, text: str, timeout: float = 60, *, times: int = 1) -> str:
         """The screen, once this text is on it (or above it) so many times."""
         until = time.monotonic() + timeout
+        between = "== 8< =="  # one tmux a look: each is a process
+        look = ["display-message", "-p", "#{pane_dead}", ";", "capture-pane", "-p", ";"]
+        look += ["display-message", "-p", between, ";", "capture-pane", "-p", "-J", "-S", "-"]
         while True:
-            if self.text().count(text) >= times or self.history().count(text) >= times:
-                return self.text()
-            if time.monotonic() > until or (self.is_over() and self.history().count(text) < times):
+            over, _, shown = self._tmux(*look).partition("\n")
+            screen, _, history = (_trimmed(part) for part in shown.partition(f"{between}\n"))
+            if max(screen.count(text), history.count(text)) >= times:
+                return screen
+            if time.monotonic() > until or over == "1":
                 raise AssertionError(f"{text!r} did not come up; the screen:\n{self.history()}")
             time.sleep(0.05)
 

@@ -15,10 +15,12 @@ _SERVERS = ("matrix", "homeassistant", "email", "signal")
 _CONFORMANCE = "tests/gateway/test_conformance.py"
 # files of which each test is a unit, and then whole files, in the order they begin
 _ALONE = (
-    "tests/gateway/test_sharing.py",
+    "tests/gateway/test_cluster.py",
     "tests/gateway/test_load.py",
     "tests/gateway/test_handoff.py",
     "tests/gateway/test_crash.py",
+    "tests/chat/test_talking.py",
+    "tests/agent/tools/test_mcp.py",
 )
 _EARLY = (
     "platform",
@@ -26,6 +28,9 @@ _EARLY = (
     *_ALONE,
     "tests/faults/",
     "tests/postgres/",
+    "tests/chat/",
+    "tests/agent/test_embedded.py",
+    "tests/cli/test_main.py",
 )
 
 

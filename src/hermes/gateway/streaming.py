@@ -128,6 +128,9 @@ class Streaming:
                 until_typing = 1.0
             if streams and next_look > time.monotonic():
                 await either(reply.done, min(next_look - time.monotonic(), until_typing))
+            elif streams and not self._delivery.is_open:
+                # not `changed`: it stays set until the text can be shown, and the event loop would run nothing else
+                await either(reply.done, min(until_typing, 1.0))
             elif reply.parts is None:
                 await either(reply.changed if streams else reply.done, until_typing)
         await self._complete(reply)

@@ -38,7 +38,7 @@ def test_plain_text_keeps_what_markdown_means() -> None:
 
 @given(st.one_of(_MARKDOWN, st.text()))
 def test_any_text_has_a_plain_form_that_can_be_sent(text: str) -> None:
-    plain(text).encode()
+    assert plain(text).encode().decode() == plain(text)
 
 
 @given(st.text(alphabet=st.characters(categories=["L", "N"]), min_size=1))

@@ -54,6 +54,8 @@ class Plain(Adapter):
             raise PlatformUnreachable(f"no connection: {error}") from error
         self._say({"hello": self.values["token"]})
         welcome = await reader.readline()
+        if not welcome:
+            raise PlatformUnreachable("the server hung up")
         if json.loads(welcome or b"{}").get("welcome") is None:
             raise PlatformRefused("the token is wrong")
         self._task = asyncio.create_task(self._listen(reader, link))

@@ -1,0 +1,70 @@
+"""A program that tests fork instead of starting it (tests/support/forking.py) is the same program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.forking import Forked, forks
+from tests.support.program import environment
+
+PROBE = """
+import atexit, json, os, sys, time
+atexit.register(lambda: print("at exit"))
+print(json.dumps([sys.argv[1:], os.getcwd(), sorted(os.environ), time.tzname, __name__, sys.stdout.encoding,
+                  sys.stdout.errors, sys.stderr.errors, sys.stdin.read(), sys.stdout.isatty()]))
+print("told", file=sys.stderr)
+match sys.argv[1:]:
+    case ["fail"]: raise ValueError("on purpose")
+    case ["status", number]: sys.exit(int(number))
+    case ["words"]: sys.exit("some words")
+    case ["killed"]: os.kill(os.getpid(), 9)
+    case ["interrupted"]: raise KeyboardInterrupt
+"""
+
+
+def outcome(kind: type[subprocess.Popen[Any]], folder: Path, *words: str) -> tuple[int, str, list[str]]:
+    variables = environment(folder, {"TZ": "Asia/Tokyo", "PROBE": "1"})
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), variables["PYTHONPATH"]])
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with kind([sys.executable, "-m", "probe", *words], env=variables, cwd=folder, text=True, **pipes) as process:
+        out, err = process.communicate("what is said: é", timeout=60)
+    return process.returncode, out, [line for line in err.splitlines() if not line.startswith(("Traceback", " "))]
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("status", "3"), ("status", "0"), ("fail",), ("words",), ("killed",), ("interrupted",)], ids=" ".join
+)
+def test_a_forked_program_is_the_one_that_is_started(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "probe.py").write_text(PROBE)
+    assert outcome(Forked, tmp_path, *words) == outcome(subprocess.Popen, tmp_path, *words)
+
+
+def test_it_is_a_process_of_its_own_that_can_be_ended_and_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
+    process = Forked([sys.executable, "-m", "waits"], env=variables, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"here\n"
+    assert process.poll() is None and process.pid != os.getpid()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM == process.poll()
+    process.stdout.close()
+
+
+@pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
+def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text("import sys\nprint('openai' in sys.modules, sys.flags.dont_write_bytecode)\n")
+    said = []
+    for more in ({}, {"PYTHONHASHSEED": "1"}):
+        variables = environment(tmp_path, more)
+        variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
+        with Forked([sys.executable, "-m", "loaded"], env=variables, stdout=subprocess.PIPE, text=True) as process:
+            said.append(process.communicate(timeout=60)[0])
+    assert said == ["True 0\n", "False 0\n"]

@@ -1,0 +1,294 @@
+"""`hermes` as a process that is forked instead of started: its libraries are loaded once a test process, not once a run.
+
+    Forked([sys.executable, "-m", "hermes.cli.main", "sessions", "list"], env=…, stdout=…)   # as subprocess.Popen
+
+Each run is a process of its own with its own arguments, variables, folder, standard streams and end; only what Python
+would load from disk is there already. The thorough size starts every program from the beginning, and so does a quick run
+where loading matters: other variables for the interpreter or the loader, a function before the start, measured lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tests.support.sizes import THOROUGH
+
+# what the commands load, the libraries of a turn included
+_LOADED = (
+    "aiohttp", "anyio.streams.tls", "apsw", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
+    "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.tool",
+    "hermes.agent.titler", "hermes.chat.oneshot", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
+    "hermes.cli.sessions.quick", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
+    "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it", "openai",
+    "openai.types.responses", "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
+    "truststore", "yaml",
+)  # fmt: skip
+# what the interpreter reads at its start: where these differ, a program is started
+_OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_", "OPENSSL_", "SSL_")
+_SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+
+
+def forks() -> bool:
+    """Whether programs are forked in this run."""
+    measured = any(name.startswith("COVERAGE_") for name in os.environ)
+    return sys.platform.startswith("linux") and not THOROUGH and not measured
+
+
+def processor_seconds() -> float:
+    """Seconds of processor time of the programs that have ended (they are no children of this process)."""
+    return _used[0]
+
+
+_used = [0.0]
+
+
+class Forked(subprocess.Popen[Any]):
+    """A Popen of `python -m module words…`. What can't be forked is started."""
+
+    _outcome: int | None = None  # the pipe that brings the wait status
+
+    def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any,
+                       env: Any, *rest: Any) -> None:  # fmt: skip
+        # startupinfo, creationflags, shell, three pairs of pipe ends, restore_signals, gid, gids, uid, umask, session, group
+        ends, start_new_session = rest[3:9], rest[14]
+        plain = preexec_fn is None and executable is None and not pass_fds and not rest[2]
+        plain = plain and rest[10:14] == (None, None, None, -1) and rest[15] == -1
+        variables = dict(os.environ if env is None else env)
+        if not (plain and args[:2] == [sys.executable, "-m"] and _server.serves(variables)):
+            super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)  # type: ignore[misc]
+            return
+        job = {"module": args[2], "words": args[3:], "folder": str(cwd or os.getcwd()), "env": variables}
+        job["session"] = start_new_session
+        given = (ends[0], ends[3], ends[5])  # what the child reads and writes; -1 is this process's own
+        self._outcome, told = os.pipe()
+        try:
+            self.pid = _server.fork(job, [own if end == -1 else end for own, end in enumerate(given)], told)
+        finally:
+            os.close(told)
+            self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+        self._child_created = True
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._outcome is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
+        if wait_flags & os.WNOHANG and not select.select([self._outcome], [], [], 0)[0]:
+            return 0, 0
+        said = os.read(self._outcome, 16)
+        os.close(self._outcome)
+        status, used = struct.unpack("=id", said) if said else (signal.SIGKILL, 0.0)
+        _used[0] += used
+        return self.pid, status
+
+    def _internal_poll(self, _deadstate: int | None = None, *rest: Any) -> int | None:
+        if self._outcome is None:
+            return super()._internal_poll(_deadstate, *rest)  # type: ignore[misc,no-any-return]
+        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            try:
+                if self.returncode is None and (answer := self._try_wait(os.WNOHANG))[0]:
+                    self._handle_exitstatus(answer[1])  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+
+class _Server:
+    """The process that forks, at the other end of a socket. It is started when it is first needed, and ends with this one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._env: dict[str, str] = {}
+
+    def serves(self, variables: dict[str, str]) -> bool:
+        """Whether a program with these variables can be forked."""
+        if not forks():
+            return False
+        with self._lock:
+            if self._socket is None:
+                self._env = _of_the_start(variables)
+                self._start(variables)
+            return self._env == _of_the_start(variables)
+
+    def _start(self, variables: dict[str, str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL, env=variables, cwd="/",
+            )  # fmt: skip
+        atexit.register(self._end, process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        assert self._socket is not None
+        self._socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+
+    def fork(self, job: dict[str, Any], streams: list[int], told: int) -> int:
+        """Start this with these standard streams; its wait status will come through `told`. Gives its process id."""
+        assert self._socket is not None
+        data = json.dumps(job).encode("utf-8", "surrogateescape")
+        with self._lock:
+            socket.send_fds(self._socket, [struct.pack("=I", len(data))], [*streams, told])
+            self._socket.sendall(data)
+            answer = self._socket.recv(4, socket.MSG_WAITALL)
+        (number,) = struct.unpack("=i", answer)
+        if number < 0:
+            raise OSError(-number, os.strerror(-number), job["folder"])
+        return int(number)
+
+
+def _of_the_start(variables: dict[str, str]) -> dict[str, str]:
+    return {
+        name: text for name, text in variables.items() if name.startswith(_OF_THE_START) and name not in _SET_IN_A_FORK
+    }
+
+
+_server = _Server()
+
+
+# ── the process that forks ──
+
+
+def _forking(channel: socket.socket) -> dict[str, Any] | None:
+    """Fork for each job that comes. Gives the job in the forked process, and nothing when there are no more."""
+    waiting: dict[int, int] = {}
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready = select.select([channel, wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 512)
+            _tell(waiting)
+        if channel in ready:
+            start, handles, _, _ = socket.recv_fds(channel, 4, 4)
+            if not start:
+                return None
+            job = json.loads(_exactly(channel, struct.unpack("=I", start)[0]).decode("utf-8", "surrogateescape"))
+            told = handles.pop()
+            if not Path(job["folder"]).is_dir():
+                number = -2  # ENOENT
+            elif (number := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for handle in (wake, woken, told, *waiting.values()):
+                    os.close(handle)
+                channel.close()
+                return {**job, "streams": handles}
+            for handle in handles:
+                os.close(handle)
+            if number > 0:
+                waiting[number] = told
+            else:
+                os.close(told)
+            channel.sendall(struct.pack("=i", number))
+
+
+def _exactly(channel: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += channel.recv(count - len(data))
+    return data
+
+
+def _tell(waiting: dict[int, int]) -> None:
+    """Pass on how children have ended."""
+    while waiting:
+        number, status, used = os.wait4(-1, os.WNOHANG)
+        if not number:
+            return
+        told = waiting.pop(number)
+        with suppress(OSError):
+            os.write(told, struct.pack("=id", status, used.ru_utime + used.ru_stime))
+        os.close(told)
+
+
+def _settle(job: dict[str, Any]) -> None:
+    """Become the process that was asked for."""
+    if job["session"]:
+        os.setsid()
+    for number, handle in enumerate(job["streams"]):
+        os.dup2(handle, number)
+    for handle in job["streams"]:
+        os.close(handle)
+    os.chdir(job["folder"])
+    os.environ.clear()
+    os.environ.update(job["env"])
+    time.tzset()
+    sys.argv = [job["module"], *job["words"]]
+    before = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    sys.path[:] = [job["folder"], *before, *(part for part in sys.path if part not in before)]
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = _stream(0, "surrogateescape", False)
+    sys.stdout = sys.__stdout__ = _stream(1, "surrogateescape", unbuffered)
+    sys.stderr = sys.__stderr__ = _stream(2, "backslashreplace", unbuffered)
+
+
+def _stream(number: int, errors: str, unbuffered: bool) -> Any:
+    """A standard stream as Python makes it at its start."""
+    raw = io.FileIO(number, "wb" if number else "rb", closefd=False)
+    raw.name = f"<{('stdin', 'stdout', 'stderr')[number]}>"
+    buffer: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
+    lines = number == 2 or (number == 1 and raw.isatty())
+    made = io.TextIOWrapper(
+        buffer, "utf-8", errors, newline=None if number == 0 else "\n", line_buffering=lines, write_through=unbuffered
+    )
+    made.mode = "w" if number else "r"
+    return made
+
+
+def _main() -> None:
+    import gc
+    import runpy
+
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    sys.path[:] = sys.path[1:]  # not the folder of this file
+    for name in _LOADED:
+        with suppress(ImportError):
+            import_module(name)
+    gc.collect()
+    gc.freeze()
+    job = _forking(channel)
+    if job is not None:
+        _settle(job)
+        status = 0
+        try:
+            runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+        except SystemExit as leaving:
+            if not isinstance(leaving.code, int | None):
+                raise
+            status = leaving.code or 0
+        _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End as Python does, without taking every module apart (which would copy all that is shared with the other forks)."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            status = status or 120
+    os._exit(status & 0xFF)
+
+
+if __name__ == "__main__":
+    _main()
