@@ -11,7 +11,7 @@ from hermes.errors import InvalidInput
 from hermes.store import messages
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
-from hermes.store.visibility import User, session_clause
+from hermes.store.visibility import User, in_folder, session_clause
 
 
 class Filters(msgspec.Struct, frozen=True):
@@ -28,6 +28,7 @@ class Filters(msgspec.Struct, frozen=True):
     title: str | None = None
     tag: str | None = None
     tool: str | None = None
+    cwd: str | None = None
 
 
 NO_FILTERS = Filters()
@@ -79,6 +80,9 @@ def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tup
     if filters.tag is not None:
         where += f" AND EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"
         params = [*params, filters.tag]
+    if filters.cwd is not None:
+        inside, folder = in_folder(alias, filters.cwd)
+        where, params = f"{where} AND {inside}", [*params, *folder]
     return where, params
 
 
