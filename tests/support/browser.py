@@ -102,7 +102,9 @@ class Browser:
         """The value of a line of JavaScript as soon as it is true."""
         end = time.monotonic() + seconds
         while not (found := self.value(expression)):
-            assert time.monotonic() < end, f"not true within {seconds} s: {expression}\n{self.value('document.body.innerText')}"
+            assert time.monotonic() < end, (
+                f"not true within {seconds} s: {expression}\n{self.value('document.body.innerText')}"
+            )
             time.sleep(0.03)
         return found
 

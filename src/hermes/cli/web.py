@@ -64,6 +64,7 @@ def _listening(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind(address)
+        made.listen(512)  # now: a browser that is quicker than the server waits, and is not refused
     except OSError as error:
         made.close()
         raise click.ClickException(

@@ -53,6 +53,8 @@ class Reading:
         known = {one["id"] for one in family}
         chain = [one for one in self._db.get_compression_chain(session_id) if one in known] or [session_id]
         place = chain.index(session_id) if session_id in chain else 0
+        left_out = self._left_out(session_id, chain, place, user)
+        own = (row["id"] for row in self._rows(session_id, user) if row["session_id"] == session_id) if left_out else ()
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
         return JSONResponse({
@@ -61,7 +63,8 @@ class Reading:
             "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
-            "part": [place + 1, len(chain)], "family": family, "compressed": len(self._left_out(session_id, chain, place, user)),
+            "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
+            "summary": next(iter(own), None),
         })  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ messages

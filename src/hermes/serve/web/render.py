@@ -86,7 +86,7 @@ def markdown(text: str, row: Mapping[str, Any]) -> str:
     shown, rest = _cut(text, row)
     shown = _clean(shown)
     if len(text) > _LONGEST_MARKDOWN:
-        return f"<pre>{escape(shown)}</pre>{rest}"
+        return f"<pre class=text>{escape(shown)}</pre>{rest}"
     return str(_markdown().render(shown)) + rest
 
 
@@ -170,7 +170,7 @@ class Renderer:
         )
         return (
             f"<details class=call><summary><b>{escape(one_line(name))}</b>"
-            f" <span class=given>{escape(one_line(given[:160]))}</span>"
+            f" <span class=given>{escape(_gist(told.get('arguments')))}</span>"
             f' <span class="state {state}">{escape(word)}</span></summary><pre>{escape(given)}</pre>{output}</details>'
         )
 
@@ -187,6 +187,21 @@ class Renderer:
         name = escape(one_line(str(row.get("tool_name") or "result")))
         lines = counted(content.count("\n") + 1, "line")
         return f"<details class=output><summary><b>{name}</b> {lines}</summary>{block}</details>"
+
+
+def _gist(arguments: Any) -> str:
+    """What a call is about, on one line: the command, the question, else all that was given."""
+    import msgspec
+
+    text = str(arguments or "")
+    try:
+        given = msgspec.json.decode(text) if len(text) < _LONGEST else None
+    except msgspec.DecodeError:
+        given = None
+    if isinstance(given, dict):
+        found = given.get("command") or given.get("query")
+        text = found if isinstance(found, str) else text
+    return one_line(encodable(text[:300]))[:160]
 
 
 def status(result: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -3,6 +3,7 @@ import { ask, button, chips, count, link, main, make, money, owner, path, plural
 
 const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
 const KINDS = { source: "sources", model: "models", tool: "tools", tag: "tags", folder: "folders" };
+const FIRST = 3; // hits of a conversation that are shown at once
 let facets = {}, asked = 0, request = null;
 
 export function filters() {
@@ -35,7 +36,9 @@ function row(session, hits = []) {
   const open = make("a", { className: "row", href: link(session.id) }, head,
     session.title && session.preview && !hits.length ? make("div", { className: "preview dim" }, make("bdi", {}, session.preview)) : null, facts(session));
   if (session.archived_at) open.classList.add("archived");
-  return make("li", {}, open, ...hits);
+  const more = hits.splice(FIRST), one = make("li", {}, open, ...hits);
+  if (more.length) one.append(button(`${plural(more.length, "more hit")} here`, event => { event.target.replaceWith(...more); more[0].focus(); }, { className: "plain hits" }));
+  return one;
 }
 function hit(session, found) {
   const one = make("a", { className: "hit", href: `${link(session.id)}#m${found.id}` });

@@ -23,7 +23,7 @@ function figure(title, plot, heads, rows) {
 }
 // Columns side by side: one for each day.
 function columns(title, values, told) {
-  const width = 640, height = 150, most = Math.max(...values.map(([, value]) => value), 0), step = width / Math.max(values.length, 1);
+  const width = 420, height = 110, most = Math.max(...values.map(([, value]) => value), 0), step = width / Math.max(values.length, 1);
   const one = svg("svg", { viewBox: `0 0 ${width} ${height + 18}`, role: "img", "aria-label": `${title} by day, at most ${told(most)}`, class: "plot" });
   one.append(svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }));
   values.forEach(([day, value], at) => {
@@ -43,11 +43,11 @@ function bars(values, told) {
   return make("ul", { className: "bars" }, ...rows);
 }
 function heat(grid) {
-  const most = Math.max(...grid.flat(), 0), cell = 24, left = 34, one = svg("svg", { viewBox: `0 0 ${left + 24 * cell} ${7 * cell + 18}`, role: "img", "aria-label": "Messages by weekday and hour", class: "plot" });
+  const most = Math.max(...grid.flat(), 0), cell = 16, left = 34, one = svg("svg", { viewBox: `0 0 ${left + 24 * cell} ${7 * cell + 18}`, role: "img", "aria-label": "Messages by weekday and hour", class: "plot" });
   const text = (x, y, words, anchor = "end") => { const made = svg("text", { x, y, class: "label", "text-anchor": anchor }); made.textContent = words; return made; };
   grid.forEach((row, day) => {
-    one.append(text(left - 6, day * cell + 16, DAYS[day]));
-    row.forEach((value, hour) => one.append(svg("rect", { x: left + hour * cell + 1, y: day * cell + 1, width: cell - 2, height: cell - 2, rx: 3, class: value ? "mark" : "none", "fill-opacity": value ? 0.15 + 0.85 * (value / most) : 1 }, tip(`${DAYS[day]} ${String(hour).padStart(2, "0")}:00: ${plural(value, "message")}`))));
+    one.append(text(left - 6, day * cell + 12, DAYS[day]));
+    row.forEach((value, hour) => one.append(svg("rect", { x: left + hour * cell + 1, y: day * cell + 1, width: cell - 2, height: cell - 2, rx: 2, class: value ? "mark" : "none", "fill-opacity": value ? 0.15 + 0.85 * (value / most) : 1 }, tip(`${DAYS[day]} ${String(hour).padStart(2, "0")}:00: ${plural(value, "message")}`))));
   });
   for (const hour of [0, 6, 12, 18]) one.append(text(left + hour * cell + 2, 7 * cell + 14, String(hour).padStart(2, "0"), "start"));
   return one;
@@ -75,8 +75,9 @@ export async function showInsights() {
   const plots = make("div", { className: "plots" });
   const daily = (title, key, show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, show(used[key] || 0)]));
   plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short), daily("Cost", "cost_usd", value => money(value) || "$0"));
-  const models = told.by_model.map(one => [one.model || "(no model recorded)", sum(one.tokens) || one.replies, one]);
-  if (models.length) plots.append(figure("Models", bars(models.slice(0, 12), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  const counted = told.by_model.some(one => sum(one.tokens)); // without tokens, the number of replies
+  const models = told.by_model.map(one => [one.model || "(no model recorded)", counted ? sum(one.tokens) : one.replies, one]);
+  if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(models.slice(0, 12).map(([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
   plots.append(figure("Sources", bars(told.by_source.map(one => [one.source, one.messages]).slice(0, 12), count), ["Source", "Conversations", "Messages", "Tokens", "Cost"], told.by_source.map(one => [one.source, count(one.sessions), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
   plots.append(figure("Hours and weekdays", heat(told.by_weekday_hour), ["", ...Array.from({ length: 24 }, (_, hour) => String(hour).padStart(2, "0"))], told.by_weekday_hour.map((row, day) => [DAYS[day], ...row.map(count)])));
   if (told.by_tool.length) plots.append(figure("Tools", bars(told.by_tool.map(one => [one.tool, one.calls]).slice(0, 12), count), ["Tool", "Calls", "Conversations"], told.by_tool.map(one => [one.tool, count(one.calls), count(one.sessions)])));

@@ -19,7 +19,7 @@ function used(message) {
   return [message.model, sent || output ? `${count(sent)} in, ${count(output)} out` : "", message.cost ? money(message.cost) : ""].filter(Boolean).join(" · ");
 }
 function drawMessage(message, { folded = false } = {}) {
-  const header = make("header", {}, make("span", { className: "who" }, message.role), time(message.at), make("span", { className: "used", title: "Model, tokens and cost" }, used(message)));
+  const header = make("header", {}, make("span", { className: "who" }, message.id === open?.session.summary ? "Summary" : message.role), time(message.at), make("span", { className: "used", title: "Model, tokens and cost" }, used(message)));
   if (message.ended === "interrupted") header.append(make("span", { className: "state bad" }, "stopped"));
   const tools = make("span", { className: "tools" });
   tools.append(button("Copy", () => copy(body.innerText), { title: "Copy this message" }));
@@ -55,7 +55,7 @@ export async function showSession(id) {
   const list = make("section", { id: "messages", ariaLabel: "Messages" });
   open = { id, list, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(drawMessage));
-  main.replaceChildren(head(session), before(session), list);
+  main.replaceChildren(...[head(session), before(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
   if (target) aim(target[0].slice(1)); else toEnd();
   position();
