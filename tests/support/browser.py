@@ -119,8 +119,13 @@ class Browser:
             f"(() => {{ const one = {wanted}; one.scrollIntoView({{block: 'center'}}); const box = one.getBoundingClientRect();"
             " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
         )
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=spot[0], y=spot[1])
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)
+
+    def wheel(self, pixels: int) -> None:
+        """Turn the wheel: down, or up with a negative number."""
+        self.call("Input.dispatchMouseEvent", type="mouseWheel", x=300, y=400, deltaX=0, deltaY=pixels)
 
     def type(self, text: str) -> None:
         """Type a text where the cursor is."""

@@ -76,7 +76,7 @@ def png() -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    rows = b"".join(b"\0" + bytes((x * 4 % 256 for x in range(48 * 3))) for _ in range(32))
+    rows = b"".join(b"\0" + bytes(x * 4 % 256 for x in range(48 * 3)) for _ in range(32))
     head = struct.pack(">IIBBBBB", 48, 32, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 

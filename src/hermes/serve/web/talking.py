@@ -166,6 +166,8 @@ class Talks:
                 self._turns.popitem(last=False)
         run_turn(lambda: self._begun(turn, agent, text), _teller(turn), lambda error: self._over(name, turn, agent, error),
                  name="hermes-web-turn")  # fmt: skip
+        if session_id is None:
+            self._await_row(turn)
         return turn
 
     def close(self, seconds: float = 3.0) -> None:
@@ -181,6 +183,13 @@ class Talks:
             self._toolbox.close()
 
     # ------------------------------------------------------------------------------------------ in threads
+
+    def _await_row(self, turn: PageTurn) -> None:
+        """Wait until the turn has made its session: the page opens it next."""
+        pause, left = threading.Event(), _PATIENCE
+        while left > 0 and not turn.over and self._db.get_session(turn.session_id) is None:
+            pause.wait(0.02)
+            left -= 0.02
 
     def _name(self, session_id: str) -> str:
         return self._db.get_compression_chain(session_id)[0]
