@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -48,8 +48,10 @@ def app(db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: b
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        ready = asyncio.create_task(asyncio.to_thread(_warm_up, db))
         yield
         await asyncio.to_thread(talks.close)
+        await ready
 
     routes = [
         Route("/", index),
@@ -81,6 +83,12 @@ def app(db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: b
     explained = {HermesError: _explained, HTTPException: _explained}
     made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
     return Access(made, token, config.web, visitor, local=local)
+
+
+def _warm_up(db: SessionDB) -> None:
+    """Search once, so that the first search of a person does not wait for what it needs to be loaded."""
+    with suppress(HermesError):
+        db.search_messages("a", limit=1)
 
 
 async def _explained(request: Request, error: Exception) -> Response:

@@ -128,16 +128,23 @@ function dates() {
 }
 
 // ------------------------------------------------------------------------------------------------ typing, the trash
-let waiting = 0;
-query.addEventListener("input", () => {
-  clearTimeout(waiting);
-  waiting = setTimeout(() => {
-    const words = query.value.trim(), here = location.pathname === "/", wanted = here ? filters() : {};
-    if (words) wanted.q = words; else { delete wanted.q; delete wanted.role; delete wanted.tool; }
-    history[here ? "replaceState" : "pushState"](null, "", address(wanted));
-    if (here) show().catch(error => say("Error: " + error.message)); else dispatchEvent(new PopStateEvent("popstate"));
-  }, 50);
-});
+// The first letter is looked for at once; letters that are typed during a search, together after it.
+let searching = false, again = false;
+async function typed() {
+  again = searching;
+  if (searching) return;
+  searching = true;
+  try {
+    do {
+      again = false;
+      const words = query.value.trim(), here = location.pathname === "/", wanted = here ? filters() : {};
+      if (words) wanted.q = words; else { delete wanted.q; delete wanted.role; delete wanted.tool; }
+      history[here ? "replaceState" : "pushState"](null, "", address(wanted));
+      if (here) await show(); else dispatchEvent(new PopStateEvent("popstate"));
+    } while (again);
+  } catch (error) { say("Error: " + error.message); } finally { searching = false; }
+}
+query.addEventListener("input", typed);
 document.getElementById("find").addEventListener("submit", event => event.preventDefault());
 
 export async function showTrash() {
