@@ -60,9 +60,7 @@ export async function showSession(id) {
   if (target) aim(target[0].slice(1)); else toEnd();
   position();
   live = new EventSource("/api/live/" + path(id));
-  let first = true;
-  live.onmessage = () => { if (first) first = false; else refresh().catch(error => say("Error: " + error.message)); };
-  live.addEventListener("error", () => { first = false; }); // after a gap, look once more
+  live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
 }
 function toEnd() { scrollTo(0, document.documentElement.scrollHeight); }
 export function aim(id) {
