@@ -53,6 +53,15 @@ def test_lists_and_searches_are_narrowed_to_a_folder_and_what_is_below_it(house)
     assert house.search_messages("okapi", cwd="/srv", visible_to=ME)[0]["session_id"] == "mine"
 
 
+def test_a_search_leaves_sessions_out(house):
+    def found(**more):
+        return {hit["session_id"] for hit in house.search_messages("okapi", **more)}
+
+    assert found(exclude_sessions=["work", "nothing"]) == {"mine", "near"}
+    assert found(exclude_sessions=[]) == {"mine", "work", "near"}
+    assert found(exclude_sessions=["mine"], visible_to=ME) == set()
+
+
 def test_lists_are_narrowed_to_a_model_and_a_time(house):
     assert set(ids(house.list_sessions_rich(model="m-2"))) == {"work", "near"}
     at = house.get_session("work")["started_at"]

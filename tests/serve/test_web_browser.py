@@ -102,6 +102,17 @@ def test_filter_by_chips_and_a_link_to_a_search(browser: Browser, page: Page) ->
     shows(browser, "No messages match")
 
 
+def test_one_conversation_with_many_hits_does_not_hide_the_others(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/?q=number OR tokenizer", 1280)
+    browser.wait("['/s/long', '/s/s1', '/s/media'].every(place => document.querySelector(`.row[href='${place}']`))")
+    assert browser.value("document.querySelectorAll('.hit[href^=\"/s/long\"]').length") == 3
+    browser.click("button.hits", "more hits here")
+    browser.wait("document.querySelectorAll('.hit[href^=\"/s/long\"]').length > 50")
+    browser.wait(
+        "new Set([...document.querySelectorAll('.hit')].map(one => one.href)).size === document.querySelectorAll('.hit').length"
+    )
+
+
 # ------------------------------------------------------------------------------------------------ read
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60
+_MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
 _FACETS_SECONDS = 30.0  # how old the names to filter by may be
 _HEADLINE = (
     "id", "title", "preview", "source", "model", "message_count", "last_active", "pinned_at", "archived_at", "cwd", "kind",
@@ -54,7 +55,7 @@ class Finding:
         return {**told, "tags": self._db.get_tags(row["id"], visible_to=user)}
 
     def search(self, request: Request) -> Response:
-        """Hits grouped by conversation, in the order of the best of each."""
+        """Hits grouped by conversation, in the order of the best of each; `not` names conversations to leave out."""
         query, user = request.query_params, visitor_of(request).user
         words = (query.get("q") or "").strip()
         if not words:
@@ -65,7 +66,8 @@ class Finding:
             words, [query["source"]] if query.get("source") else None,
             role_filter=[query["role"]] if query.get("role") else None, limit=_HITS, model=query.get("model") or None,
             tag=query.get("tag") or None, tool=query.get("tool") or None, cwd=query.get("folder") or None,
-            since=since, until=until, visible_to=user,
+            since=since, until=until,
+            exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
         )  # fmt: skip
         groups: dict[str, dict[str, Any]] = {}
         for hit in hits:

@@ -29,6 +29,7 @@ class Filters(msgspec.Struct, frozen=True):
     tag: str | None = None
     tool: str | None = None
     cwd: str | None = None
+    exclude_sessions: Sequence[str] | None = None
 
 
 NO_FILTERS = Filters()
@@ -63,6 +64,7 @@ def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tup
     where, params = session_clause(visible_to, alias)
     for name, column, negate in (
         ("source_filter", "source", ""), ("exclude_sources", "source", "NOT "), ("session_ids", "id", ""),
+        ("exclude_sessions", "id", "NOT "),
     ):  # fmt: skip
         value = getattr(filters, name)
         if value is not None and (value or not negate):

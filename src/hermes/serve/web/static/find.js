@@ -4,6 +4,7 @@ import { ask, button, chips, count, link, main, make, money, owner, path, plural
 const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
 const KINDS = { source: "sources", model: "models", tool: "tools", tag: "tags", folder: "folders" };
 const FIRST = 3; // hits of a conversation that are shown at once
+const ENOUGH = 12, PIECES = 6; // conversations that are looked for, within so many pieces of hits
 let facets = {}, asked = 0, request = null;
 
 export function filters() {
@@ -61,14 +62,37 @@ export async function show() {
   if (mine === asked) refreshFacets().catch(() => {});
 }
 async function search(wanted, mine) {
-  const started = performance.now();
-  const told = await ask("/api/search?" + new URLSearchParams(wanted), undefined, request.signal);
-  if (mine !== asked) return;
-  const rows = told.groups.map(group => row(group.session, group.hits.map(found => hit(group.session, found))));
+  const started = performance.now(), lines = new Map(), list = make("ul", { className: "rows" });
+  let hits = 0;
+  const piece = async () => { // each piece brings conversations that are not there yet
+    const params = new URLSearchParams(wanted);
+    for (const id of lines.keys()) params.append("not", id);
+    const told = await ask("/api/search?" + params, undefined, request.signal);
+    if (mine !== asked) return null;
+    for (const group of told.groups) {
+      if (lines.has(group.session.id)) continue;
+      hits += group.hits.length;
+      const line = row(group.session, group.hits.map(one => hit(group.session, one)));
+      lines.set(group.session.id, line);
+      list.append(line);
+    }
+    return told;
+  };
+  const count = full => say(`${plural(hits, "hit")}${full ? " or more" : ""} in ${plural(lines.size, "conversation")} · ${took} ms`);
+  let told = await piece();
+  if (!told) return;
   const nothing = make("p", { className: "empty" }, "No messages match. ", Object.keys(wanted).length > 1 ? button("Search without filters", () => { history.pushState(null, "", address({ q: wanted.q })); show(); }) : "Fewer or other words may help; OR, \"phrases\" and word* are understood.");
-  main.replaceChildren(make("h1", { className: "hidden" }, "Search results"), rows.length ? make("ul", { className: "rows" }, ...rows) : nothing);
-  const hits = told.groups.reduce((sum, group) => sum + group.hits.length, 0);
-  say(`${plural(hits, "hit")}${told.full ? " or more" : ""} in ${plural(told.groups.length, "conversation")} · ${Math.round(performance.now() - started)} ms`);
+  main.replaceChildren(make("h1", { className: "hidden" }, "Search results"), hits ? list : nothing);
+  const took = Math.round(performance.now() - started);
+  count(told.full);
+  const more = async pieces => { // one conversation with many hits must not hide the others
+    for (let number = 0; told?.full && number < pieces && (pieces === 1 || lines.size < ENOUGH); number++) told = await piece();
+    main.querySelector("button.more")?.remove();
+    if (!told) return;
+    if (told.full) main.append(button("More conversations", () => more(1), { className: "more" }));
+    count(told.full);
+  };
+  await more(PIECES);
 }
 async function list(wanted, mine, offset) {
   const told = await ask("/api/sessions?" + new URLSearchParams({ ...wanted, offset }), undefined, request.signal);

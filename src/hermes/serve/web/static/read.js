@@ -59,7 +59,10 @@ export async function showSession(id) {
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
   if (target) aim(target[0].slice(1)); else toEnd();
   position();
-  live = new EventSource("/api/live/" + path(id));
+  watch();
+}
+function watch() {
+  live = new EventSource("/api/live/" + path(open.id));
   live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
 }
 function toEnd() { scrollTo(0, document.documentElement.scrollHeight); }
@@ -108,7 +111,10 @@ function head(session) {
   actions.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
   if (!readOnly) actions.append(button("Trash", async () => {
     if (!await question("Put this conversation in the trash?", { text: "It can be restored from the trash.", ok: "Put in the trash" })) return;
-    await act("trash"); go("/"); say("In the trash.", 6);
+    live?.close(); // it would tell of a conversation that can't be read any more
+    try { await act("trash"); } catch (error) { watch(); throw error; }
+    go("/");
+    say("In the trash.", 6);
   }, { className: "danger" }));
   const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", async () => { await act("untag", { tag }); await again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
   return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
