@@ -153,6 +153,16 @@ def test_what_was_said_never_becomes_part_of_the_page(seen: Page) -> None:
     assert whole.text.endswith("y" * 5_000_000) and whole.headers["content-type"].startswith("text/plain")
 
 
+def test_texts_that_utf8_can_not_carry_break_nothing(home: Path, page: Page) -> None:
+    half = "half \ud83d pair"
+    with SessionDB(home / "state.db") as db:
+        db.create_session("half", "cli", model=half, cwd="/srv/" + half)
+        db.append_message("half", "user", f"okapi {half}", model=half)
+    for path in ("sessions", "facets", "search?q=okapi", "session/half", "messages/half", "insights"):
+        assert page.client.get(f"/api/{path}").status_code == 200, path
+    assert page.client.get("/export/markdown/half").status_code == 200
+
+
 def test_a_redacted_message_is_gone_from_the_page(home: Path, page: Page) -> None:
     assert "bracket" in json.dumps(page.get("/api/messages/s1"))
     with SessionDB(home / "state.db") as db:

@@ -13,12 +13,13 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hermes.agent.session_leases import is_gone, is_ours, source_of
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.web.access import Access, Visitor, visitor_of
+from hermes.serve.web.answers import Answer
 from hermes.serve.web.changing import Changing, told_in
 from hermes.serve.web.finding import Finding, number
 from hermes.serve.web.reading import Reading
@@ -93,9 +94,9 @@ def _warm_up(db: SessionDB) -> None:
 
 async def _explained(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return JSONResponse({"error": error.detail}, error.status_code)
+        return Answer({"error": error.detail}, error.status_code)
     status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
-    return JSONResponse({"error": str(error)}, status)
+    return Answer({"error": str(error)}, status)
 
 
 def index(request: Request) -> Response:
@@ -128,7 +129,7 @@ class _TalkRoutes:
         turn = self._talks.running_in(session_id)
         holder = self._db.lease_holder(f"turn:{self._db.get_compression_tip(session_id)}")
         other = holder is not None and not is_ours(holder) and not is_gone(holder)
-        return JSONResponse({
+        return Answer({
             "turn": None if turn is None or visitor_of(request).read_only else turn.id,
             "other": source_of(holder) if other else None,
         })  # fmt: skip
@@ -141,7 +142,7 @@ class _TalkRoutes:
             session_id, _ = await run_in_threadpool(self._reading.found, request)
         loop, by = asyncio.get_running_loop(), visitor_of(request).by
         turn = await run_in_threadpool(self._talks.begin, session_id, str(told.get("text") or ""), by, loop)
-        return JSONResponse({"turn": turn.id, "session": turn.session_id})
+        return Answer({"turn": turn.id, "session": turn.session_id})
 
     async def follow(self, request: Request) -> Response:
         """Server-sent events: what happens in a turn, from its beginning or from where the browser was."""
@@ -173,14 +174,14 @@ class _TalkRoutes:
         """End a turn soon; what has arrived of the reply is kept."""
         await told_in(request)
         self._turn(request).stop.want()
-        return JSONResponse({"done": True})
+        return Answer({"done": True})
 
     async def answer(self, request: Request) -> Response:
         """Answer the question that a turn asks."""
         told = await told_in(request)
         if not self._turn(request).answer(str(told.get("question") or ""), told.get("yes") is True):
             raise HTTPException(409, "this question is not asked any more")
-        return JSONResponse({"done": True})
+        return Answer({"done": True})
 
     def _turn(self, request: Request) -> PageTurn:
         turn = self._talks.turn(str(request.path_params["turn_id"]))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hermes.errors import SessionNotFound
 from hermes.serve.web.access import Visitor, visitor_of
+from hermes.serve.web.answers import Answer
 from hermes.serve.web.finding import number
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ class Changing:
         """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch."""
         told = await told_in(request)
         action, session_id = str(request.path_params["action"]), str(request.path_params["session_id"])
-        return JSONResponse(
-            {"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))}
-        )
+        return Answer({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
 
     def _done(self, action: str, session_id: str, told: dict[str, Any], visitor: Visitor) -> Any:
         db, by = self._db, visitor.by

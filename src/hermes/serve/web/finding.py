@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hermes.serve.web import render
 from hermes.serve.web.access import visitor_of
+from hermes.serve.web.answers import Answer
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Finding:
             offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
             visible_to=user,
         )  # fmt: skip
-        return JSONResponse({"sessions": [self.headline(dict(row), user) for row in rows], "more": len(rows) == PAGE})
+        return Answer({"sessions": [self.headline(dict(row), user) for row in rows], "more": len(rows) == PAGE})
 
     def headline(self, row: dict[str, Any], user: User | None) -> dict[str, Any]:
         """What a line about a session says."""
@@ -59,7 +60,7 @@ class Finding:
         query, user = request.query_params, visitor_of(request).user
         words = (query.get("q") or "").strip()
         if not words:
-            return JSONResponse({"groups": [], "ms": 0})
+            return Answer({"groups": [], "ms": 0})
         since, until = self._period(request)
         started = time.perf_counter()
         hits = self._db.search_messages(
@@ -82,7 +83,7 @@ class Finding:
                 }
             )  # fmt: skip
         taken = round((time.perf_counter() - started) * 1000, 1)
-        return JSONResponse({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
+        return Answer({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
 
     def facets(self, request: Request) -> Response:
         """What the chips offer; a little old where that saves looking through the store for every page."""
@@ -91,7 +92,7 @@ class Finding:
         if found is None or time.monotonic() - at > _FACETS_SECONDS:
             found = self._db.facets(visible_to=user)
             self._facets[user] = time.monotonic(), found
-        return JSONResponse(found)
+        return Answer(found)
 
     def trash(self, request: Request) -> Response:
         """The conversations in the trash."""
@@ -104,7 +105,7 @@ class Finding:
             }
             for row in self._db.list_trash()
         ]  # fmt: skip
-        return JSONResponse({"sessions": rows})
+        return Answer({"sessions": rows})
 
     def insights(self, request: Request) -> Response:
         """The sums that `hermes insights --json` prints."""
@@ -113,7 +114,7 @@ class Finding:
             days=min(number(query.get("days")) or 30, 36_500), source=query.get("source") or None, timezone=self._zone,
             visible_to=user,
         )  # fmt: skip
-        return JSONResponse(found)
+        return Answer(found)
 
     def _period(self, request: Request) -> tuple[float | None, float | None]:
         return _moment(request, "since", 0, self._zone), _moment(request, "until", 1, self._zone)

@@ -11,11 +11,12 @@ from urllib.parse import quote
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from hermes.errors import SessionNotFound
 from hermes.serve.web import render
 from hermes.serve.web.access import visitor_of
+from hermes.serve.web.answers import Answer
 from hermes.serve.web.finding import PAGE, Finding, number
 from hermes.serve.web.watching import Watch
 from hermes.texts import content_text, encodable, one_line
@@ -57,7 +58,7 @@ class Reading:
         own = (row["id"] for row in self._rows(session_id, user) if row["session_id"] == session_id) if left_out else ()
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
-        return JSONResponse({
+        return Answer({
             **self._finding.headline(row, user), "started_at": row["started_at"], "ended_at": row["ended_at"],
             "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
             "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
@@ -100,7 +101,7 @@ class Reading:
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
         some = [self._renderer.message(row, results) for row in entries[start : start + PAGE]]
-        return JSONResponse({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
+        return Answer({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: one whenever the session has changed."""

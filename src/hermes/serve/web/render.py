@@ -18,6 +18,7 @@ _REFERENCE = re.compile(r"attachment:sha256:([0-9a-f]{64})")
 _EXIT = re.compile(r"\[(?:.*; )?exit status (-?\d+)[^\]\n]*\]\s*$")
 _LONGEST = 100_000  # characters of one text that are in the page; the rest is behind a link
 _LONGEST_MARKDOWN = 40_000  # longer texts are shown as they are: parsing them takes too long
+_MOST_BRACKETS = 2_000  # each may begin a link, which is looked for up to the end of the text
 _LONGEST_CODE = 20_000  # that is highlighted
 _LONGEST_LINE = 5_000  # of code that is highlighted
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -85,7 +86,7 @@ def markdown(text: str, row: Mapping[str, Any]) -> str:
     """A text as HTML."""
     shown, rest = _cut(text, row)
     shown = _clean(shown)
-    if len(text) > _LONGEST_MARKDOWN:
+    if len(text) > _LONGEST_MARKDOWN or shown.count("[") > _MOST_BRACKETS:
         return f"<pre class=text>{escape(shown)}</pre>{rest}"
     return str(_markdown().render(shown)) + rest
 
@@ -193,7 +194,7 @@ def _gist(arguments: Any) -> str:
     """What a call is about, on one line: the command, the question, else all that was given."""
     import msgspec
 
-    text = str(arguments or "")
+    text = str(encodable(str(arguments or "")))
     try:
         given = msgspec.json.decode(text) if len(text) < _LONGEST else None
     except msgspec.DecodeError:
@@ -201,7 +202,7 @@ def _gist(arguments: Any) -> str:
     if isinstance(given, dict):
         found = given.get("command") or given.get("query")
         text = found if isinstance(found, str) else text
-    return one_line(encodable(text[:300]))[:160]
+    return one_line(text[:300])[:160]
 
 
 def status(result: Mapping[str, Any] | None) -> tuple[str, str]:
