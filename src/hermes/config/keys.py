@@ -199,6 +199,18 @@ class ApiServerSettings(Section):
     keys: dict[str, str] = {}
 
 
+class WebSettings(Section):
+    """The page (`hermes web`), where others than the person at this machine reach it."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    password: str | None = None
+    url: str | None = None
+    user_header: str | None = None
+    proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1", "::1"])
+    users: dict[str, str] = {}
+
+
 class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
@@ -260,6 +272,7 @@ class Config(Section, dict=True):
     gateway: GatewaySettings = msgspec.field(default_factory=GatewaySettings)
     platforms: dict[str, dict[str, Any]] = {}
     api_server: ApiServerSettings = msgspec.field(default_factory=ApiServerSettings)
+    web: WebSettings = msgspec.field(default_factory=WebSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
 
@@ -373,6 +386,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.http.header_seconds": (0.1, None),
     "gateway.listen.port": (0, 65535),
     "api_server.port": (0, 65535),
+    "web.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }
 
@@ -384,7 +398,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # Addresses of web servers.
-ADDRESSES = ("gateway.listen.public_url", "model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
+ADDRESSES = ("gateway.listen.public_url", "model.base_url", "web.url", "auxiliary.*.base_url", "mcp_servers.*.url")
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I

@@ -300,6 +300,8 @@ class MessageCalls(OpenStore):
         title: str | None = None,
         tag: str | None = None,
         tool: str | None = None,
+        cwd: str | None = None,
+        exclude_sessions: Sequence[str] | None = None,
         visible_to: User | None = None,
     ) -> list[SearchHit]:
         """Messages that match, best first; any text is a valid query, "" finds nothing.
@@ -311,8 +313,9 @@ class MessageCalls(OpenStore):
         from hermes.store import search  # slow to import for callers that only list
 
         filters = search.Filters(
-            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
-        )
+            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool, cwd,
+            exclude_sessions,
+        )  # fmt: skip
         with self._engine.searching() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
 

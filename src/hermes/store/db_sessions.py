@@ -11,6 +11,7 @@ from hermes.store import (
     codec,
     lineage,
     listing,
+    overview,
     sessions,
     titles,
 )
@@ -21,9 +22,10 @@ from hermes.store.title_rules import sanitize_title as _sanitize_title
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import tzinfo
 
-    from hermes.store.rows import Insights, SessionRow
+    from hermes.store.rows import Facets, Insights, Relative, SessionRow
 
 
 class SessionCalls(OpenStore):
@@ -159,11 +161,16 @@ class SessionCalls(OpenStore):
         include_archived: bool = True,
         pinned: bool = False,
         tag: str | None = None,
+        model: str | None = None,
+        cwd: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
-        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
+        `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `limit=None` gives all of
+        them; a negative limit or offset is InvalidInput.
         """
         extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
         if pinned:
@@ -171,6 +178,9 @@ class SessionCalls(OpenStore):
         if tag is not None:
             extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
             params.append(tag)
+        for condition, values in listing.narrowed(model, cwd, since, until):
+            extra.append(condition)
+            params += values
         with self._take_in(), self._engine.read() as tx:
             return listing.rich(
                 tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
@@ -205,6 +215,16 @@ class SessionCalls(OpenStore):
             return insights.insights(
                 tx, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
             )  # fmt: skip
+
+    def facets(self, *, visible_to: User | None = None) -> Facets:
+        """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""
+        with self._engine.read() as tx:
+            return overview.facets(tx, visible_to)
+
+    def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
+        with self._engine.read() as tx:
+            return overview.states(tx, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles
 
@@ -307,6 +327,11 @@ class SessionCalls(OpenStore):
         """The first of a session's ancestors; the id itself when it has no parent."""
         with self._engine.read() as tx:
             return lineage.ancestors(tx, session_id)[0]
+
+    def get_family(self, session_id: str, *, visible_to: User | None = None) -> list[Relative]:
+        """The session and all its relatives (branches, compressions, their parents) that may be seen, parents first."""
+        with self._engine.read() as tx:
+            return overview.family(tx, session_id, visible_to)
 
     def resolve_resume_session_id(self, session_id: str) -> str:
         """The session that a resume continues: this one, else its first descendant that shows messages."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Insights,
         InsightsActivity,
         InsightsCost,
+        InsightsDay,
         InsightsModel,
         InsightsSession,
         InsightsSource,
@@ -83,6 +84,23 @@ class _Share:
 
 
 @dataclass(slots=True)
+class _Quarter:
+    """What was said and used in a quarter of an hour."""
+
+    messages: int = 0
+    tokens: int = 0
+    cost: float | None = None
+
+    def add(self, cost: Any, used: list[Any]) -> None:
+        self.messages += 1
+        for value in used:
+            if value:
+                self.tokens += _whole(value)
+        if cost is not None and (money := _money(cost)) is not None:
+            self.cost = (self.cost or 0.0) + money
+
+
+@dataclass(slots=True)
 class _Talk:
     """A session and its messages of the period."""
 
@@ -118,10 +136,10 @@ def insights(
     since, until = _period(days, now)
     talks = {row.id: _Talk(row, since <= row.started_at <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
-    quarters: Counter[int] = Counter()
+    quarters: dict[int, _Quarter] = {}
     counts = {session_id: _whole(talk.row.message_count) for session_id, talk in talks.items()}
     for session_id, stamp, role, calls, model, cost, *used in _said(tx, counts, since, until):
-        quarters[int(stamp // _QUARTER)] += 1
+        quarters.setdefault(int(stamp // _QUARTER), _Quarter()).add(cost, used)
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
     for talk in counted:
@@ -381,19 +399,25 @@ def _by_tool(talks: list[_Talk]) -> list[InsightsTool]:
     return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
 
 
-def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> InsightsActivity:
-    """Messages by hour of the day, by weekday (Monday first) and by day, and the streaks of days."""
-    hours, weekdays, days = [0] * 24, [0] * 7, Counter[date]()
-    for quarter, count in sorted(quarters.items()):
+def _activity(quarters: dict[int, _Quarter], until: float, zone: tzinfo | None) -> InsightsActivity:
+    """By hour of the day, by weekday (Monday first), by both and by day, and the streaks of days."""
+    grid = [[0] * 24 for _ in range(7)]
+    days: dict[date, InsightsDay] = {}
+    for quarter, said in sorted(quarters.items()):
         when = datetime.fromtimestamp(quarter * _QUARTER, zone)
-        hours[when.hour] += count
-        weekdays[when.weekday()] += count
-        days[when.date()] += count
+        grid[when.weekday()][when.hour] += said.messages
+        day = days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
+        day["messages"] += said.messages
+        day["tokens"] += said.tokens
+        day["cost_usd"] = _sum((day["cost_usd"], said.cost))
+    ordered = dict(sorted(days.items()))
     return {
-        "by_hour": hours,
-        "by_weekday": weekdays,
-        "by_day": {day.isoformat(): count for day, count in sorted(days.items())},
-        "streaks": _streaks(sorted(day.toordinal() for day in days), datetime.fromtimestamp(until, zone).toordinal()),
+        "by_hour": [sum(column) for column in zip(*grid, strict=True)],
+        "by_weekday": [sum(row) for row in grid],
+        "by_weekday_hour": grid,
+        "by_day": {day.isoformat(): used["messages"] for day, used in ordered.items()},
+        "usage_by_day": {day.isoformat(): used for day, used in ordered.items()},
+        "streaks": _streaks([day.toordinal() for day in ordered], datetime.fromtimestamp(until, zone).toordinal()),
     }
 
 

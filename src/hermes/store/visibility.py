@@ -28,3 +28,10 @@ def session_clause(visible_to: User | None, alias: str = "s") -> tuple[str, list
         f" WHERE v.session_id = {alias}.id AND v.source = ? AND v.user_id = ?))",
         [source, user_id, source, user_id],
     )
+
+
+def in_folder(alias: str, folder: str) -> tuple[str, list[Any]]:
+    """A condition on the sessions row `alias`: it works in this folder or below it."""
+    exact = folder.rstrip("/") or "/"
+    escaped = exact.rstrip("/").replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    return f"({alias}.cwd = ? OR {alias}.cwd LIKE ? ESCAPE '!')", [exact, f"{escaped}/%"]
