@@ -4,6 +4,7 @@ the line that resumes it."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,28 @@ def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
 
 
 def resume_line(session_id: str) -> str:
-    """The shell command that continues a session."""
+    """The shell command that continues a session, in any shell of this user."""
     import shlex
 
-    return f"hermes -r {shlex.quote(session_id)}"
+    return f"{program()} -r {shlex.quote(session_id)}"
+
+
+def program() -> str:
+    """The shell words that start this program: `hermes` where the shell finds this one under that name, else its path."""
+    import shlex
+    import shutil
+
+    beside = os.path.join(os.path.dirname(sys.executable), "hermes")
+    scripts = [path for path in (os.path.abspath(sys.argv[0]), beside) if _is_program(path)]
+    if not scripts:
+        return f"{shlex.quote(sys.executable)} -m hermes.cli.main"
+    found = shutil.which("hermes")
+    if found is not None and os.path.realpath(found) in map(os.path.realpath, scripts):
+        return "hermes"
+    path, home = scripts[0], os.path.expanduser("~")
+    inside = path.removeprefix(home + os.sep)
+    return f"~/{shlex.quote(inside)}" if home != os.sep and inside != path else shlex.quote(path)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.basename(path) == "hermes" and os.path.isfile(path) and os.access(path, os.X_OK)
