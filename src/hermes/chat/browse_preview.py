@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hermes.chat.browse_list import ListLine
+from hermes.commands.session_choice import message_count
 from hermes.store.index_text import plain_parts
 from hermes.texts import counted, harmless, one_line
 from hermes.times import ago
@@ -88,7 +89,7 @@ def _head(db: SessionDB, session: SessionRow, zone: tzinfo | None) -> Text:
     facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
     if session["model"]:
         facts.append(one_line(session["model"]))
-    facts.append(counted(session["message_count"] or 0, "message"))
+    facts.append(counted(message_count(db, session), "message"))
     tags = db.get_tags(session["id"])
     text.append(" · ".join(facts) + "\n", "dim")
     text.append(session["id"] + "\n", "dim")

@@ -18,7 +18,7 @@ from hermes.agent.endpoint.assembly import Assembler
 from hermes.agent.endpoint.failures import explained, refusal_in
 from hermes.agent.endpoint.servers import is_near, without_password
 from hermes.agent.endpoint.transport import END, FAR, NEAR, NOTHING_YET, EndpointConnections, Requests, kept_stream
-from hermes.agent.model import Message, Piece, Reply
+from hermes.agent.model import Message, Piece, Reply, side_task_done
 from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class EndpointModel:
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; `timeout` is for the whole call."""
-        body = {"stream": True, "max_tokens": max_tokens}
+        body = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
         end = None if timeout is None else time.monotonic() + timeout
         parts = Assembler()
         reader = self._lines.call(lambda line: self._open(line, messages, body))
@@ -146,6 +146,7 @@ class EndpointModel:
             reader.stop()
         if not parts.finished:
             raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
+        side_task_done(self, parts.reply())
         return without_thoughts(parts.text())
 
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:

@@ -71,7 +71,7 @@ class Renderer:
     full: bool = False
     zone: tzinfo | None = None
 
-    def head(self, session: Mapping[str, Any], notes: list[str]) -> list[str]:
+    def head(self, session: Mapping[str, Any], messages: int, notes: list[str]) -> list[str]:
         """The lines above the conversation."""
         about = [
             session["id"],
@@ -79,7 +79,7 @@ class Renderer:
             session.get("model"),
             f"began {clock(session['started_at'], self.zone)}",
         ]
-        about.append(counted(session.get("message_count") or 0, "message"))
+        about.append(counted(messages, "message"))
         if session.get("ended_at") is not None:
             reason = f" ({one_line(session['end_reason'])})" if session.get("end_reason") else ""
             notes = [f"ended {clock(session['ended_at'], self.zone)}{reason}", *notes]
@@ -209,7 +209,7 @@ class _View:
         left_out = 0 if last is None else max(0, len(messages) - last)
         self.state, self.ended = _state(session), session.get("ended_at")
         self.seen = {message["id"] for message in messages}
-        self.open(session, left_out)
+        self.open(session, len(messages), left_out)
         happened = self.db.get_session_events(self.session_id)
         self.events = len(happened)
         for is_event, item in woven(messages[left_out:], _later(happened, messages[:left_out])):
@@ -256,7 +256,7 @@ class _View:
             reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
             self.remark(f"the session ended{reason}")
 
-    def open(self, session: Mapping[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
         """Before the first message."""
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -295,7 +295,7 @@ class _Screen(_View):
         self.renderer = renderer
         self.owner: str | None = None
 
-    def open(self, session: Mapping[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
         notes = []
         parent = session.get("parent_session_id")
         if parent:
@@ -309,7 +309,7 @@ class _Screen(_View):
         tags = self.db.get_tags(self.session_id)
         if tags:
             notes.append("tags: " + ", ".join(map(one_line, tags)))
-        self._print(self.renderer.head(session, notes))
+        self._print(self.renderer.head(session, messages, notes))
         if left_out:
             self._print(self.renderer.between(f"{counted(left_out, 'earlier message')}"))
 
