@@ -20,13 +20,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.endpoint.failures import pause
+from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.model import load as load_prices
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, Notice, Restarted, Stop, Text, Thought, Turn, Work
+from hermes.agent.turn import (
+    Done,
+    Event,
+    Events,
+    Followed,
+    Notice,
+    Restarted,
+    Retrying,
+    Stop,
+    Text,
+    Thought,
+    Turn,
+    Work,
+)
 from hermes.agent.turn_session import Content, Keep, TurnSession
 from hermes.errors import (
     ContextTooLong,
@@ -323,6 +336,8 @@ class Agent:
         if reply.finish_reason in ("length", "content_filter"):
             why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"
             yield Notice(f"The reply ends here because of {why}.")
+        elif not calls and not (reply.content or "").strip() and not self._cancel.is_set():
+            yield Notice("The model gave an empty reply; /retry asks again.")
         if not self._cancel.is_set():
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
@@ -355,10 +370,11 @@ class Agent:
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
                     if wait is None:
                         raise
+                    try_ = f"{tries + 1} of {most_tries(error, heard=bool(heard))}"
                     if heard:
-                        yield Restarted(f"{error} (the reply starts over in {wait:.0f} s)")
+                        yield Restarted(f"{error} (the reply starts over in {wait:.0f} s, try {try_})", wait, try_)
                     else:
-                        yield Notice(f"{error} (retrying in {wait:.0f} s)")
+                        yield Retrying(f"{error} (retrying in {wait:.0f} s, try {try_})", wait, try_)
                     if self._cancel.wait(wait):
                         return session.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()

@@ -15,7 +15,7 @@ from rich.text import Text
 from hermes.chat.browse_list import ListLine
 from hermes.commands.session_choice import message_count
 from hermes.store.index_text import plain_parts
-from hermes.texts import counted, harmless, one_line
+from hermes.texts import counted, harmless, one_line, unfinished
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def _message(text: Text, message: MessageRow, hit: bool) -> None:
         body = body[:CHARACTERS].rstrip() + " …"
     if body:
         text.append(body + "\n")
+    if cut_off := unfinished(message):
+        text.append(f"✂ {cut_off}\n", "dim")
     calls = message["tool_calls"]
     if isinstance(calls, list) and calls:
         text.append(f"[{_calls(calls)}]\n", "dim")

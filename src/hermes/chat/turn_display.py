@@ -14,7 +14,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.turn import Done
+from hermes.agent.turn import Done, Notice
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0  # seconds a turn has to end after an interrupt
 _GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last words are missing
+
+
+BUSY = "a reply is being written; wait for it, or stop it with Ctrl-C, then try again"
+
+
+def waits(line: str) -> bool:
+    """Whether a line typed during a reply may be sent after it; a handoff of half a reply is refused at once."""
+    return line.split()[:1] != ["/handoff"]
 
 
 class _Ended:
@@ -105,6 +113,9 @@ class TurnDisplay:
             each()
             if typing is not None:
                 typing.read()
+                if typing.sent and not waits(typing.sent_line):
+                    display.feed(Notice(f"{typing.sent_line.split()[0]}: {BUSY}"))
+                    typing.drop_sent()
                 display.typing(typing.line, typing.sent is not None)
                 if stopped is None and self._typed_stops and typing.sent and time.monotonic() - typing.sent > _GRACE:
                     stopped = time.monotonic()

@@ -22,7 +22,7 @@ from hermes.interop.markdown import calls_of
 from hermes.store.attachments import references
 from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
-from hermes.texts import shortened
+from hermes.texts import shortened, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ def _body(message: MessageRow, role: str, attachments: Path | None) -> Iterator[
             yield _folded(_first_line(text), typed(text))
         else:
             yield said(text) if role == "assistant" and len(text) <= _MARKDOWN_UP_TO else typed(text)
+    if cut_off := unfinished(message):
+        yield f'<p class="nothing">✂ {_safe(cut_off)}</p>\n'
     yield from _pictures(message.get("content"), attachments)
     for called, given in calls_of(message):
         about = " ".join(given[:160].split()) + ("…" if len(given) > 160 else "")

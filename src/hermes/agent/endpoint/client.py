@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hermes.agent.endpoint.assembly import Assembler
-from hermes.agent.endpoint.failures import explained, refusal_in
+from hermes.agent.endpoint.failures import explained, of_setting, refusal_in
 from hermes.agent.endpoint.servers import is_near, without_password
 from hermes.agent.endpoint.transport import END, FAR, NEAR, NOTHING_YET, EndpointConnections, Requests, kept_stream
 from hermes.agent.model import Message, Piece, Reply, side_task_done
@@ -51,8 +51,11 @@ class EndpointModel:
         timeout: float | None = None,
         *,
         provider: str | None = None,
+        setting: str = "model",
     ) -> None:
+        """`setting` is the part of config.yaml that names this model: errors tell to look there."""
         self.name = name
+        self.setting = setting
         self.kind = kind
         self.base_url: str | None = base_url or OPENAI
         self.api_key = api_key
@@ -115,10 +118,10 @@ class EndpointModel:
             else:
                 yield parts.reply(interrupted=True)
                 return
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         finally:
             reader.stop()
         if not parts.finished:
@@ -138,10 +141,10 @@ class EndpointModel:
                 if chunk is not NOTHING_YET:
                     for _ in parts.take(chunk):
                         pass
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         finally:
             reader.stop()
         if not parts.finished:
@@ -155,10 +158,10 @@ class EndpointModel:
             heard = self._sdk().audio.transcriptions.create(
                 model=self.name, file=(name, data, mime or "application/octet-stream")
             )
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         return str(getattr(heard, "text", heard))
 
     def _open(self, line: Any, messages: Sequence[Message], body: dict[str, Any]) -> Any:
@@ -236,7 +239,7 @@ class EndpointModel:
                 api_key=key, base_url=self._address, max_retries=0, timeout=timeout, http_client=client
             )
         except Exception as error:  # an invalid address
-            raise ModelRefused(f"{self.where!r} is not an address; check model.base_url ({error})") from error
+            raise ModelRefused(f"{self.where!r} is not an address; check model.base_url") from error
         return made, client
 
 

@@ -16,10 +16,11 @@ import click
 
 from hermes.cli.common import find_session, json_option
 from hermes.cli.completers import complete_session
+from hermes.cli.sessions.drafts import recover_drafts
 from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, opened, print_json, put, styled, zone
 from hermes.cli.table import cut, screen_width, wrap
 from hermes.store.session_events import described, woven
-from hermes.texts import content_text, counted, harmless, one_line
+from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class Renderer:
             out += self._short(text)
         else:
             out += self._body(text, plain=role != "assistant")
+        if cut_off := unfinished(message):
+            out.append(styled(f"{_INDENT}✂ {cut_off}", DIM, on=self.colour))
         for called, arguments in calls(message):
             whole = f"⚙ {called}({arguments})"
             lines = wrap(whole, self.width - 4) if self.full else [cut(whole, max(8, self.width - 2))]
@@ -173,6 +176,7 @@ POLL_SECONDS = 0.25
 def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_json: bool) -> None:
     with opened() as db:
         session_id = find_session(db, " ".join(words))
+        recover_drafts(db, session_id)
         if as_json and not follow:
             session = db.export_session(session_id)
             if session is not None and last is not None:
