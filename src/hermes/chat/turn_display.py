@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Notice
+from hermes.chat.keyboard import suspend
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class TurnDisplay:
         if typing is not None:
             typing.begin()
         try:
-            with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
+            wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if typing is not None else []))
+            with handled(dict.fromkeys(wanted, lambda got, frame: inbox.put(signal.Signals(got)))):
                 worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
                 return self._listen(turn, inbox, display, each, typing)
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store the reply so far
@@ -133,7 +135,12 @@ class TurnDisplay:
                 if item.error is not None:
                     raise item.error
                 return interrupted
-            if isinstance(item, signal.Signals):
+            if item == signal.SIGTSTP:  # Ctrl-Z: the reply goes on when the user comes back
+                display.pause()
+                suspend()
+                if typing is not None:
+                    typing.begin()
+            elif isinstance(item, signal.Signals):
                 signals += 1
                 number = number if item == signal.SIGINT else int(item)
                 if signals > 2 and item == signal.SIGINT:
