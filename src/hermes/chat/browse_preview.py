@@ -27,6 +27,9 @@ CHARACTERS = 600  # of one message
 _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
 
 
+_ON_LIGHT = {"bold yellow": "bold #8a5a00", "bold green": "bold #1a6b2f", "cyan": "#005f7f"}
+
+
 @dataclass(slots=True)
 class Preview:
     """The text of the pane, and the position of the match in it, if there is one."""
@@ -42,8 +45,16 @@ class Preview:
         return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
 
 
-def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
-    """The conversation behind a line."""
+def preview(db: SessionDB, line: ListLine, zone: tzinfo | None, *, light: bool = False) -> Preview:
+    """The conversation behind a line; `light`: in colours that can be read on a light background."""
+    shown = _preview(db, line, zone)
+    if light:
+        for number, span in enumerate(shown.text.spans):
+            shown.text.spans[number] = span._replace(style=_ON_LIGHT.get(str(span.style), span.style))
+    return shown
+
+
+def _preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation was deleted."))

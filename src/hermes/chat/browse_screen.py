@@ -364,7 +364,7 @@ class Picker(Changing, inherit_bindings=False):
         from rich.text import Text
 
         try:
-            shown = preview(self.db, line, self.zone)
+            shown = preview(self.db, line, self.zone, light=not self.app.current_theme.dark)
         except HermesError as error:
             shown = Preview(Text(str(error)))
         self.post_message(self.Previewed(turn, shown))
@@ -406,11 +406,13 @@ class Browser(App[str]):
     TITLE = "Conversations"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, db: SessionDB, zone: tzinfo | None = None) -> None:
+    def __init__(self, db: SessionDB, zone: tzinfo | None = None, *, light: bool = False) -> None:
         # Without colour the terminal's own two are used, not shades of grey.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.db, self.zone = db, zone
         self.problem: HermesError | None = None
+        if light and not os.environ.get("NO_COLOR"):
+            self.theme = "textual-light"
 
     def on_mount(self) -> None:
         self.push_screen(Picker(self.db, self.zone))

@@ -55,9 +55,10 @@ def command(
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
+    from hermes.config.loading import TALK
     from hermes.store.opening import open_configured
 
-    config = load_config()
+    config = load_config(needs=TALK)
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:
@@ -106,9 +107,9 @@ def _needs_terminal() -> None:
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
     from hermes.chat.browse import browse
-    from hermes.cli.shared import zone
+    from hermes.cli.shared import configuration, zone
 
-    return browse(db, zone())
+    return browse(db, zone(), theme=configuration().display.theme)
 
 
 def writable(db: SessionDB) -> None:

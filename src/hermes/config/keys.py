@@ -67,6 +67,7 @@ class DisplaySettings(Section):
 
     resume_display: str = "full"
     busy: str = "interrupt"
+    theme: str = "auto"
     platforms: dict[str, dict[str, Any]] = {}
 
 
@@ -290,6 +291,7 @@ class Config(Section, dict=True):
 # Values of which only a few are allowed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "display.resume_display": ("full", "minimal"),
+    "display.theme": ("auto", "dark", "light"),
     "display.busy": ("interrupt", "queue"),
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),

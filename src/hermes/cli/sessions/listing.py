@@ -9,7 +9,7 @@ import click
 
 from hermes.cli.common import ROWS, json_option, source_option
 from hermes.cli.sessions.quick import print_list
-from hermes.cli.shared import opened, zone
+from hermes.cli.shared import configuration, opened, zone
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -34,7 +34,7 @@ def browse_() -> None:
     from hermes.chat.browse import browse
 
     with opened(writing=True) as db:
-        chosen = browse(db, zone())
+        chosen = browse(db, zone(), theme=configuration().display.theme)
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts without the browser's memory and terminal state.
