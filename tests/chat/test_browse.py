@@ -666,12 +666,17 @@ def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: A
     lines = [line for line in screen.text().splitlines() if "just now" in line]
     assert "Parser rewrite" in lines[0] and "Notes" in lines[1]
     screen.press("Escape")
+    screen.wait_for("title, first words, id …")
     screen.type("cafe")  # in an id by chance: a word is no id
     screen.wait_for("0 of 2 conversations")
     screen.press("Escape")
+    screen.wait_for("title, first words, id …")
     screen.type("20260102")
     screen.wait_for("1 of 2 conversations")
-    screen.press("Escape", "Tab")
+    screen.press("Escape")
+    screen.wait_for("title, first words, id …")
+    screen.press("Tab")
+    screen.wait_for("Search inside")
     screen.type("slow")
     screen.press("C-t")
     screen.wait_for("found in 1 conversation")

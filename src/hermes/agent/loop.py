@@ -79,6 +79,7 @@ class Agent:
 
     titles = True  # whether new sessions are given a title
     titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
+    system: str | None = None  # the system prompt of a new session; None: the usual one
     gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
@@ -311,6 +312,8 @@ class Agent:
     def _new_prompt(self) -> str:
         from hermes.agent.prompt_messages import system_prompt
 
+        if self.system is not None:
+            return self.system
         names = set(self.tools) if self.model.calls_tools else set()
         cwd = self.cwd if self.context.user is None and not self.shared else None  # only for the owner
         return system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)

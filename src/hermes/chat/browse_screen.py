@@ -20,7 +20,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from hermes.chat.browse_changes import Changing, Keys
-from hermes.chat.browse_list import ListLine, SessionList, found_inside, line_of, matching
+from hermes.chat.browse_list import ListLine, SessionList, by_folder, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
 from hermes.texts import counted
@@ -43,6 +43,7 @@ Ctrl+X         delete: into the trash
 Ctrl+P         pin, or unpin: a pinned one is never pruned
 Ctrl+E         export into a file
 Ctrl+T         preview on or off
+F2             group by folder, or by time again
 Esc            clear what was typed; leave
 """
 
@@ -83,6 +84,7 @@ class Picker(Changing, inherit_bindings=False):
         Binding("ctrl+p", "pin", "Pin", priority=True),
         Binding("ctrl+e", "export", "Export", priority=True),
         Binding("f1", "keys", "Keys", priority=True),
+        Binding("f2", "folders", "Folders", priority=True),
         Binding("escape", "back", "Back", key_display="esc", priority=True),
         Binding("ctrl+t", "preview", "Preview", priority=True),
         Binding("ctrl+c", "app.quit", show=False, priority=True),
@@ -215,6 +217,8 @@ class Picker(Changing, inherit_bindings=False):
         """Fill the list according to the input line."""
         current = self.lines.current
         shown = self.found if self.is_inside else matching(self.all, self.query_text)
+        if self.lines.grouped:
+            shown = by_folder(shown)
         kept = current.id if keep and current is not None else None
         self.lines.show(shown, keep=kept, nothing="" if shown else self._nothing())
         self._say()
@@ -395,6 +399,11 @@ class Picker(Changing, inherit_bindings=False):
             self.action_inside()
         else:
             self.app.exit(None)
+
+    def action_folders(self) -> None:
+        """Group the list by the folders of the conversations, or list them by time again."""
+        self.lines.grouped = not self.lines.grouped
+        self._show()
 
     def action_keys(self) -> None:
         self.app.push_screen(Keys(KEYS))

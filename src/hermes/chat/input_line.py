@@ -52,16 +52,19 @@ class Pastes:
         return _MARK.sub(lambda match: self._texts.get(match[1], match[0]), line)
 
 
-def prompt_session(host: Host, home: Path, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
-    """The prompt, ready to ask. Lines are stored in `<home>/history`, which only the owner can read.
+def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
+    """The prompt, ready to ask. Lines are stored in `<home>/history` (None: nowhere), which only the owner can read.
 
     `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed.
     """
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.shortcuts import CompleteStyle
 
     return PromptSession(
-        history=_history(home / "history", pastes, mask),
+        history=InMemoryHistory() if home is None else _history(home / "history", pastes, mask),
+        enable_open_in_editor=True,  # Ctrl-X Ctrl-E
+        tempfile_suffix=".md",
         completer=completer(host),
         complete_style=CompleteStyle.READLINE_LIKE,  # a menu would reserve lines of the screen
         complete_while_typing=False,

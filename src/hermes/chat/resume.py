@@ -14,6 +14,7 @@ from hermes.agent.session_leases import is_gone, is_ours
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
+from hermes.home import project_folder
 from hermes.texts import harmless, shortened_line
 from hermes.times import duration
 
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 
-def resolve(db: SessionDB, words: str | None) -> str:
-    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last.
+def resolve(db: SessionDB, words: str | None, *, folder: Path | None = None) -> str:
+    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last (in `folder`).
 
     A compressed one continues at the end of its chain. InvalidInput says why no session was found.
     """
     if words is None:
-        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True)
+        where = None if folder is None else str(folder)
+        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True, folder=where)
+        if not rows and folder is not None:
+            raise InvalidInput(f"there is no conversation in {folder} to continue yet: `hermes` begins one")
         if not rows:
             raise InvalidInput("there is no conversation to continue yet: `hermes` begins one")
         return continued(db, rows[0]["id"])
@@ -39,6 +43,18 @@ def resolve(db: SessionDB, words: str | None) -> str:
     if found.candidates:
         raise InvalidInput(f"several sessions begin with {words}: {', '.join(found.candidates)}")
     raise InvalidInput(f"no session matches {words!r}; `hermes sessions list` shows all sessions")
+
+
+def other_folder(db: SessionDB, session_id: str) -> str | None:
+    """A note that the session belongs to another project than the current folder; None where it does not."""
+    row = db.get_session(session_id)
+    project = project_folder(Path.cwd())
+    if row is None or not row["cwd"] or f"{row['cwd']}/".startswith(f"{project}/".replace("//", "/")):
+        return None
+    return (
+        f"This conversation belongs to {shortened_line(row['cwd'], 200)}; `hermes -c --here` continues the latest one of"
+        f" {project}."
+    )
 
 
 def is_elsewhere(db: SessionDB, session_id: str) -> bool:

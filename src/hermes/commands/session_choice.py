@@ -8,10 +8,10 @@ session found to the end of its chain of compressions (`continued`); every other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hermes.store.db import SessionDB
     from hermes.store.rows import SessionRow
@@ -103,3 +103,11 @@ def tool_call_count(db: SessionDB, row: SessionRow) -> int:
         return int(row["tool_call_count"] or 0)
     calls = (one["tool_calls"] for one in db.get_messages(row["id"]))
     return sum(len(one) if isinstance(one, list) else 1 for one in calls if one)
+
+
+ONESHOT = "oneshot"  # end_reason of a session of one question (`hermes -q`); continued, it ends with another reason
+
+
+def is_oneshot(row: Mapping[str, Any]) -> bool:
+    """Whether a session is a single question (`hermes -q`) that was not continued."""
+    return bool(row["end_reason"] == ONESHOT)

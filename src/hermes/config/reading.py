@@ -170,7 +170,8 @@ class _Reader:
             value = self.value(fields[key], child, [*keys, key], at)
             if value is not _MISSING:
                 values[key] = value
-        found = kind(**values)
+        names = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+        found = kind(**{names[key]: value for key, value in values.items()})
         whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
         if whole and isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
             said = "command (a program to start) or url (an address)"

@@ -126,6 +126,14 @@ class SessionCalls(OpenStore):
         if changed:
             self._scribe.changed(session_id, "usage", *changed)
 
+    def move_folder(self, old: str, new: str) -> int:
+        """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
+        with self._writing() as tx:
+            moved = sessions.move_folder(tx, old, new)
+        for session_id in moved:
+            self._scribe.changed(session_id, "folder", "cwd")
+        return len(moved)
+
     def add_side_usage(
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
     ) -> None:
@@ -175,11 +183,13 @@ class SessionCalls(OpenStore):
         include_archived: bool = True,
         pinned: bool = False,
         tag: str | None = None,
+        folder: str | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
-        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
+        `folder`: only those that were held in this folder or below it. `limit=None` gives all of them; a negative limit or
+        offset is InvalidInput.
         """
         extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
         if pinned:
@@ -187,6 +197,9 @@ class SessionCalls(OpenStore):
         if tag is not None:
             extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
             params.append(tag)
+        if folder is not None:
+            extra.append(sessions.IN_FOLDER)
+            params += sessions.in_folder(folder)
         with self._take_in(), self._engine.read() as tx:
             return listing.rich(
                 tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,

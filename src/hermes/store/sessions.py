@@ -354,3 +354,23 @@ def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
         (session_id, str(source), str(user_id)),
     )
     return True
+
+
+# ---------------------------------------------------------------------------------------------- folders
+
+IN_FOLDER = "(s.cwd = ? OR substr(s.cwd, 1, length(?)) = ?)"
+
+
+def in_folder(folder: str) -> list[str]:
+    """The parameters of IN_FOLDER: the folder itself, and everything below it."""
+    folder = folder.rstrip("/")
+    return [folder or "/", f"{folder}/", f"{folder}/"]
+
+
+def move_folder(tx: Tx, old: str, new: str) -> list[str]:
+    """Set the folders of sessions in `old` or below it to the same places in `new`; returns those sessions."""
+    old, new = old.rstrip("/"), new.rstrip("/")
+    rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {IN_FOLDER}", in_folder(old))
+    for session_id, cwd in rows:
+        tx.run("UPDATE sessions SET cwd = ? WHERE id = ?", (new + codec.restored(cwd)[len(old) :] or "/", session_id))
+    return [codec.restored(session_id) for session_id, _ in rows]

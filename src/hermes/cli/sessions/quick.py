@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import GAP, Column, cells, printed, screen_width
-from hermes.commands.session_choice import message_counts
+from hermes.commands.session_choice import is_oneshot, message_counts
+from hermes.home import project_folder
 from hermes.texts import one_line
 from hermes.times import ago
 
@@ -42,14 +44,17 @@ def _read(words: list[str]) -> dict[str, Any] | None:
 
 def print_list(
     source: str | None = None, limit: int = 20, tag: str | None = None, pinned: bool = False, archived: bool = False,
-    every: bool = False, as_json: bool = False,
+    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool = True,
 ) -> None:  # fmt: skip
-    """The latest conversations, one line each."""
+    """The latest conversations, one line each; `here`: of this folder's project; `oneshots`: with single questions."""
+    folder = str(project_folder(Path.cwd())) if here else None
     with opened() as db:
         rows = db.list_sessions_rich(
-            source=source, limit=EVERY if every or archived else limit, order_by_last_active=True,
-            include_archived=every or archived, pinned=pinned, tag=tag,
+            source=source, limit=EVERY if every or archived or not oneshots else limit, order_by_last_active=True,
+            include_archived=every or archived, pinned=pinned, tag=tag, folder=folder,
         )  # fmt: skip
+        if not oneshots:
+            rows = [row for row in rows if not is_oneshot(row)][: None if every or archived else limit]
         if archived:
             rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
         counts = message_counts(db, rows)
@@ -117,6 +122,7 @@ def _folder(path: str | None) -> str:
 
 
 def _marks(row: Mapping[str, Any]) -> str:
-    """That a session is pinned, and its tags."""
+    """That a session is pinned, that it is a single question, and its tags."""
     pinned = ["pinned"] if row["pinned_at"] is not None else []
-    return " ".join([*pinned, *(f"#{tag}" for tag in row.get("tags") or ())])
+    once = ["one-shot"] if is_oneshot(row) else []
+    return " ".join([*pinned, *once, *(f"#{tag}" for tag in row.get("tags") or ())])
