@@ -102,6 +102,8 @@ def test_sessions_belong_to_folders_and_follow_them(
     here = open_screen("-c", "--here", cwd=one, width=100)
     here.wait_for("hello from in-one")
     assert "belongs to" not in here.wait_for("❯")
+    here.press("C-d")
+    here.wait_until_over()
     (home / "config.yaml").write_text(server.config() + "terminal: {continue: here}\n")
     assert run("-c", "-q", "more", home=home, cwd=one).status == 0
     assert "hello from in-one" in str(server.requests[-1]["messages"])

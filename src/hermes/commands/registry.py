@@ -133,7 +133,7 @@ def command(
 def load() -> dict[str, Command]:
     """The registry, filled."""
     # each registers its commands
-    from hermes.commands import edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
+    from hermes.commands import copy_command, edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
 
     return REGISTRY
 

@@ -128,7 +128,9 @@ class SessionCalls(OpenStore):
 
     def move_folder(self, old: str, new: str) -> int:
         """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
-        with self._writing() as tx:
+        with self._engine.read() as tx:
+            held = sessions.held_in(tx, old)
+        with self._writing(*(session_id for session_id, _ in held)) as tx:
             moved = sessions.move_folder(tx, old, new)
         for session_id in moved:
             self._scribe.changed(session_id, "folder", "cwd")

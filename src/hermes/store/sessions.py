@@ -370,7 +370,13 @@ def in_folder(folder: str) -> list[str]:
 def move_folder(tx: Tx, old: str, new: str) -> list[str]:
     """Set the folders of sessions in `old` or below it to the same places in `new`; returns those sessions."""
     old, new = old.rstrip("/"), new.rstrip("/")
-    rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {IN_FOLDER}", in_folder(old))
+    rows = held_in(tx, old)
     for session_id, cwd in rows:
-        tx.run("UPDATE sessions SET cwd = ? WHERE id = ?", (new + codec.restored(cwd)[len(old) :] or "/", session_id))
-    return [codec.restored(session_id) for session_id, _ in rows]
+        tx.run("UPDATE sessions SET cwd = ? WHERE id = ?", (new + cwd[len(old) :] or "/", session_id))
+    return [session_id for session_id, _ in rows]
+
+
+def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
+    """(id, folder) of the sessions that were held in a folder or below it."""
+    sql = f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {IN_FOLDER}"
+    return [(codec.restored(session_id), codec.restored(cwd)) for session_id, cwd in tx.rows(sql, in_folder(folder))]

@@ -6,10 +6,16 @@ pipe it is printed as it is.
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -187,6 +193,12 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
         renderer = Renderer(screen_width(), colourful(), terminal, full, zone())
         view = _Lines(db, session_id) if as_json else _Screen(db, session_id, renderer)
         try:
+            if terminal and not follow and not as_json:
+                text = StringIO()
+                with redirect_stdout(text):
+                    view.begin(last)
+                paged(text.getvalue())
+                return
             view.begin(last)
             while follow:
                 time.sleep(POLL_SECONDS)
@@ -194,6 +206,28 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
         except KeyboardInterrupt:
             if not follow:
                 raise
+
+
+def paged(text: str) -> None:
+    """Print a text; through $PAGER (less) where it is longer than the screen. PAGER=cat, or an empty one, prints it whole."""
+    pager = os.environ.get("PAGER", "less")
+    height = shutil.get_terminal_size().lines
+    words = shlex.split(pager) if text.count("\n") >= height else []
+    if not words or words == ["cat"] or shutil.which(words[0]) is None:
+        print(text, end="")
+        return
+    # R: colours as they are · F, X would leave the text on the screen; the terminal's scrollback is for what was asked
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        env={**os.environ, "LESS": f"{os.environ.get('LESS', '')} -R"},
+        text=True,
+        errors="replace",
+    )
+    try:
+        process.communicate(text)
+    except KeyboardInterrupt:  # Ctrl-C belongs to the pager
+        process.wait()
 
 
 class _View:
