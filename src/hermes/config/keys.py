@@ -67,6 +67,7 @@ class DisplaySettings(Section):
 
     resume_display: str = "full"
     busy: str = "interrupt"
+    theme: str = "auto"
     platforms: dict[str, dict[str, Any]] = {}
 
 
@@ -113,9 +114,10 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """Which commands the agent asks about before it runs them."""
+    """Which commands the agent asks about before it runs them, and which session `hermes -c` continues."""
 
     confirm: str = "destructive"
+    continue_: str = msgspec.field(default="latest", name="continue")
 
 
 class ResetOverride(Section):
@@ -345,6 +347,8 @@ class Config(Section, dict=True):
 # Values of which only a few are allowed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "display.resume_display": ("full", "minimal"),
+    "terminal.continue": ("latest", "here"),
+    "display.theme": ("auto", "dark", "light"),
     "display.busy": ("interrupt", "queue"),
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
@@ -453,7 +457,7 @@ def suggestion(name: str, known: Any) -> str:
 
 def fields_of(kind: Any) -> dict[str, Any]:
     """The keys of a section and their types."""
-    return {field.name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
 
 
 def is_section(kind: Any) -> bool:

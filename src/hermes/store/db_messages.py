@@ -276,6 +276,14 @@ class MessageCalls(OpenStore):
         with self._engine.read() as tx:
             return messages.count(tx, session_id, visible_to)
 
+    def carried_message_counts(self, session_ids: Sequence[str]) -> dict[str, int]:
+        """How many messages of other sessions each of these shows: a branch those before it, a compressed one its edges.
+
+        With a session's own `message_count` that is how many `get_messages` gives. Sessions that show none are left out.
+        """
+        with self._engine.read() as tx:
+            return messages.carried_counts(tx, list(session_ids))
+
     def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
         """The session that shows a message: its own, else one that carries it; None when none visible does."""
         with self._engine.read() as tx:

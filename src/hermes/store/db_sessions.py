@@ -128,6 +128,32 @@ class SessionCalls(OpenStore):
         if changed:
             self._scribe.changed(session_id, "usage", *changed)
 
+    def move_folder(self, old: str, new: str) -> int:
+        """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
+        with self._engine.read() as tx:
+            held = sessions.held_in(tx, old)
+        with self._writing(*(session_id for session_id, _ in held)) as tx:
+            moved = sessions.move_folder(tx, old, new)
+        for session_id in moved:
+            self._scribe.changed(session_id, "folder", "cwd")
+        return len(moved)
+
+    def add_side_usage(
+        self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
+    ) -> None:
+        """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
+        with self._engine.write(alone=False) as tx:
+            if sessions.is_shown(tx, session_id, None):
+                used: _usage.SideUsage = {
+                    "calls": 1, "input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd,
+                }  # fmt: skip
+                _usage.add_side(tx, session_id, used)
+
+    def get_side_usage(self, session_id: str) -> _usage.SideUsage | None:
+        """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
+        with self._engine.read() as tx:
+            return _usage.side_of(tx, session_id)
+
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""
         with self._engine.read() as tx:

@@ -57,6 +57,8 @@ class _Session(NamedTuple):
     title: str | None
     preview: str | None
     model: str | None
+    kind: str | None
+    parent_session_id: str | None
     started_at: float
     message_count: Any
     api_call_count: Any
@@ -107,6 +109,7 @@ class _Talk:
     row: _Session
     began: bool  # in the period
     messages: int = 0
+    carried: int = 0  # messages of other sessions that it shows
     tools: Counter[str] = field(default_factory=Counter)
     first: float = math.inf
     last: float = -math.inf
@@ -142,6 +145,9 @@ def insights(
         quarters.setdefault(int(stamp // _QUARTER), _Quarter()).add(cost, used)
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
+    children = [talk.row.id for talk in counted if talk.row.kind in ("branch", "compression")]
+    for session_id, count in messages.carried_counts(tx, children).items():
+        talks[session_id].carried = count
     for talk in counted:
         _settle(talk)
     return {
@@ -438,7 +444,7 @@ def _line(talk: _Talk) -> InsightsSession:
         "title": talk.row.title,
         "preview": messages.preview_of(talk.row.preview),
         "source": talk.row.source,
-        "messages": talk.messages,
+        "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
         "tokens": talk.tokens,
         "cost_usd": talk.cost,
@@ -446,8 +452,11 @@ def _line(talk: _Talk) -> InsightsSession:
 
 
 def _longest(talks: list[_Talk]) -> list[InsightsSession]:
-    spoken = [talk for talk in talks if talk.messages]
-    spoken.sort(key=lambda talk: (-talk.messages, talk.first - talk.last, talk.row.id))
+    continued = {talk.row.parent_session_id for talk in talks if talk.row.kind == "compression"}
+    spoken = [
+        talk for talk in talks if talk.messages and talk.row.id not in continued
+    ]  # a conversation once, as in lists
+    spoken.sort(key=lambda talk: (-talk.messages - talk.carried, talk.first - talk.last, talk.row.id))
     return [_line(talk) for talk in spoken[:TOP]]
 
 

@@ -32,6 +32,7 @@ def session_clause(visible_to: User | None, alias: str = "s") -> tuple[str, list
 
 def in_folder(alias: str, folder: str) -> tuple[str, list[Any]]:
     """A condition on the sessions row `alias`: it works in this folder or below it."""
-    exact = folder.rstrip("/") or "/"
-    escaped = exact.rstrip("/").replace("!", "!!").replace("%", "!%").replace("_", "!_")
-    return f"({alias}.cwd = ? OR {alias}.cwd LIKE ? ESCAPE '!')", [exact, f"{escaped}/%"]
+    folder = folder.rstrip("/")
+    below = f"{folder}/"
+    condition = f"({alias}.cwd = ? OR substr({alias}.cwd, 1, length(CAST(? AS TEXT))) = ?)"
+    return condition, [folder or "/", below, below]
