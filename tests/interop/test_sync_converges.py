@@ -1,0 +1,215 @@
+"""Stores that are synchronised in any order, with kills in between, end with the same conversations: none lost, none doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.interop.sync_exchange import StorePlace, sync
+from hermes.interop.sync_folder import FolderPlace
+from hermes.store.sync.replica import Replica
+from tests.support.postgres import ENGINES
+from tests.support.sizes import THOROUGH, size
+from tests.support.stores import opener
+
+CHANGES = (
+    "append", "append", "append", "new", "branch", "compress", "title", "tag", "untag", "trash", "restore", "delete", "edit",
+    "redact", "rewind", "unrewind", "pin", "end",
+)  # fmt: skip
+NUMBERS = st.integers(0, 30)
+STEP = st.one_of(
+    st.tuples(st.sampled_from(CHANGES), st.integers(0, 2), NUMBERS, NUMBERS),
+    st.tuples(st.just("sync"), st.integers(0, 2), st.integers(0, 3), st.one_of(st.none(), NUMBERS)),
+)
+
+
+class World:
+    """Three stores and a folder, and every message that was ever said."""
+
+    def __init__(self, folder: Path, engines: tuple[str, str, str]) -> None:
+        self.opened = [
+            lambda one=one, engine=engine: opener(engine)(folder / one, transcripts="off", durability="normal")
+            for one, engine in zip("abc", engines, strict=True)
+        ]
+        self.dbs: list[Any] = [one() for one in self.opened]
+        self.folder = folder / "meeting"
+        self.folder.mkdir()
+        self.said: dict[str, set[str]] = {}  # by first text, what the message ever said
+        self.deleted: set[str] = set()  # texts of sessions that were deleted for good
+        self.number = 0
+
+    def text(self, change: str = "said") -> str:
+        self.number += 1
+        return f"{change} {self.number}"
+
+    def change(self, kind: str, store: int, a: int, b: int) -> None:
+        db = self.dbs[store]
+        ids = sorted(row["id"] for row in db.list_sessions_rich(limit=500, include_children=True))
+        if kind == "new" or not ids:
+            if kind == "new":
+                db.create_session(f"s{store}-{self.number}", "cli")
+                self.say(db, f"s{store}-{self.number}")
+            return
+        session_id = ids[a % len(ids)]
+        shown = db.get_messages(session_id)
+        message = shown[b % len(shown)] if shown else None
+        if kind == "append":
+            self.say(db, session_id)
+        elif kind == "branch" and message is not None:
+            db.branch_session(session_id, f"{session_id}.b{self.text()}".replace(" ", ""), at_message=message["id"])
+        elif kind == "compress" and message is not None and db.get_compression_tip(session_id) == session_id:
+            summary = self.text("summary")
+            db.compress_session(session_id, f"{session_id}.c{summary}".replace(" ", ""), summary, tail_from=message["id"])
+            self.said[summary] = {summary}
+        elif kind == "title":
+            title = f"title {b % 3}"
+            if db.get_session_by_title(title) is None:
+                db.set_session_title(session_id, title)
+        elif kind in ("tag", "untag"):
+            (db.tag_session if kind == "tag" else db.untag_session)(session_id, f"t{b % 3}")
+        elif kind == "trash":
+            db.trash_session(session_id)
+        elif kind == "restore":
+            for row in db.list_trash()[:1]:
+                db.restore_session(row["id"])
+        elif kind == "delete":
+            own = {m["content"] for m in shown if m["session_id"] == session_id}
+            self.deleted |= own
+            db.delete_session(session_id)
+        elif kind == "edit" and message is not None and message["role"] == "user":
+            text = self.text("edited")
+            for versions in self.said.values():
+                if message["content"] in versions:
+                    versions.add(text)
+            db.edit_message(message["id"], text)
+        elif kind == "redact" and message is not None:
+            db.redact_message(message["id"])
+        elif kind == "rewind" and message is not None:
+            db.rewind(session_id, message["id"])
+        elif kind == "unrewind":
+            db.unrewind(session_id)
+        elif kind == "pin":
+            db.pin_session(session_id, b % 2 == 0)
+        elif kind == "end":
+            db.end_session(session_id, "done")
+
+    def say(self, db: Any, session_id: str) -> None:
+        text = self.text()
+        db.append_message(session_id, "user", text)
+        self.said[text] = {text}
+
+    # ------------------------------------------------------------------ synchronising
+
+    def sync(self, store: int, way: int, dies_at: int | None) -> None:
+        """With the folder (way 0, 1), or directly with another store; a process that dies at its nth step."""
+        if dies_at is None:
+            self._sync(self.dbs[store], store, way, None)
+            return
+        child = os.fork()
+        if child == 0:
+            try:
+                self._sync(self.opened[store](), store, way, dies_at)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+    def _sync(self, db: Any, store: int, way: int, dies_at: int | None) -> None:
+        other = (store + 1) % 3
+        if way >= 2:
+            there = self.dbs[other] if dies_at is None else self.opened[other]()
+            place: Any = StorePlace(there)
+        else:
+            place = FolderPlace(self.folder, Replica(db).store)
+        result = sync(db, place if dies_at is None else Dying(place, dies_at))
+        assert not result.problems, result.problems
+
+    def settle(self) -> None:
+        for _ in range(4):
+            for store in range(3):
+                self.sync(store, 0, None)
+
+
+class Dying:
+    """A place at whose nth call the process is killed: before the call, or after it."""
+
+    def __init__(self, place: Any, calls: int) -> None:
+        self._place, self._left = place, calls
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._place, name)
+
+        def counted(*words: Any) -> Any:
+            self._die(1)
+            answer = call(*words)
+            self._die(1)
+            return answer
+
+        return counted
+
+    def _die(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def shown(db: Any) -> dict[str, Any]:
+    """Everything a person sees."""
+    rows = db.list_sessions_rich(limit=500, include_children=True)
+    return {
+        row["id"]: (
+            [m["content"] for m in db.get_messages(row["id"])], row["title"], row["kind"], row["parent_session_id"],
+            db.get_tags(row["id"]), row["pinned_at"], row["end_reason"], row["message_count"],
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+def check(world: World) -> None:
+    world.settle()
+    first, *others = [shown(db) for db in world.dbs]
+    for other in others:
+        assert other == first
+    for db in world.dbs:
+        rows = db.sql("SELECT content FROM messages WHERE coalesce(hidden, 0) <> -4")
+        stored = [row["content"] for row in rows]
+        for text, versions in world.said.items():
+            count = sum(one in versions for one in stored)
+            if versions & world.deleted or text in world.deleted:
+                assert count <= 1, (text, count)
+            else:
+                assert count == 1, (text, count)
+        assert db.check() == []
+
+
+def run(folder: Path, engines: tuple[str, str, str], steps: list[Any]) -> None:
+    world = World(folder, engines)
+    try:
+        for kind, store, a, b in steps:
+            if kind == "sync":
+                world.sync(store, a, b)
+            else:
+                world.change(kind, store, a, b)
+        check(world)
+    finally:
+        for db in world.dbs:
+            db.close()
+
+
+@settings(max_examples=size(20, 400))
+@given(steps=st.lists(STEP, min_size=4, max_size=30))
+def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
+    run(tmp_path_factory.mktemp("sync"), ("sqlite", "sqlite", "sqlite"), steps)
+
+
+if THOROUGH and any(one.startswith("postgres") for one in ENGINES):
+    _SERVER = next(one for one in ENGINES if one.startswith("postgres"))
+
+    @settings(max_examples=40)
+    @given(steps=st.lists(STEP, min_size=4, max_size=25))
+    def test_a_store_on_a_server_converges_with_files(tmp_path_factory, steps):
+        run(tmp_path_factory.mktemp("sync"), ("sqlite", _SERVER, "sqlite"), steps)
