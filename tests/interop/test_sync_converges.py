@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,20 +30,43 @@ STEP = st.one_of(
 )
 
 
+# The processes that are killed come from one without threads and open stores.
+_CLEAN = multiprocessing.get_context("forkserver")
+_CLEAN.set_forkserver_preload(["hermes.store.db", "hermes.interop.sync_exchange", __name__])
+
+
+def opened(engine: str, folder: Path) -> Any:
+    return opener(engine)(folder, transcripts="off", durability="normal")
+
+
+def synchronised(db: Any, there: Any, dies_at: int | None = None) -> None:
+    place: Any = FolderPlace(there, Replica(db).store) if isinstance(there, Path) else StorePlace(there)
+    result = sync(db, place if dies_at is None else Dying(place, dies_at))
+    assert not result.problems, result.problems
+
+
+def dying(here: tuple[str, Path], there: Any, dies_at: int) -> None:
+    """What a process does that is killed at its nth step."""
+    synchronised(opened(*here), there if isinstance(there, Path) else opened(*there), dies_at)
+
+
 class World:
     """Three stores and a folder, and every message that was ever said."""
 
     def __init__(self, folder: Path, engines: tuple[str, str, str]) -> None:
-        self.opened = [
-            lambda one=one, engine=engine: opener(engine)(folder / one, transcripts="off", durability="normal")
-            for one, engine in zip("abc", engines, strict=True)
-        ]
-        self.dbs: list[Any] = [one() for one in self.opened]
+        self.places = [(engine, folder / one) for one, engine in zip("abc", engines, strict=True)]
+        self.dbs: list[Any] = [opened(*one) for one in self.places]
         self.folder = folder / "meeting"
         self.folder.mkdir()
         self.said: dict[str, set[str]] = {}  # by first text, what the message ever said
-        self.deleted: set[str] = set()  # texts of sessions that were deleted for good
+        self.where: dict[str, str] = {}  # by first text, the session it was said in
+        self.deleted: set[str] = set()  # sessions that were deleted for good somewhere
+        self.redacted: set[str] = set()  # a redacted text stays where it was: it does not travel
         self.number = 0
+        for store in (0, 0, 1):
+            self.change("new", store, 0, 0)
+        for kind, store in (("append", 0), ("sync", 0), ("sync", 1), ("sync", 2)):
+            self.change(kind, store, 1, 0) if kind != "sync" else self.sync(store, 0, None)
 
     def text(self, change: str = "said") -> str:
         self.number += 1
@@ -64,8 +89,11 @@ class World:
             db.branch_session(session_id, f"{session_id}.b{self.text()}".replace(" ", ""), at_message=message["id"])
         elif kind == "compress" and message is not None and db.get_compression_tip(session_id) == session_id:
             summary = self.text("summary")
-            db.compress_session(session_id, f"{session_id}.c{summary}".replace(" ", ""), summary, tail_from=message["id"])
+            db.compress_session(
+                session_id, f"{session_id}.c{summary}".replace(" ", ""), summary=summary, tail_from=message["id"]
+            )
             self.said[summary] = {summary}
+            self.where[summary] = f"{session_id}.c{summary}".replace(" ", "")
         elif kind == "title":
             title = f"title {b % 3}"
             if db.get_session_by_title(title) is None:
@@ -78,8 +106,7 @@ class World:
             for row in db.list_trash()[:1]:
                 db.restore_session(row["id"])
         elif kind == "delete":
-            own = {m["content"] for m in shown if m["session_id"] == session_id}
-            self.deleted |= own
+            self.deleted.add(unforked(session_id))
             db.delete_session(session_id)
         elif kind == "edit" and message is not None and message["role"] == "user":
             text = self.text("edited")
@@ -88,6 +115,7 @@ class World:
                     versions.add(text)
             db.edit_message(message["id"], text)
         elif kind == "redact" and message is not None:
+            self.redacted.add(message["content"])
             db.redact_message(message["id"])
         elif kind == "rewind" and message is not None:
             db.rewind(session_id, message["id"])
@@ -102,31 +130,21 @@ class World:
         text = self.text()
         db.append_message(session_id, "user", text)
         self.said[text] = {text}
+        self.where[text] = session_id
 
     # ------------------------------------------------------------------ synchronising
 
     def sync(self, store: int, way: int, dies_at: int | None) -> None:
         """With the folder (way 0, 1), or directly with another store; a process that dies at its nth step."""
+        there = (store + 1) % 3
         if dies_at is None:
-            self._sync(self.dbs[store], store, way, None)
+            synchronised(self.dbs[store], self.dbs[there] if way >= 2 else self.folder)
             return
-        child = os.fork()
-        if child == 0:
-            try:
-                self._sync(self.opened[store](), store, way, dies_at)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-
-    def _sync(self, db: Any, store: int, way: int, dies_at: int | None) -> None:
-        other = (store + 1) % 3
-        if way >= 2:
-            there = self.dbs[other] if dies_at is None else self.opened[other]()
-            place: Any = StorePlace(there)
-        else:
-            place = FolderPlace(self.folder, Replica(db).store)
-        result = sync(db, place if dies_at is None else Dying(place, dies_at))
-        assert not result.problems, result.problems
+        to = self.places[there] if way >= 2 else self.folder
+        child = _CLEAN.Process(target=dying, args=(self.places[store], to, dies_at))
+        child.start()
+        child.join(60)
+        assert child.exitcode in (0, -signal.SIGKILL)
 
     def settle(self) -> None:
         for _ in range(4):
@@ -157,12 +175,19 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def unforked(session_id: str) -> str:
+    """The session that a fork is a fork of."""
+    return re.sub("-[0-9a-f]{12}$", "", session_id)
+
+
 def shown(db: Any) -> dict[str, Any]:
     """Everything a person sees."""
     rows = db.list_sessions_rich(limit=500, include_children=True)
+    ids = {row["id"] for row in rows}
     return {
         row["id"]: (
-            [m["content"] for m in db.get_messages(row["id"])], row["title"], row["kind"], row["parent_session_id"],
+            [m["content"] for m in db.get_messages(row["id"])], row["title"], row["kind"],
+            row["parent_session_id"] if row["parent_session_id"] in ids else None,
             db.get_tags(row["id"]), row["pinned_at"], row["end_reason"], row["message_count"],
         )
         for row in rows
@@ -179,7 +204,7 @@ def check(world: World) -> None:
         stored = [row["content"] for row in rows]
         for text, versions in world.said.items():
             count = sum(one in versions for one in stored)
-            if versions & world.deleted or text in world.deleted:
+            if unforked(world.where[text]) in world.deleted or versions & world.redacted:
                 assert count <= 1, (text, count)
             else:
                 assert count == 1, (text, count)

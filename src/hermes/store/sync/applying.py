@@ -69,7 +69,8 @@ def take(
             now["b"] = record["b"]
     placement = Placement(merged)
     documents.add_forks(merged, placement)
-    if merged == state.document:
+    lacking = documents.absent(merged, tables.rows_of(tx, merged["messages"]))
+    if merged == state.document and bodies.keys().isdisjoint(lacking):
         return Applied()
     work = _Work(engine, tx, state, merged, placement, dict(bodies), store)
     return work.run(expired_before)
@@ -97,17 +98,20 @@ class _Work:
         self._require_carried()
         here = [one for one in self.ids if self._exists(one, expired_before)]
         with _references_kept(self.tx, self._owners(here), self.done.touched) as moved:
+            self._keep_ancestors(here)
             for session_id in here:
                 self._arrange(session_id, moved)
             self._remove_gone(moved)
         self._drop_shells()
+        self._revise()
         for session_id in here:
-            self._revise(session_id)
             self._values(session_id)
             self._view(session_id)
             self._life(session_id)
         for session_id in here:
             self._finish(session_id)
+        for other in self.done.touched.referring:
+            messages.recount(self.tx, other)
         self._save(here)
         return self.done
 
@@ -173,6 +177,22 @@ class _Work:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (KEPT, number))
             tables.remember(self.tx, tree, origin, number)
             self.done.touched.shells.add(shell)
+
+    def _keep_ancestors(self, here: Sequence[str]) -> None:
+        """A fork shows messages of a session that was deleted here: they belong to its shell."""
+        shell = shell_of(self.merged["id"])
+        views = (self.merged["sessions"][one]["view"][0] for one in here if "view" in self.merged["sessions"][one])
+        carried = {origin for view in views for _, names, _, _ in view["refs"] for origin in names}
+        wanted = [
+            one for one in carried if one in self.merged["messages"] and one not in self.rows and self._stored(one)
+        ]
+        for origin in sorted(wanted, key=self.placement._said):
+            if self.placement.home[origin] not in here:
+                carried_messages._make(self.tx, shell, [self.bodies[origin]])
+                number = self._insert(shell, self.bodies[origin])
+                self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (KEPT, number))
+                self._at(origin, number, shell, KEPT)
+                self.done.touched.shells.add(shell)
 
     def _require_carried(self) -> None:
         old = self.state.document["sessions"]
@@ -266,27 +286,38 @@ class _Work:
             self.done.sessions.discard(shell)
             carried_messages._settle(self.tx, shell, self.done.touched)
 
-    def _revise(self, session_id: str) -> None:
-        """Edits and redactions of other stores."""
+    def _revise(self) -> None:
+        """Edits and redactions of other stores, also of messages that are here only for others."""
         was = self.state.document["messages"]
-        for origin in self.placement.order.get(session_id, ()):
-            record, row = self.merged["messages"][origin], self.rows.get(origin)
-            if row is None or record.get("gone"):
+        for origin, row in self.rows.items():
+            record, old = self.merged["messages"][origin], was.get(origin)
+            if record.get("gone"):
                 continue
             if record.get("red"):
                 if row.hidden != REDACTED:
                     self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, row.id))
-                    self.done.sessions.add(session_id)
+                    self._shown_by(row)
                 continue
-            old = was.get(origin)
             if old is None or "b" not in old or old["b"][0] == record["b"][0] or origin not in self.bodies:
                 continue
-            self._replace(session_id, row.id, self.bodies[origin])
-            self.done.sessions.add(session_id)
+            self._replace(row.owner, row.id, self.bodies[origin])
+            self._shown_by(row)
+
+    def _shown_by(self, row: StoredRow) -> None:
+        """The sessions that show a message that was changed."""
+        if row.owner.startswith(carried_messages.SHELL):
+            self.done.touched.shells.add(row.owner)
+        else:
+            self.done.sessions.add(row.owner)
+        sql = "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id"
+        self.done.touched.referring.update(one[0] for one in self.tx.rows(sql, (row.owner, row.id)))
 
     def _replace(self, session_id: str, number: int, body: Mapping[str, Any]) -> None:
         """The earlier version moves to a row of its own that is never shown."""
         (was,) = transcript_replay.with_attachments(self.tx, session_id, [transcript_replay.message(self.tx, number)])
+        if session_id.startswith(carried_messages.SHELL):  # of a deleted session only what others show stays
+            sql = "SELECT session_id FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id ORDER BY 1"
+            session_id = self.tx.value(sql, (session_id, number)) or session_id
         version = self._insert(session_id, was)
         self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
         ready = messages.make_ready(body, mask=None, lift=None)
@@ -372,8 +403,7 @@ class _Work:
         register = self.merged["sessions"][session_id].get("view")
         if register is None:
             return
-        was = self.state.document["sessions"].get(session_id, {}).get("view")
-        if session_id in self.was_here and was is not None and was[0] == register[0]:
+        if session_id in self.was_here and self.state.local.get(session_id, {}).get("view") == register[0]:
             return
         view = register[0]
         for origin in self.placement.order.get(session_id, ()):
@@ -418,8 +448,6 @@ class _Work:
         carried_messages.await_parent(self.tx, session_id)
         carried_messages.find_children(self.tx, session_id, self.done.touched)
         messages.recount(self.tx, session_id)
-        for other in self.done.touched.referring:
-            messages.recount(self.tx, other)
 
     def _save(self, here: Sequence[str]) -> None:
         """What is here now is no change of this store; but a title that got another number is."""

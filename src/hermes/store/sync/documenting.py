@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hermes.store import codec, lineage, messages, session_events
-from hermes.store.carried_messages import SHELL
+from hermes.store.carried_messages import SHELL, await_again
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
 from hermes.store.sessions import PROMPT
 from hermes.store.sync import document as documents
@@ -29,10 +29,12 @@ USAGE = (
     "actual_cost_usd", "api_call_count",
 )  # fmt: skip
 _ROW = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title", "system_prompt_hash")
+# Messages of a session in the trash travel with those who show them.
+_OWNER_TRASHED = "(SELECT o.trashed_at FROM sessions o WHERE o.id = from_session)"
 _RELATED = (
     ("session_tags", "tag"),
     ("session_members", "source, user_id"),
-    ("session_refs", "ord, from_session, first_id, last_id, after_id, rewound, born"),
+    ("session_refs", f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}"),
     ("session_rewinds", "batch, cut_id"),
 )
 
@@ -64,7 +66,18 @@ def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, 
         for session_id, *row in tx.rows(query, given):
             if session_id in found:
                 found[session_id].append([number, *(_plain(value) for value in row)])
+    kept = (
+        "SELECT y.tree, count(*), sum(m.hidden * (m.id % 1000003)), sum(length(m.content)) FROM sync_messages y JOIN messages m"
+        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL"
+        f"{among.format('y.tree')} GROUP BY y.tree"
+    )
+    for tree, *row in tx.rows(kept, given):
+        found[_KEPT_OF + tree] = [[_plain(value) for value in row]]
     return {session_id: digest(rows) for session_id, rows in found.items()}
+
+
+# Prefix of a session's id: those of its messages that are there only for others, since it was deleted.
+_KEPT_OF = SHELL + "of~"
 
 
 def _plain(value: Any) -> Any:
@@ -74,14 +87,15 @@ def _plain(value: Any) -> Any:
 
 def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
     """The fingerprint of a session with its forks."""
-    return digest(sorted((one, prints[one]) for one in session_ids if one in prints))
+    names = [name for one in session_ids for name in (one, _KEPT_OF + one)]
+    return digest(sorted((one, prints[one]) for one in names if one in prints))
 
 
 def changed_trees(tx: Tx) -> list[str]:
     """The sessions that may differ from their documents, the oldest first."""
     prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.fingerprints(tx)
     members: dict[str, list[str]] = {tree: [tree] for tree in noted}
-    for session_id in prints:
+    for session_id in (one for one in prints if not one.startswith(_KEPT_OF)):
         members.setdefault(forks.get(session_id, session_id), []).append(session_id)
     for fork, tree in forks.items():
         members.setdefault(tree, []).append(fork)
@@ -116,8 +130,9 @@ def bring_up_to_date(tx: Tx, tree: str, store: str) -> State:
         return state
     if not state.known and not prints and not _was_deleted(tx, tree):
         return state
-    _owners_first(tx, tree, prints, store)
-    _Comparison(tx, state, store).run(prints)
+    here = [one for one in ids if one in prints]
+    _owners_first(tx, tree, here, store)
+    _Comparison(tx, state, store).run(here)
     state.fingerprint = now
     settle(tx, state)
     return state
@@ -143,7 +158,8 @@ def version_of(tx: Tx, state: State) -> str:
 
 
 def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, tables.StoredRow]]:
-    """Messages that the sessions of a document show and whose owner was deleted: they are in no other document."""
+    """Messages that the sessions of a document show and whose owner is in the trash or deleted: where the owner was deleted,
+    they can't be taken from its document."""
     wanted = {
         origin
         for one in document["sessions"].values()
@@ -152,7 +168,9 @@ def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[st
         if origin not in document["messages"]
     }
     rows = tables.rows_of(tx, wanted)
-    return [(origin, row) for origin, row in sorted(rows.items()) if row.hidden == KEPT]
+    live = "SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    gone = {owner for owner in {row.owner for row in rows.values()} if tx.row(live, (owner,)) is None}
+    return [(origin, row) for origin, row in sorted(rows.items()) if row.owner in gone or row.hidden == KEPT]
 
 
 def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
@@ -182,7 +200,7 @@ def _name_kept(tx: Tx, shell: str, store: str) -> None:
     comparison = _Comparison(tx, state, store)
     comparison.messages_of(shell, kept=True)
     state.document["sessions"][shell] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
-    state.fingerprint = combined({}, [])
+    state.fingerprint = combined(fingerprints(tx, [shell]), [shell])
     settle(tx, state)
 
 
@@ -210,6 +228,7 @@ class _Comparison:
             gone.append(self.state.tree)
         for session_id in gone:
             self._deleted(session_id)
+        self._kept()
         self.state.document = documents.normal(self.document)
 
     # -------------------------------------------------------------------------------------- messages
@@ -255,6 +274,18 @@ class _Comparison:
         if session_id in self.state.local:
             self._removed(order, present)
 
+    def _kept(self) -> None:
+        """Redactions and edits of messages that are there only for others."""
+        for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
+            record = self.document["messages"][origin]
+            if not row.owner.startswith(SHELL) or "b" not in record or record.get("red"):
+                continue
+            body = body_of(messages.rows_of(self.tx, row.id)[0], messages.attached(self.tx, row.owner))
+            if row.hidden == REDACTED:
+                record["red"] = True
+            elif digest(body) != record["b"][0]:
+                record["b"] = [digest(body), self.clock, self.store]
+
     def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
         """A name made of what the message is, so that every store gives it the same."""
         number = 0
@@ -285,6 +316,7 @@ class _Comparison:
         entry = self.document["sessions"].setdefault(session_id, documents.new_session())
         clock, store = (0, "") if first else (self.clock, self.store)
         was = was or {"fields": {}, "tags": [], "members": [], "usage": {}, "view": None, "life": [LIVE, 0.0]}
+        self._of = session_id
         self._fields(entry, was["fields"], now["fields"], clock, store)
         for part in ("tags", "members"):
             for name in set(was[part]) ^ set(now[part]):
@@ -306,8 +338,9 @@ class _Comparison:
                 continue
             if name == "parent_session_id" and value is None and was.get(name) is not None:
                 gone = self.tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (was[name],)) is None
-                if gone:
-                    continue  # its parent was deleted: elsewhere it may still be there
+                if gone:  # elsewhere it may still be there, and come back
+                    await_again(self.tx, self._of, was[name])
+                    continue
             if told is None or told[0] != value:
                 entry["fields"][name] = [value, clock, store]
 
