@@ -244,7 +244,7 @@ class _Work:
         record = self.merged["messages"][origin]
         if record.get("gone"):
             return False
-        return origin in self.rows or ("b" in record and not record.get("red") and origin in self.bodies)
+        return origin in self.rows or ("b" in record and origin in self.bodies)
 
     def _at(self, origin: str, number: int, owner: str, hidden: int | None) -> None:
         self.rows[origin] = StoredRow(number, owner, hidden)
