@@ -180,6 +180,8 @@ def shredded(tx: Tx, session_ids: Iterable[str]) -> None:
         return
     for session_id in session_ids:
         tree = tree_of(tx, session_id)
+        own = "SELECT id FROM messages WHERE session_id = ?"
+        tx.run(f"DELETE FROM sync_messages WHERE message_id IN ({own})", (session_id,))
         state = load(tx, tree)
         if not state.known:
             continue
