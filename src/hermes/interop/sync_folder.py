@@ -56,6 +56,9 @@ class FolderPlace:
         """By key, the versions of the document that are there, of all stores."""
         self._paths = {}
         stores = self._folder / "stores"
+        for left in self._own.glob("*/.*.part"):  # by a process of this store that was killed
+            if not _runs(left):
+                left.unlink(missing_ok=True)
         for path in stores.glob("*/*/*") if stores.is_dir() else ():
             if (found := _NAME.fullmatch(path.name)) is not None:
                 self._paths.setdefault((found[1], found[2]), []).append(path)
@@ -112,6 +115,17 @@ class FolderPlace:
         if _HASH.fullmatch(digest) is None:
             raise InvalidInput(f"{digest!r} is no attachment")
         return self._folder / "attachments" / digest[:2] / digest
+
+
+def _runs(part: Path) -> bool:
+    """Whether the process that writes this file still runs."""
+    try:
+        os.kill(int(part.name.split(".")[-2]), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _write(target: Path, data: bytes) -> None:
