@@ -71,15 +71,15 @@ def test_with_a_store_in_a_file(homes):
 @pytest.fixture
 def with_ssh(tmp_path: Path) -> dict[str, str]:
     """A PATH with an `ssh` that runs the command here, and a `hermes`."""
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    (bin / "ssh").write_text(
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "ssh").write_text(
         '#!/bin/sh\necho "$@" >> "$0.calls"\nwhile [ "$1" != -- ]; do shift; done\n[ "$2" = me@box ] || exit 255\nexec sh -c "$3"\n'
     )
-    (bin / "hermes").write_text(f'#!/bin/sh\nexec {sys.executable} -m hermes.cli.main "$@"\n')
+    (folder / "hermes").write_text(f'#!/bin/sh\nexec {sys.executable} -m hermes.cli.main "$@"\n')
     for name in ("ssh", "hermes"):
-        (bin / name).chmod(0o755)
-    return {"PATH": f"{bin}{os.pathsep}{os.environ['PATH']}", "BIN": str(bin)}
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "BIN": str(folder)}
 
 
 def test_with_another_machine(homes, with_ssh):
@@ -154,7 +154,7 @@ def test_killed_in_the_middle_it_continues_with_the_next_call(homes, tmp_path):
         _killed_when(other, folder, lambda part=part: came() >= part)
     sync(other, folder)
     assert len(shown(one)) == MANY + 1 and shown(one) == shown(other)
-    assert not [path for path in folder.rglob("*.part")], "a killed writer's file is removed by the next sync"
+    assert not list(folder.rglob("*.part")), "a killed writer's file is removed by the next sync"
     for home in homes:
         with SessionDB(home / "state.db") as db:
             assert db.check() == []

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.interop.sync_exchange import StorePlace, sync
-from hermes.interop.sync_folder import FolderPlace
-from hermes.store.sync.replica import Replica
 from tests.support.postgres import ENGINES
 from tests.support.sizes import THOROUGH, size
-from tests.support.stores import opener
+from tests.support.syncing import opened, synchronised, synchronised_and_killed
 
 CHANGES = (
     "append", "append", "append", "new", "branch", "compress", "title", "tag", "untag", "trash", "restore", "delete", "edit",
@@ -26,28 +20,8 @@ CHANGES = (
 NUMBERS = st.integers(0, 30)
 STEP = st.one_of(
     st.tuples(st.sampled_from(CHANGES), st.integers(0, 2), NUMBERS, NUMBERS),
-    st.tuples(st.just("sync"), st.integers(0, 2), st.integers(0, 3), st.one_of(st.none(), NUMBERS)),
+    st.tuples(st.just("sync"), st.integers(0, 2), st.integers(0, 3), st.one_of(st.none(), st.none(), NUMBERS)),
 )
-
-
-# The processes that are killed come from one without threads and open stores.
-_CLEAN = multiprocessing.get_context("forkserver")
-_CLEAN.set_forkserver_preload(["hermes.store.db", "hermes.interop.sync_exchange", __name__])
-
-
-def opened(engine: str, folder: Path) -> Any:
-    return opener(engine)(folder, transcripts="off", durability="normal")
-
-
-def synchronised(db: Any, there: Any, dies_at: int | None = None) -> None:
-    place: Any = FolderPlace(there, Replica(db).store) if isinstance(there, Path) else StorePlace(there)
-    result = sync(db, place if dies_at is None else Dying(place, dies_at))
-    assert not result.problems, result.problems
-
-
-def dying(here: tuple[str, Path], there: Any, dies_at: int) -> None:
-    """What a process does that is killed at its nth step."""
-    synchronised(opened(*here), there if isinstance(there, Path) else opened(*there), dies_at)
 
 
 class World:
@@ -141,38 +115,12 @@ class World:
             synchronised(self.dbs[store], self.dbs[there] if way >= 2 else self.folder)
             return
         to = self.places[there] if way >= 2 else self.folder
-        child = _CLEAN.Process(target=dying, args=(self.places[store], to, dies_at))
-        child.start()
-        child.join(60)
-        assert child.exitcode in (0, -signal.SIGKILL)
+        synchronised_and_killed(self.places[store], to, dies_at)
 
     def settle(self) -> None:
         for _ in range(4):
             for store in range(3):
                 self.sync(store, 0, None)
-
-
-class Dying:
-    """A place at whose nth call the process is killed: before the call, or after it."""
-
-    def __init__(self, place: Any, calls: int) -> None:
-        self._place, self._left = place, calls
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._place, name)
-
-        def counted(*words: Any) -> Any:
-            self._die(1)
-            answer = call(*words)
-            self._die(1)
-            return answer
-
-        return counted
-
-    def _die(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unforked(session_id: str) -> str:
@@ -225,8 +173,8 @@ def run(folder: Path, engines: tuple[str, str, str], steps: list[Any]) -> None:
             db.close()
 
 
-@settings(max_examples=size(20, 400))
-@given(steps=st.lists(STEP, min_size=4, max_size=30))
+@settings(max_examples=size(15, 400))
+@given(steps=st.lists(STEP, min_size=4, max_size=25))
 def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
     run(tmp_path_factory.mktemp("sync"), ("sqlite", "sqlite", "sqlite"), steps)
 
