@@ -360,7 +360,8 @@ class _Work:
                     names = ", ".join(("session_id", *columns))
                     self.tx.run(f"INSERT INTO {table}({names}) VALUES({marks})", (session_id, *values))
                 self.done.sessions.add(session_id)
-        if fields:
+        was = self.state.document["sessions"].get(session_id, {})
+        if fields or any(entry[part] != was.get(part) for part in ("usage", "events")):
             self.done.sessions.add(session_id)
         if titled:
             self._title(session_id, title)
@@ -373,7 +374,9 @@ class _Work:
         """Set a title; of two sessions with the same, the one that got it later gets the next number."""
         trashed = self.tx.value("SELECT trashed_at FROM sessions WHERE id = ?", (session_id,))
         if trashed is not None:
-            self.tx.run("UPDATE sessions SET trashed_title = ? WHERE id = ?", (title, session_id))
+            kept = None if title is None else codec.storable(title)
+            self.tx.run("UPDATE sessions SET trashed_title = ? WHERE id = ?", (kept, session_id))
+            self.done.sessions.add(session_id)
             return
         holder = self.tx.value("SELECT id FROM sessions WHERE title = ? AND id <> ?", (title, session_id))
         if title is not None and holder is not None:

@@ -99,7 +99,7 @@ def changed_trees(tx: Tx) -> list[str]:
         members.setdefault(forks.get(session_id, session_id), []).append(session_id)
     for fork, tree in forks.items():
         members.setdefault(tree, []).append(fork)
-    for tree in _deleted_unknown(tx, members.keys() | prints.keys()):
+    for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
         members[tree] = [tree]
     changed = {tree for tree, ids in members.items() if noted.get(tree) != combined(prints, set(ids))}
     order = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY started_at, id")]
