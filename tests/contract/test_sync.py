@@ -318,3 +318,32 @@ def test_an_import_leaves_out_what_was_deleted_here(pair):
     assert one.import_sessions([data], update=True, again=False)["skipped"] == 1
     one.shred_session("x")
     assert one.import_sessions([data], again=True) == {"sessions": 0, "messages": 0, "skipped": 0, "deleted": 1}
+
+
+def test_a_redacted_text_does_not_travel(pair):
+    one, other, folder = pair
+    ids = talk(one, "a", "xqvarnium", "two")
+    one.compress_session("a", "next", summary="so far", head_until=ids[0], tail_from=ids[1])
+    one.redact_message(ids[0])
+    one.trash_session("a")
+    both(one, other, folder)
+    assert b"xqvarnium" not in bytes_in(folder)
+    assert shown(other, "next") == ["so far", "two"]
+    assert not [row for row in other.sql("SELECT content FROM messages") if row["content"] == "xqvarnium"]
+
+
+def test_the_deletion_of_a_fork_travels_and_doubles_nothing(pair):
+    one, other, folder = pair
+    talk(one, "a", "one")
+    both(one, other, folder)
+    one.append_message("a", "user", "here")
+    other.append_message("a", "user", "there")
+    both(one, other, folder)
+    (fork,) = set(sessions(one)) - {"a"}
+    one.branch_session(fork, "branch of the fork")
+    both(one, other, folder)
+    other.delete_session(fork)
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {"a": ["one", "here"], "branch of the fork": ["one", "there"]}
+    for db in (one, other):
+        assert sorted(row["content"] for row in db.sql("SELECT content FROM messages")) == ["here", "one", "there"]

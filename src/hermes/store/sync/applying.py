@@ -170,11 +170,15 @@ class _Work:
         known = tables.rows_of(self.tx, wanted)
         for origin in (one for one in wanted if one not in known and "tree" in self.bodies[one]):
             tree, body = self.bodies[origin]["tree"], self.bodies[origin]["body"]
+            record = tables.load(self.tx, tree).document["messages"].get(origin, {})
+            red = record.get("red") or self.bodies[origin].get("red")
+            if red:
+                body = {name: body[name] for name in ("role", "timestamp")}
             shell = shell_of(tree)
             with carried_messages._ranges_kept(self.tx, shell, self.done.touched):
                 carried_messages._make(self.tx, shell, [body])
                 number = self._insert(shell, body)
-                self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (KEPT, number))
+                self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED if red else KEPT, number))
             tables.remember(self.tx, tree, origin, number)
             self.done.touched.shells.add(shell)
 

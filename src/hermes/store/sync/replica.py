@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError, InvalidInput
 from hermes.store import lineage, messages, session_events
 from hermes.store.attachments import note
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.retention import DAY
 from hermes.store.sync import applying, documenting, tables
 from hermes.store.sync import document as documents
@@ -232,7 +232,11 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
             found[origin] = body
     for origin, row in documenting.carried_without_owner(tx, document):
         tree = tx.value("SELECT tree FROM sync_messages WHERE origin = ?", (origin,))
-        found[origin] = {"tree": tree, "body": _body(tx, row, attached)}
+        body = _body(tx, row, attached)
+        if row.hidden == REDACTED:
+            found[origin] = {"tree": tree, "body": {name: body[name] for name in ("role", "timestamp")}, "red": True}
+        else:
+            found[origin] = {"tree": tree, "body": body}
     return found
 
 
