@@ -347,3 +347,19 @@ def test_the_deletion_of_a_fork_travels_and_doubles_nothing(pair):
     assert sessions(one) == sessions(other) == {"a": ["one", "here"], "branch of the fork": ["one", "there"]}
     for db in (one, other):
         assert sorted(row["content"] for row in db.sql("SELECT content FROM messages")) == ["here", "one", "there"]
+
+
+def test_a_store_that_was_moved_or_rebuilt_doubles_nothing(pair, tmp_path, engine):
+    from hermes.store.store_copy import move
+    from hermes_state import SessionDB
+
+    one, other, folder = pair
+    ids = talk(one, "a", "one", "two")
+    both(one, other, folder)
+    one.edit_message(ids[0], "one, better")
+    with SessionDB(db_path=tmp_path / "moved.db") as moved, SessionDB(db_path=tmp_path / "anew.db") as anew:
+        move(one, moved)
+        anew.import_sessions(one.iter_export())
+        for db in (moved, other, anew, other, moved):
+            meet(db, folder)
+        assert sessions(moved) == sessions(other) == sessions(anew) == {"a": ["one, better", "two"]}

@@ -7,6 +7,7 @@ write of any program has to know of synchronisation, and what another program wr
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -248,13 +249,14 @@ class _Comparison:
         )
         named = tables.origins(self.tx, [row[0] for row in rows])
         attached = messages.attached(self.tx, session_id) if rows else {}
+        first_said = self._first_versions(session_id, rows, attached)
         for *row, hidden in rows:
             if hidden == KEPT and not kept:
                 continue
             body = body_of(tuple(row), attached)
             origin = named.get(row[0])
             if origin is None or origin not in known:
-                origin = self._name(session_id, body, present)
+                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
                 tables.remember(self.tx, self.state.tree, origin, row[0])
                 if origin not in known:
                     stamp = min(int(body["timestamp"] * TICKS), self.now)
@@ -285,6 +287,22 @@ class _Comparison:
                 record["red"] = True
             elif digest(body) != record["b"][0]:
                 record["b"] = [digest(body), self.clock, self.store]
+
+    def _first_versions(
+        self, session_id: str, rows: Sequence[Any], attached: Any
+    ) -> dict[tuple[Any, Any], dict[str, Any]]:
+        """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
+        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
+        versions = [body_of(row, attached) for row in self.tx.rows(sql, (session_id,))]
+        if not versions:
+            return {}
+        shown = Counter((one["timestamp"], one["role"]) for one in (messages.decode(tuple(row[:-1])) for row in rows))
+        found: dict[tuple[Any, Any], dict[str, Any]] = {}
+        for body in versions:
+            key = body["timestamp"], body["role"]
+            if shown[key] == 1:
+                found.setdefault(key, body)
+        return found
 
     def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
         """A name made of what the message is, so that every store gives it the same."""
