@@ -110,6 +110,11 @@ class Keeping(OpenStore):
         with self._engine.read() as tx:
             return retention.trashed(tx)
 
+    def deleted_sessions(self) -> dict[str, bool]:
+        """The ids of sessions that were deleted for good and have not come back, each with whether it was shredded."""
+        with self._engine.read() as tx:
+            return retention.deleted(tx)
+
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
         """Delete the sessions that have been in the trash longer than this; returns how many."""
         with self._engine.read() as tx:

@@ -35,6 +35,20 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
     )
 
 
+def deleted(tx: Tx) -> dict[str, bool]:
+    """The sessions that were deleted for good and have not come back, each with whether it was shredded."""
+    found: dict[str, bool] = {}
+    for session_id, action, detail in tx.rows(
+        "SELECT session_id, action, detail FROM audit WHERE action IN ('delete', 'restore') AND session_id IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = audit.session_id AND s.purged IS NULL) ORDER BY id"
+    ):
+        if action == "delete":
+            found[session_id] = str(detail or "").startswith("shredded")
+        else:
+            found.pop(session_id, None)
+    return found
+
+
 # --------------------------------------------------------------------------------------------- trash
 
 
