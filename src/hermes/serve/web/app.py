@@ -20,6 +20,7 @@ from starlette.routing import Route
 from hermes.errors import HermesError, SessionNotFound
 from hermes.serve.web import render
 from hermes.serve.web.access import Access
+from hermes.store.attachments import read_attachment
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -205,7 +206,7 @@ class _Pages:
         if self._user is not None or len(digest) != 64 or not all(c in "0123456789abcdef" for c in digest):
             raise HTTPException(404, "no such attachment")
         try:
-            data = (self._db.attachments_dir / digest[:2] / digest).read_bytes()
+            data = read_attachment(self._db.attachments_dir, digest)
         except OSError:
             raise HTTPException(404, "the attachment is not on this machine") from None
         mime = render.picture_type(data)

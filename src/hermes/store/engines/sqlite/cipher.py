@@ -1,0 +1,141 @@
+"""The database file, encrypted page by page with SQLite3 Multiple Ciphers (ChaCha20-Poly1305).
+
+A file is encrypted when its key file is beside it and it does not begin as a plain SQLite file does: so the one rename
+that puts an encrypted copy in place of a plain file (or the reverse) decides, at any moment of a move.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+
+from hermes.errors import HermesError, StoreLocked
+from hermes.home import has_key_file, key_file
+
+if TYPE_CHECKING:
+    from hermes.store import keys
+
+IS_HERE = hasattr(apsw, "mc_version")
+CIPHER = "chacha20"
+_PLAIN = b"SQLite format 3\0"
+_FIELDS = slice(21, 24)  # of the header: constants of every SQLite file, which the cipher leaves readable
+_CONSTANTS = b"\x40\x20\x20"
+_descriptors: dict[tuple[int, int], int] = {}
+
+
+class NoCipher(HermesError):
+    """An encrypted file, and an SQLite that can't read it."""
+
+
+def apply(connection: apsw.Connection) -> None:
+    """Give a new connection the key of its file, if that is encrypted. StoreLocked when there is no key for it."""
+    path = Path(connection.filename)
+    if not connection.filename or not has_key_file(path) or is_plain(path):
+        return
+    _require_cipher(path)
+    from hermes.store import keys
+
+    try:
+        vault = keys.vault_of(path)
+        if vault is not None:
+            set_key(connection, key_of(path, vault))
+    except HermesError:
+        connection.close()
+        raise
+
+
+def vault_of(path: Path) -> keys.Vault | None:
+    """The vault of a database that is encrypted, or is being encrypted or decrypted."""
+    if not has_key_file(path):
+        return None
+    from hermes.store import keys
+
+    return keys.vault_of(path)
+
+
+def give_key_file(path: Path, vault: keys.Vault) -> None:
+    """Put a copy of the key file beside a copy of the database."""
+    from hermes.store import keys
+
+    keys.save(path, vault)
+
+
+def key_of(path: Path, vault: keys.Vault) -> keys.DataKey:
+    """The key of an encrypted database file: of two, while a new one is taken into use, the one that reads it."""
+    if len(vault.keys) == 1:
+        return vault.current
+    return next((one for one in vault.keys if _opens(path, one)), vault.current)
+
+
+def set_key(connection: apsw.Connection, key: keys.DataKey) -> None:
+    """Encrypt or decrypt what this connection writes and reads from now on."""
+    connection.pragma("cipher", CIPHER)
+    connection.pragma("key", f"raw:{key.for_database()}")
+
+
+def _opens(path: Path, key: keys.DataKey) -> bool:
+    """Whether this key reads the file (while a new data key is taken into use there are two)."""
+    address = f"{path.absolute().as_uri()}?immutable=1"
+    probe = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        set_key(probe, key)
+        probe.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return True
+    except apsw.Error:
+        return False
+    finally:
+        probe.close()
+
+
+def copy(connection: apsw.Connection, target: Path, key: keys.DataKey | None) -> None:
+    """Write a whole copy of the database into a new file, with this key or none."""
+    how = f"?cipher={CIPHER}&key=raw:{key.for_database()}" if key is not None else "?key="  # else it is the source's
+    connection.execute("VACUUM INTO ?", (f"{target.absolute().as_uri()}{how}",))
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a file begins as an unencrypted SQLite file does. (It is not closed here: that would drop SQLite's locks.)"""
+    return _start(path)[: len(_PLAIN)] == _PLAIN
+
+
+def looks_encrypted(path: Path) -> bool:
+    """Whether a file that SQLite can't read looks like one that is encrypted and has lost its key file."""
+    start = _start(path)
+    return start[: len(_PLAIN)] != _PLAIN and start[_FIELDS] == _CONSTANTS
+
+
+def unreadable(path: Path) -> HermesError | None:
+    """The error for a file that is no database for SQLite, if it looks like an encrypted one; else None."""
+    if not looks_encrypted(path):
+        return None
+    try:
+        _require_cipher(path)
+    except NoCipher as error:
+        return error
+    if has_key_file(path):
+        return None  # the key was right, so the file is damaged
+    return StoreLocked(
+        f"{path} is encrypted and its key file {key_file(path).name} is not beside it; put that file back (each"
+        " backup has a copy of it)"
+    )
+
+
+def _require_cipher(path: Path) -> None:
+    if not IS_HERE:
+        raise NoCipher(
+            f"{path} is encrypted, and the installed SQLite can't read that: pip install --force-reinstall apsw-sqlite3mc"
+        )
+
+
+def _start(path: Path) -> bytes:
+    try:
+        found = path.stat()
+        key = (found.st_dev, found.st_ino)
+        if key not in _descriptors:
+            _descriptors[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(_descriptors[key], 100, 0)
+    except OSError:
+        return b""
