@@ -334,12 +334,17 @@ def _files(database: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _tidy_up(database: Path, *, sealing: bool) -> None:
-    """Remove what a move that was killed left over, and an index of chats that the gateway makes again if it is plain."""
-    folders = [database.parent, *(companion(database, what) for what in ("sessions", "attachments", "drafts"))]
-    for path in [
-        one for folder in folders for one in (folder.glob if folder == database.parent else folder.rglob)("*")
-    ]:
-        if path.is_file() and (path.name.endswith(_MOVING) or (sealing and path.name == "sessions.json")):
+    """Remove what a move that was killed left over, and the gateway's plain index of chats, which is not kept encrypted."""
+    if database.name == "state.db":
+        found = list(database.parent.rglob(f"*{_MOVING}"))
+    else:
+        found = list(database.parent.glob(f"{database.name}*{_MOVING}"))
+        for what in ("sessions", "attachments", "drafts"):
+            found += companion(database, what).rglob(f"*{_MOVING}")
+    if sealing:
+        found += companion(database, "sessions").glob("sessions.json")
+    for path in found:
+        if path.is_file() and not path.is_symlink():
             with path.open("r+b") as file:
                 _overwrite(file.fileno(), whole=True)
             path.unlink(missing_ok=True)
