@@ -264,10 +264,9 @@ def store(config: Config) -> Found:
         return
     try:
         health = look(path)
-    except StoreLocked as error:
-        yield wrong("store", str(error), "hermes help encryption")
-        return
     except StoreError as error:
+        if isinstance(error, StoreLocked):
+            mend = "hermes sessions encrypt --help"
         yield wrong("store", str(error), mend)
         return
     if health.kind == "foreign-application":

@@ -258,10 +258,11 @@ _WRONG = {
 
 
 def _opened(way: Way, vault_id: str, wrapped: bytes) -> Any:
+    cipher = _aead(way.secret)
     from cryptography.exceptions import InvalidTag
 
     try:
-        return json.loads(_aead(way.secret).decrypt(wrapped[:12], wrapped[12:], f"{vault_id} {way.kind}".encode()))
+        return json.loads(cipher.decrypt(wrapped[:12], wrapped[12:], f"{vault_id} {way.kind}".encode()))
     except (InvalidTag, ValueError):
         return None
 

@@ -26,7 +26,7 @@ _CONSTANTS = b"\x40\x20\x20"
 _descriptors: dict[tuple[int, int], int] = {}
 
 
-class NoCipher(HermesError):
+class NoCipher(StoreLocked):
     """An encrypted file, and an SQLite that can't read it."""
 
 
