@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -12,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput, StoreLocked
+from hermes.gateway.platforms.intake import Spool
 from hermes.home import key_file
 from hermes.store import keys, sealed_files
 from hermes.store.attachments import read_attachment
+from hermes.store.rebuild import rebuild
 from hermes_state import SessionDB
 
 PIECES = st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12)
@@ -187,3 +190,25 @@ def test_a_damaged_encrypted_database_is_rebuilt_encrypted(tmp_path: Path, key: 
     for one in tmp_path.iterdir():
         assert one.is_dir() or b"dormouse" not in one.read_bytes()
     assert not file.read_bytes().startswith(b"SQLite format 3")
+
+
+def test_a_database_rebuilt_from_encrypted_transcripts_is_encrypted(tmp_path: Path, key: keys.DataKey) -> None:
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("s", "cli", system_prompt="a dormouse")
+        for n in range(10):
+            db.append_message("s", "user", f"dormouse {n}")
+    assert rebuild(tmp_path / "sessions", tmp_path / "new.db")["messages"] == 10
+    assert b"dormouse" not in (tmp_path / "new.db").read_bytes()
+    with SessionDB(tmp_path / "new.db", read_only=True) as db:
+        assert [row["content"] for row in db.get_messages("s")] == [f"dormouse {n}" for n in range(10)]
+        session = db.get_session("s")
+        assert session is not None and session["system_prompt"] == "a dormouse"
+
+
+def test_messages_that_wait_for_the_store_are_encrypted(tmp_path: Path, key: keys.DataKey) -> None:
+    spool = Spool(tmp_path / "slack" / "unkept")
+    asyncio.run(spool.put({"text": "dormouse"}))
+    spool.close()
+    (file,) = (tmp_path / "slack" / "unkept").iterdir()
+    assert b"dormouse" not in file.read_bytes()
+    assert [content for _, content in spool.waiting()] == [{"text": "dormouse"}]
