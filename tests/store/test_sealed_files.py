@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.gateway.platforms.intake import Spool
 from hermes.home import key_file
-from hermes.store import keys, sealed_files
+from hermes.store import encryption, keys, sealed_files
 from hermes.store.attachments import read_attachment
 from hermes.store.rebuild import rebuild
 from hermes_state import SessionDB
@@ -141,6 +144,43 @@ def test_wrong_and_missing_keys_are_said_in_one_line(tmp_path: Path, monkeypatch
     key_file(other).write_bytes(b"{}")
     with pytest.raises(StoreLocked, match="is damaged; put back a copy of it"):
         keys.vault_of(other)
+
+
+def test_an_old_copy_of_the_key_file_is_told_from_damage(tmp_path: Path) -> None:
+    """Or a repair would begin to rebuild a database that is whole."""
+    database = tmp_path / "state.db"
+    with SessionDB(database) as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "dormouse")
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
+    old = key_file(database).read_bytes()
+    encryption.rekey(database)
+    new = key_file(database).read_bytes()
+    key_file(database).write_bytes(old)
+    with pytest.raises(StoreLocked, match="is the key file of an earlier time"):
+        SessionDB(database)
+    key_file(database).write_bytes(new)
+    with SessionDB(database) as db:
+        assert db.check() == []
+
+
+def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_KEY_FILE", str(tmp_path / "key"))
+    database = tmp_path / "state.db"
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
+    with SessionDB(database) as db:
+        db.create_session("s", "cli")
+        code = (
+            "import sys; from pathlib import Path; from hermes.store import encryption, keys;"
+            "encryption.rewrap(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
+        )
+        subprocess.run([sys.executable, "-c", code, str(database)], check=True)
+        (tmp_path / "key").unlink()
+        db.append_message("s", "user", "dormouse")
+        db.backup(tmp_path / "copy.db")
+        assert db.check() == []
+    for one in (database, tmp_path / "copy.db"):
+        assert json.loads(key_file(one).read_bytes())["way"] == "passphrase"
 
 
 def test_a_key_file_has_to_have_enough_bytes(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hermes.errors import HermesError, InvalidInput, MissingExtra, StoreBusy, St
 from hermes.home import companion, key_file, settled
 from hermes.store import drafts, keys, sealed_files
 from hermes.store.engines.sqlite import cipher, locks
+from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
 from hermes.store.engines.sqlite.file_identity import holder_of
 
@@ -43,8 +44,10 @@ class Moved:
 
 def encrypt(database: Path, make_way: Callable[[], keys.Way], report: Report | None = None) -> Moved:
     """Encrypt a store, or go on with it. `make_way` is asked how the key is to be wrapped, if there is none yet."""
-    database = _existing(database)
     _require_libraries()
+    if not settled(database).exists():
+        SqliteEngine(settled(database)).close()  # a new store, encrypted from its beginning
+    database = _existing(database)
     with _alone(database) as connection:
         vault = keys.vault_of(database)
         if vault is None:

@@ -127,7 +127,10 @@ def _vault_at(database: Path) -> Vault | None:
         raise StoreError(f"{path} can't be read ({error.strerror})") from error
     if known is not None and known[0] == seen:
         return known[1]
-    vault = _unlock(path)
+    public = _public(path)
+    if known is not None and public["keys"] == [key.id for key in known[1].keys]:
+        return known[1]  # wrapped in another way by another process: what this one has still fits
+    vault = _unlock(path, public)
     remember(database, vault)
     return vault
 
@@ -214,7 +217,15 @@ def sync_folder(folder: Path) -> None:
 
 def _encoded(vault: Vault) -> bytes:
     nonce = os.urandom(12)
-    public = {"format": FORMAT, "version": VERSION, "id": vault.id, "way": vault.way.kind, **vault.way.about}
+    ids = [key.id for key in vault.keys]
+    public = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": vault.id,
+        "keys": ids,
+        "way": vault.way.kind,
+        **vault.way.about,
+    }
     inside = {"state": vault.state, "keys": [{"id": one.id, "secret": one.secret.hex()} for one in vault.keys]}
     sealed = _aead(vault.way.secret).encrypt(
         nonce, json.dumps(inside).encode(), f"{vault.id} {vault.way.kind}".encode()
@@ -231,16 +242,24 @@ def _aead(secret: bytes) -> Any:
     return ChaCha20Poly1305(secret)
 
 
-def _unlock(path: Path) -> Vault:
+def _public(path: Path) -> dict[str, Any]:
+    """What can be read of a key file without a key."""
     try:
-        public = json.loads(path.read_bytes())
+        public: dict[str, Any] = json.loads(path.read_bytes())
         if public["format"] != FORMAT or public["version"] != VERSION:
             raise StoreLocked(f"{path} was written by a newer program (version {public['version']}); update this one")
-        wrapped = base64.b64decode(public["wrapped"], validate=True)
-        kind, vault_id = str(public["way"]), str(public["id"])
+        base64.b64decode(public["wrapped"], validate=True)
+        return public | {"way": str(public["way"]), "id": str(public["id"]), "keys": list(public["keys"])}
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise StoreLocked(f"{path} is damaged; put back a copy of it (each backup has one beside it)") from error
-    about = {key: value for key, value in public.items() if key not in ("format", "version", "id", "way", "wrapped")}
+
+
+_COMMON = frozenset(("format", "version", "id", "way", "keys", "wrapped"))
+
+
+def _unlock(path: Path, public: Mapping[str, Any]) -> Vault:
+    kind, vault_id, wrapped = public["way"], public["id"], base64.b64decode(public["wrapped"])
+    about = {key: value for key, value in public.items() if key not in _COMMON}
     alike = (one.way.secret for _, one in _unlocked.values() if one.way.kind == kind and one.way.about == about)
     way = Way(kind, about, next(alike, b"") or _secret(path, kind, about))
     opened = _opened(way, vault_id, wrapped)

@@ -7,13 +7,14 @@ that puts an encrypted copy in place of a plain file (or the reverse) decides, a
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import apsw
 
 from hermes.errors import HermesError, StoreLocked
-from hermes.home import has_key_file, key_file
+from hermes.home import companion, has_key_file, key_file
 
 if TYPE_CHECKING:
     from hermes.store import keys
@@ -23,6 +24,7 @@ CIPHER = "chacha20"
 _PLAIN = b"SQLite format 3\0"
 _FIELDS = slice(21, 24)  # of the header: constants of every SQLite file, which the cipher leaves readable
 _CONSTANTS = b"\x40\x20\x20"
+_LOOKED_AT = 20  # transcripts
 _descriptors: dict[tuple[int, int], int] = {}
 
 
@@ -56,11 +58,13 @@ def vault_of(path: Path) -> keys.Vault | None:
     return keys.vault_of(path)
 
 
-def give_key_file(path: Path, vault: keys.Vault) -> None:
+def give_key_file(path: Path, copy: Path) -> None:
     """Put a copy of the key file beside a copy of the database."""
-    from hermes.store import keys
-
-    keys.save(path, vault)
+    handle = os.open(key_file(copy), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(key_file(path).read_bytes())
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def key_of(path: Path, vault: keys.Vault) -> keys.DataKey:
@@ -116,10 +120,26 @@ def unreadable(path: Path) -> HermesError | None:
     except NoCipher as error:
         return error
     if has_key_file(path):
-        return None  # the key was right, so the file is damaged
+        return _stale_key(path)
     return StoreLocked(
         f"{path} is encrypted and its key file {key_file(path).name} is not beside it; put that file back (each"
         " backup has a copy of it)"
+    )
+
+
+def _stale_key(path: Path) -> HermesError | None:
+    """The error when the key file is an old copy, which the transcripts tell by their keys; None: the file is damaged."""
+    from hermes.store import sealed_files
+
+    vault = vault_of(path)
+    named = {sealed_files.key_id(one) for one in islice(companion(path, "sessions").glob("*.jsonl"), _LOOKED_AT)} - {
+        None
+    }
+    if vault is None or not named or named & {key.id for key in vault.keys}:
+        return None
+    return StoreLocked(
+        f"{path} is encrypted, and {key_file(path).name} is the key file of an earlier time; put back the one made by the"
+        " last `hermes sessions rekey`"
     )
 
 

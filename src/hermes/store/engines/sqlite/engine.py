@@ -529,7 +529,7 @@ class SqliteEngine:
                 source.close()
                 locks.tidy()
             if vault is not None:
-                cipher.give_key_file(target, vault)
+                cipher.give_key_file(self.path, target)
             os.replace(part, target)
 
     def close(self) -> None:
