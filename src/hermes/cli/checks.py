@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
-    "apsw-sqlite3mc": "3.49", "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
+    "apsw-sqlite3mc": "3.50", "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
     "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {

@@ -1,4 +1,4 @@
-"""The database file, encrypted page by page with SQLite3 Multiple Ciphers (ChaCha20-Poly1305).
+"""The database file, encrypted page by page with SQLite3 Multiple Ciphers (AEGIS-256).
 
 A file is encrypted when its key file is beside it and it does not begin as a plain SQLite file does: so the one rename
 that puts an encrypted copy in place of a plain file (or the reverse) decides, at any moment of a move.
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from hermes.store import keys
 
 IS_HERE = hasattr(apsw, "mc_version")
-CIPHER = "chacha20"
+CIPHER = "aegis"  # AEGIS-256: authenticated, and a quarter of the time of ChaCha20 where the processor has AES
 _PLAIN = b"SQLite format 3\0"
 _FIELDS = slice(21, 24)  # of the header: constants of every SQLite file, which the cipher leaves readable
 _CONSTANTS = b"\x40\x20\x20"
+_ZEROS = slice(72, 92)  # of every plain file, also of one whose first bytes are damaged
 _LOOKED_AT = 20  # transcripts
 _descriptors: dict[tuple[int, int], int] = {}
 
@@ -108,7 +109,7 @@ def is_plain(path: Path) -> bool:
 def looks_encrypted(path: Path) -> bool:
     """Whether a file that SQLite can't read looks like one that is encrypted and has lost its key file."""
     start = _start(path)
-    return start[: len(_PLAIN)] != _PLAIN and start[_FIELDS] == _CONSTANTS
+    return start[: len(_PLAIN)] != _PLAIN and start[_FIELDS] == _CONSTANTS and any(start[_ZEROS])
 
 
 def unreadable(path: Path) -> HermesError | None:
