@@ -128,8 +128,14 @@ def _vault_at(database: Path) -> Vault | None:
     if known is not None and known[0] == seen:
         return known[1]
     public = _public(path)
-    if known is not None and public["keys"] == [key.id for key in known[1].keys]:
-        return known[1]  # wrapped in another way by another process: what this one has still fits
+    if (
+        known is not None
+        and _about(public) != known[1].way.about
+        and public["keys"] == [key.id for key in known[1].keys]
+    ):
+        return known[1].changed(
+            state=ENCRYPTED
+        )  # wrapped in another way by another process: what this one has still fits
     vault = _unlock(path, public)
     remember(database, vault)
     return vault
@@ -257,9 +263,14 @@ def _public(path: Path) -> dict[str, Any]:
 _COMMON = frozenset(("format", "version", "id", "way", "keys", "wrapped"))
 
 
+def _about(public: Mapping[str, Any]) -> dict[str, Any]:
+    """What belongs to the way a key is wrapped in."""
+    return {key: value for key, value in public.items() if key not in _COMMON}
+
+
 def _unlock(path: Path, public: Mapping[str, Any]) -> Vault:
     kind, vault_id, wrapped = public["way"], public["id"], base64.b64decode(public["wrapped"])
-    about = {key: value for key, value in public.items() if key not in _COMMON}
+    about = _about(public)
     alike = (one.way.secret for _, one in _unlocked.values() if one.way.kind == kind and one.way.about == about)
     way = Way(kind, about, next(alike, b"") or _secret(path, kind, about))
     opened = _opened(way, vault_id, wrapped)
