@@ -76,6 +76,10 @@ def test_a_key_file_and_another_one(home: Path, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert WORD in hermes(home, "sessions", "search", WORD).out
+    done = hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "ignored")
+    assert done.status == 0
+    assert "it had a key already, which stays as it is" in done.err
+    assert not (tmp_path / "ignored").exists()
     (tmp_path / "key").rename(tmp_path / "stick")
     one_line(hermes(home, "sessions", "list"), "is not there", "HERMES_KEY_FILE")
     (tmp_path / "other").write_bytes(b"x" * 40)

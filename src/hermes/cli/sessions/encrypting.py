@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.shared import configuration, note, progress, put
+from hermes.home import has_key_file
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -51,9 +52,13 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
 
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
+    had_key = has_key_file(database)
     with progress("encrypting", 1000) as step:
         moved = encryption.encrypt(database, way, lambda done, of: step(1000 * done // of))
     _tell("encrypted", database, moved)
+    if had_key:
+        note("it had a key already, which stays as it is; `hermes sessions rekey` changes it")
+        return
     if key_file is not None and database.parent in key_file.absolute().parents:
         note(f"{key_file} lies beside what it protects: move it elsewhere and set HERMES_KEY_FILE")
 
