@@ -18,7 +18,7 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import gateway, keeping, postgres, programs, reading, searching, writing
+from benchmarks.rows import encryption, gateway, keeping, postgres, programs, reading, searching, writing
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -36,6 +36,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "export": keeping.export,
     "import": reading.importing,
     "check": keeping.checking,
+    "encryption": encryption.encryption,
     "program": programs.programs,
     "gateway": gateway.gateway,
     "postgres": postgres.postgres,

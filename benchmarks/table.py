@@ -46,6 +46,7 @@ class Columns:
 RIVAL = Columns(
     {"rival": "rival 0.19", "raw": "raw SQLite (the limit)", "ours": "ours"}, "ours", "rival", "ours / rival"
 )
+ENCRYPTED = Columns({"ours": "plain", "encrypted": "encrypted"}, "encrypted", "ours", "encrypted / plain")
 POSTGRES = Columns({"ours": "SQLite", "postgres": "PostgreSQL 18"}, "postgres", "ours", "PostgreSQL / SQLite")
 
 

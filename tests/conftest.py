@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.support.sizes import THOROUGH
-from tests.support.stores import opener, server_of
+from tests.support.stores import FILES, opener, server_of
 
 pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
 
@@ -87,7 +87,7 @@ def make_db(engine: str, open_store: Callable[..., Any], tmp_path: Path) -> Iter
     yield make
     for db in reversed(opened):
         db.close()
-    for folder in folders if engine != "sqlite" else ():
+    for folder in folders if engine not in FILES else ():
         server_of(engine).forget(str(folder))
 
 

@@ -238,6 +238,12 @@ def plain_sql(where: str) -> Iterator[Callable[..., Any]]:
         with psycopg.connect(where) as server:
             yield lambda sql, *params: server.execute(sql.replace("?", "%s").encode(), params).fetchall()
         return
+    if Path(f"{where}-key").exists():  # encrypted
+        from hermes_state import SessionDB
+
+        with SessionDB(Path(where), read_only=True) as store:
+            yield lambda sql, *params: [tuple(row.values()) for row in store.sql(sql, params)]
+        return
     db = sqlite3.connect(f"file:{where}?mode=ro", uri=True, timeout=30)
     try:
         yield lambda sql, *params: db.execute(sql, params).fetchall()

@@ -7,6 +7,7 @@
     │   ├── StoreReadOnly           the file, its folder or its format allows reading only
     │   ├── StoreClosed             the SessionDB was closed, or came into this process by fork()
     │   ├── StoreGone               its file was deleted, moved or replaced while it was open
+    │   ├── StoreLocked             the store is encrypted and its key is missing or wrong
     │   ├── StoreUnreachable        the database server can't be reached, or went away
     │   ├── Fenced                  another process took over the lease this one held
     │   └── StoreCorrupt            the file is damaged
@@ -62,6 +63,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreGone",
+    "StoreLocked",
     "StoreReadOnly",
     "StoreUnreachable",
     "TitleClash",
@@ -108,6 +110,10 @@ class StoreGone(StoreError):
 
     What was stored before can still be read from this SessionDB, and exported. Open the store again to continue.
     """
+
+
+class StoreLocked(StoreError):
+    """The store is encrypted, and its key is missing or wrong; nothing was read or changed."""
 
 
 class StoreUnreachable(StoreError):

@@ -29,6 +29,16 @@ def companion(database: Path, what: str) -> Path:
     return database.parent / name
 
 
+def key_file(database: Path) -> Path:
+    """Where the wrapped key of an encrypted database lies."""
+    return database.with_name(database.name + "-key")
+
+
+def has_key_file(database: Path) -> bool:
+    """Whether a database is encrypted, or is being encrypted or decrypted."""
+    return os.path.exists(f"{database}-key")
+
+
 def settled(database: Path | str) -> Path:
     """A database's path, whatever the working directory is later and by whichever link it is named."""
     path = Path(os.path.abspath(Path(database).expanduser()))

@@ -31,7 +31,7 @@ compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n:
 display: {resume_display: full, busy: interrupt, platforms: {}}
 sessions: {auto_prune: false, retention_days: 90, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
-store: {url: null, durability: full, prepared_statements: auto, timeout: 30}
+store: {url: null, durability: full, prepared_statements: auto, timeout: 30, key_file: null, passphrase_file: null}
 owner: []
 timezone: null
 memory: {enabled: true}

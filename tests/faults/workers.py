@@ -244,6 +244,36 @@ class Stage:
             sys.argv = before
         return {"code": code, "out": out.getvalue()}
 
+    # encryption
+
+    def do_encrypt(self, path: str, key: str) -> None:
+        from pathlib import Path
+
+        from hermes.store import encryption, keys
+
+        encryption.encrypt(Path(path), lambda: keys.by_file(Path(key)))
+
+    def do_decrypt(self, path: str) -> None:
+        from pathlib import Path
+
+        from hermes.store import encryption
+
+        encryption.decrypt(Path(path))
+
+    def do_rekey(self, path: str, key: str) -> None:
+        from pathlib import Path
+
+        from hermes.store import encryption, keys
+
+        encryption.rekey(Path(path), lambda: keys.by_file(Path(key)))
+
+    def do_rewrap(self, path: str, key: str) -> None:
+        from pathlib import Path
+
+        from hermes.store import encryption, keys
+
+        encryption.rewrap(Path(path), lambda: keys.by_file(Path(key)))
+
     # the surroundings
 
     def do_set(self, module: str, **values: Any) -> None:

@@ -224,8 +224,10 @@ VERSIONS = [version for version in (("18", "15") if THOROUGH else ("18",)) if av
 ENGINES = ["sqlite", *(f"postgres{version}" for version in VERSIONS)]
 if _wanted := os.environ.get(
     "HERMES_TEST_ENGINES"
-):  # pgbouncer only where it is named: tests/postgres/pooled has a part
-    ENGINES = [name for name in ("sqlite", "postgres18", "postgres15", "pgbouncer") if name in _wanted.split(",")]
+):  # pgbouncer and encrypted only where they are named: tests/postgres/pooled and tests/store/encrypted have a part
+    ENGINES = [
+        name for name in ("sqlite", "encrypted", "postgres18", "postgres15", "pgbouncer") if name in _wanted.split(",")
+    ]
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import SUMMARY_MARK
 from hermes.agent.model import Message
-from hermes.store.attachments import mime_of
+from hermes.store.attachments import mime_of, read_attachment
 from hermes.texts import content_text, without_middle
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _bytes_of(text: str, folder: Path) -> bytes | None:
     if digest is None:
         return None
     try:
-        return (folder / digest[:2] / digest).read_bytes()
+        return read_attachment(folder, digest)
     except OSError:
         return None
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import Host, known, load
+from hermes.errors import StoreError
+from hermes.store.prompt_history import append_history, load_history, read_history, replace_history
 from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:
@@ -110,18 +112,22 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
     class History(FileHistory):
         """Stores whole texts instead of placeholders, and no enormous ones; arrow-up shows long ones folded."""
 
-        def load_history_strings(self) -> Iterable[str]:
-            return (pastes.mark(one, "earlier") for one in super().load_history_strings())
-
         def append_string(self, string: str) -> None:
             whole = readable(pastes.expand(string))
             if 0 < len(whole) <= _HISTORY_UP_TO:
                 super().append_string(readable(string))
 
-        def store_string(self, string: str) -> None:
+        def load_history_strings(self) -> Iterable[str]:
             try:
-                super().store_string(mask(readable(pastes.expand(string))))
+                return (pastes.mark(one, "earlier") for one in load_history(path))
             except OSError:
+                return []
+
+        def store_string(self, string: str) -> None:
+            lines = "".join(f"+{line}\n" for line in mask(readable(pastes.expand(string))).split("\n"))
+            try:
+                append_history(path, f"\n# {datetime.now()}\n{lines}".encode(errors="replace"))
+            except (OSError, StoreError):
                 pass  # a full disk must not stop a conversation here: the message itself is what matters
 
     try:
@@ -138,18 +144,11 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
 def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
     """Mask earlier entries of the file: they may be older than the masking, or from a time when it was off."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_history(path)
     masked = _ENTRY.sub(lambda entry: _as_entry(mask(entry[0][1:].replace("\n+", "\n"))), text)
     if masked == text:
         return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
-            file.write(masked)
-        os.replace(name, os.path.realpath(path))
-    except BaseException:
-        os.unlink(name)
-        raise
+    replace_history(path, masked)
 
 
 def _as_entry(line: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hermes.cli import checks_models, checks_platforms
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, MissingExtra, StoreError
+from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
 from hermes.home import companion, default_database, get_hermes_home
 from hermes.texts import counted
 
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
-    "apsw": "3.49", "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
+    "apsw-sqlite3mc": "3.50", "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
     "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
     "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
     "embedded": {"xllamacpp": "xllamacpp"},
+    "encryption": {"argon2-cffi": "argon2", "cryptography": "cryptography", "keyring": "keyring"},
 }
 OLDEST_PYTHON = (3, 11)
-_MODULES = {"PyYAML": "yaml", "markdown-it-py": "markdown_it"}
+_MODULES = {"PyYAML": "yaml", "apsw-sqlite3mc": "apsw", "markdown-it-py": "markdown_it"}
 _MEGABYTE = 1 << 20
 LITTLE_SPACE = 1 << 30
 NO_SPACE = 50 * _MEGABYTE
@@ -89,7 +90,9 @@ def libraries(config: Config) -> Found:
         elif version and _older(version, least):
             hint = f'pip install --upgrade "{name}>={least}"'
             yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
-    found = [f"{name} {_version(name, name) or '?'}" for name in ("apsw", "click", "rich")]
+    found = [
+        f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("apsw-sqlite3mc", "click", "rich")
+    ]
     yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
 
 
@@ -262,6 +265,8 @@ def store(config: Config) -> Found:
     try:
         health = look(path)
     except StoreError as error:
+        if isinstance(error, StoreLocked):
+            mend = "hermes sessions encrypt --help"
         yield wrong("store", str(error), mend)
         return
     if health.kind == "foreign-application":

@@ -95,6 +95,8 @@ class Store(Section):
     durability: str = "full"
     prepared_statements: str = "auto"
     timeout: float = 30
+    key_file: str | None = None
+    passphrase_file: str | None = None
 
 
 class Memory(Section):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
+from hermes.home import has_key_file
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
@@ -126,7 +127,10 @@ def _kept(services: Services, data: bytes) -> str:
     """The path of the saved bytes, with the reference that keeps them there as long as the message lives."""
     reference = services.db.keep_attachment(data)
     digest = reference.rpartition(":")[2]
-    return f"{services.db.attachments_dir / digest[:2] / digest} ({reference})"
+    path = services.db.attachments_dir / digest[:2] / digest
+    if has_key_file(services.db.path):
+        return f"{path} (encrypted: `hermes sessions decrypt --print {path}` prints it; {reference})"
+    return f"{path} ({reference})"
 
 
 def _shown_name(attachment: Attachment) -> str:

@@ -15,9 +15,11 @@ _HEADER = b"SQLite format 3\0"
 
 
 def sniff(path: Path) -> bool:
-    """Whether a file is an SQLite database."""
+    """Whether a file is an SQLite database, or an encrypted one with its key file beside it."""
+    from hermes.home import has_key_file
+
     with path.open("rb") as file:
-        return file.read(len(_HEADER)) == _HEADER
+        return file.read(len(_HEADER)) == _HEADER or has_key_file(path)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:

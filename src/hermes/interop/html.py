@@ -19,7 +19,7 @@ from urllib.parse import quote
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of
-from hermes.store.attachments import references
+from hermes.store.attachments import read_attachment, references
 from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
 from hermes.texts import shortened, unfinished
@@ -296,7 +296,7 @@ def _pictures(content: Any, folder: Path | None) -> Iterator[str]:
         return
     for digest, _, _ in references(encoded(content).decode()):
         try:
-            data = (folder / digest[:2] / digest).read_bytes()
+            data = read_attachment(folder, digest)
         except OSError:
             continue
         kind = next((name for start, name in _KINDS if data.startswith(start)), None)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hermes.interop.formats import Export, Found, Problem
-from hermes.store.attachments import as_told, references
+from hermes.store.attachments import as_told, read_attachment, references
 
 ATTACHMENTS = "attachments"
 
@@ -67,7 +67,7 @@ def _bytes_of(digests: Iterable[str], folder: Path | None) -> dict[str, str]:
     for digest in dict.fromkeys(digests) if folder is not None else ():
         assert folder is not None
         try:
-            found[digest] = base64.b64encode((folder / digest[:2] / digest).read_bytes()).decode()
+            found[digest] = base64.b64encode(read_attachment(folder, digest)).decode()
         except OSError:
             continue  # the file is not there: the reference alone goes along
     return found

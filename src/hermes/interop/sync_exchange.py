@@ -130,9 +130,9 @@ def _give(
     for number, (key, tree) in enumerate(todo, 1):
         version, data, files = replica.packed(tree)
         for digest in place.lacks(files) if files else ():
-            path = replica.attachment(digest)
-            if path is not None:
-                place.give_attachment(digest, path.read_bytes())
+            content = replica.attachment(digest)
+            if content is not None:
+                place.give_attachment(digest, content)
                 result.files += 1
         try:
             place.give(key, version, data)
@@ -198,8 +198,7 @@ class StorePlace:
 
     def fetch_attachment(self, digest: str) -> bytes | None:
         """The bytes of an attachment."""
-        path = self._replica.attachment(digest)
-        return None if path is None else path.read_bytes()
+        return self._replica.attachment(digest)
 
     def give_attachment(self, digest: str, data: bytes) -> None:
         """Store an attachment."""

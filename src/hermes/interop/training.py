@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
+from hermes.store.attachments import read_attachment
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
@@ -118,7 +119,7 @@ def data_url(part: dict[str, Any], folder: Path | None) -> str | None:
     if found is None:
         return url if url.startswith(("data:image/", "https://")) else None
     try:
-        data = (folder / found[1][:2] / found[1]).read_bytes()
+        data = read_attachment(folder, found[1])
     except OSError:
         return None
     mime = url[5 : url.index(";")] if url.startswith("data:") else _mime(data)

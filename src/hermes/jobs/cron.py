@@ -22,6 +22,7 @@ from hermes.agent.session_leases import is_gone
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
 from hermes.schedules import next_time
+from hermes.store import keys, sealed_files
 from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
 
 if TYPE_CHECKING:
@@ -189,8 +190,9 @@ class Runner:
         folder = self.home / "cron" / job.id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = folder / f".{run.id}.new"
-        with open(beside, "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text + "\n")
+        raw = (text + "\n").encode(errors="replace")
+        with open(beside, "wb") as stream:
+            stream.write(sealed_files.sealed(raw, keys.writing_key_near(beside)))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, folder / f"{run.id}.md")

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.home import make_private
+from hermes.store import sealed_files
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 
 if TYPE_CHECKING:
+    from hermes.store.keys import DataKey
     from hermes.store.rows import AttachmentEntry
 
 PREFIX = "attachment:sha256:"
@@ -92,11 +94,27 @@ def noted(tx: Tx) -> tuple[bool, set[str]]:
     return HAD in keys, {key.removeprefix(ABSENT) for key in keys if key.startswith(ABSENT)}
 
 
+def read_attachment(folder: Path, digest: str) -> bytes:
+    """The bytes with this SHA-256 in a store's folder of attachments; OSError when they are not there."""
+    path = folder / digest[:2] / digest
+    return _content(path.read_bytes(), digest, path)
+
+
+def _content(raw: bytes, digest: str, path: Path) -> bytes:
+    """The content of a file of attachments (which may itself be a file that another store has encrypted)."""
+    if not sealed_files.is_sealed(raw):
+        return raw
+    import hashlib
+
+    return raw if hashlib.sha256(raw).hexdigest() == digest else sealed_files.unsealed(raw, path)
+
+
 class Attachments:
     """The folder of one store's attachments."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: DataKey | None = None) -> None:
         self.folder = folder
+        self._key = key  # what new files are encrypted with
 
     def path(self, digest: str) -> Path:
         """The path of the bytes with this SHA-256."""
@@ -114,7 +132,7 @@ class Attachments:
             part = target.with_name(f"{digest}.{os.getpid()}.part")
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                view = memoryview(data)
+                view = memoryview(sealed_files.sealed(data, self._key))
                 while view:
                     view = view[os.write(handle, view) :]
                 os.fsync(handle)
@@ -133,7 +151,7 @@ class Attachments:
         source = other / digest[:2] / digest
         if not source.is_file() or self.has(digest):
             return False
-        self.keep(source.read_bytes())
+        self.keep(read_attachment(other, digest))
         return True
 
     def has(self, digest: str) -> bool:
@@ -143,7 +161,7 @@ class Attachments:
     def size(self, digest: str) -> int | None:
         """The size of the bytes stored under this hash; None when there are none."""
         try:
-            return self.path(digest).stat().st_size
+            return sealed_files.content_size(self.path(digest))
         except OSError:
             return None
 
@@ -154,6 +172,8 @@ class Attachments:
         try:
             with self.path(digest).open("rb", buffering=0) as file:
                 start = file.read(_PIECE)
+                if sealed_files.is_sealed(start):
+                    start = _content(start + file.readall(), digest, self.path(digest))
                 hashed = hashlib.sha256(start)
                 while start:  # most files end after the first piece
                     start = file.read(_PIECE) if len(start) == _PIECE else b""
@@ -213,7 +233,7 @@ class Attachments:
 
     def _bytes(self, digest: str) -> bytes | None:
         try:
-            return self.path(digest).read_bytes()
+            return read_attachment(self.folder, digest)
         except OSError:
             return None
 
@@ -282,8 +302,8 @@ class Attachments:
 class SharedAttachments(Attachments):
     """The attachments of a store that several hosts share: in a table by hash, and in the folders of hosts that used them."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, engine: Engine, folder: Path, key: DataKey | None = None) -> None:
+        super().__init__(folder, key)
         self._engine = engine
 
     def keep(self, data: bytes) -> str:
@@ -326,7 +346,7 @@ class SharedAttachments(Attachments):
 
     def _put(self, tx: Tx, digest: str) -> None:
         if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
-            data = Blob(self.path(digest).read_bytes())
+            data = Blob(read_attachment(self.folder, digest))
             tx.run("INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
@@ -358,6 +378,6 @@ class SharedAttachments(Attachments):
                     )
 
 
-def attachments_of(engine: Engine, folder: Path) -> Attachments:
+def attachments_of(engine: Engine, folder: Path, key: DataKey | None = None) -> Attachments:
     """The attachments that belong to a store."""
-    return SharedAttachments(engine, folder) if engine.shared else Attachments(folder)
+    return SharedAttachments(engine, folder, key) if engine.shared else Attachments(folder, key)

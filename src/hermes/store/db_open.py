@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from hermes.errors import (
     InvalidInput,
 )
-from hermes.home import companion, default_database, settled
+from hermes.home import companion, default_database, has_key_file, settled
 from hermes.store import foreign_rows, leases, lineage, messages, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
@@ -79,9 +79,14 @@ class OpenStore:
         self._engine: Engine = open_engine(
             self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout
         )
-        self._attachments = attachments_of(self._engine, self.attachments_dir)
+        key = None
+        if has_key_file(self.path):
+            from hermes.store import keys
+
+            key = keys.writing_key(self.path)
+        self._attachments = attachments_of(self._engine, self.attachments_dir, key)
         mode = "off" if self._engine.read_only else transcripts
-        self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
+        self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments, key)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
         self._scribe.repair()

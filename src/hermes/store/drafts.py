@@ -17,16 +17,25 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hermes.home import companion, make_private
+from hermes.errors import StoreError
+from hermes.home import companion, has_key_file, make_private
+from hermes.store import sealed_files
+
+if TYPE_CHECKING:
+    from hermes.store import keys
 
 _LONGEST_LINE = 32_000  # characters that are written again with each piece; a longer line is taken as two
 _REACH = 1_000  # characters before the end of a line in which the name of a secret is searched
 # What may follow the beginning of a secret: with one of these behind it, masking recognises it.
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
+_LENGTH = struct.Struct("<Q")
+_WHOLE = 2**64 - 1  # nothing is cut
 _OF_ONE_LENGTH = re.compile(r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$")  # recognised by their length
 
 
@@ -37,6 +46,12 @@ class LeftBehind:
     text: str
     after: int
     model: str | None
+
+
+def _key_of(database: Path) -> keys.DataKey | None:
+    from hermes.store import keys
+
+    return keys.writing_key(database)
 
 
 def draft_path(database: Path, session_id: str) -> Path:
@@ -63,6 +78,9 @@ class Draft:
         self._useless = False
         self._stale = False
         self._mask = mask
+        self._key = _key_of(database) if has_key_file(database) else None
+        self._seal: sealed_files.Seal | None = None
+        self._told = b""  # in an encrypted draft: what is written of the last line
         self._line = ""  # the last text, from where a secret could reach into the next piece
         self._line_at = len(self._head)  # where it begins in the file
 
@@ -75,12 +93,11 @@ class Draft:
                 self._begin()
             if self._handle is not None:
                 if self._stale:
-                    os.ftruncate(self._handle, len(self._head))
+                    self._cut(self._handle, len(self._head))
                     self._stale = False
                     self._line, self._line_at = "", len(self._head)
                 if self._mask is None:
-                    os.lseek(self._handle, 0, os.SEEK_END)
-                    os.write(self._handle, text.encode(errors="replace"))
+                    self._add(self._handle, text.encode(errors="replace"))
                 else:
                     self._write_masked(self._handle, text, self._mask)
         except OSError:  # a full disk must not stop the reply; the message itself is stored, or fails, by its own rules
@@ -91,9 +108,41 @@ class Draft:
         begins = _last_line(self._line)
         done = mask(self._line[:begins]).encode(errors="replace")
         rest = _certain(mask, self._line[begins:])
-        os.pwrite(handle, done + rest.encode(errors="replace"), self._line_at)
-        os.ftruncate(handle, self._line_at + len(done) + len(rest.encode(errors="replace")))
-        self._line, self._line_at = self._line[begins:], self._line_at + len(done)
+        shown = rest.encode(errors="replace")
+        self._put(handle, done + shown)
+        self._line, self._line_at, self._told = self._line[begins:], self._line_at + len(done), shown
+
+    # A plain draft is the head and the text. An encrypted one is a sealed file whose pieces are changes: eight bytes with the
+    # length to which the text so far is cut, and what follows from there.
+
+    def _add(self, handle: int, data: bytes) -> None:
+        if self._seal is not None:
+            self._add_change(handle, _WHOLE, data)
+            return
+        os.lseek(handle, 0, os.SEEK_END)
+        os.write(handle, data)
+
+    def _cut(self, handle: int, length: int) -> None:
+        if self._seal is None:
+            os.ftruncate(handle, length)
+        else:
+            self._add_change(handle, length, b"")
+            self._told = b""
+
+    def _put(self, handle: int, data: bytes) -> None:
+        """Replace the text from the last line on."""
+        if self._seal is None:
+            os.pwrite(handle, data, self._line_at)
+            os.ftruncate(handle, self._line_at + len(data))
+            return
+        same = next((at for at, pair in enumerate(zip(self._told, data)) if pair[0] != pair[1]), len(self._told))
+        same = min(same, len(data))
+        self._add_change(handle, self._line_at + same, data[same:])
+
+    def _add_change(self, handle: int, length: int, data: bytes) -> None:
+        if self._seal is not None:
+            os.lseek(handle, 0, os.SEEK_END)
+            os.write(handle, self._seal.piece(_LENGTH.pack(length) + data))
 
     def _begin(self) -> None:
         make_private(self._path.parent)
@@ -103,7 +152,12 @@ class Draft:
             self._useless = True
             return
         os.ftruncate(handle, 0)
-        os.write(handle, self._head)
+        if self._key is None:
+            os.write(handle, self._head)
+        else:
+            self._seal = sealed_files.Seal(self._key)
+            os.write(handle, self._seal.header + self._seal.piece(_LENGTH.pack(0) + self._head))
+            self._told = b""
         self._handle = handle
 
     def restart(self) -> None:
@@ -115,7 +169,7 @@ class Draft:
         if self._handle is not None:
             if keep and self._mask is not None:  # nothing more comes: the withheld end can be written
                 with contextlib.suppress(OSError):
-                    os.pwrite(self._handle, self._mask(self._line).encode(errors="replace"), self._line_at)
+                    self._put(self._handle, self._mask(self._line).encode(errors="replace"))
             if not keep:
                 with contextlib.suppress(OSError):
                     self._path.unlink(missing_ok=True)
@@ -183,7 +237,7 @@ def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
         if not _locked(handle):  # its writer is running
             yield None
             return
-        yield _read(handle, session_id)
+        yield _read(handle, session_id, path)
         path.unlink(missing_ok=True)
     finally:
         os.close(handle)
@@ -217,9 +271,30 @@ def _locked(handle: int) -> bool:
     return os.fstat(handle).st_nlink > 0
 
 
-def _read(handle: int, session_id: str) -> LeftBehind | None:
+def draft_content(raw: bytes, path: Path) -> bytes:
+    """The head and the text of a draft from the bytes of its file, encrypted or not."""
+    try:
+        seal = sealed_files.seal_of(raw[: sealed_files.HEADER], path)
+    except StoreError:
+        return b""
+    if seal is None:
+        return b"" if sealed_files.is_sealed(raw) else raw
+    text = b""
+    for change, whole in seal.pieces(raw, sealed_files.HEADER):
+        if whole and len(change) >= _LENGTH.size:
+            text = text[: _LENGTH.unpack_from(change)[0]] + change[_LENGTH.size :]
+    return text
+
+
+def sealed_draft(content: bytes, key: keys.DataKey) -> bytes:
+    """The inverse of draft_content()."""
+    seal = sealed_files.Seal(key)
+    return seal.header + seal.piece(_LENGTH.pack(0) + content)
+
+
+def _read(handle: int, session_id: str, path: Path) -> LeftBehind | None:
     with os.fdopen(os.dup(handle), "rb") as file:
-        head, _, rest = file.read().partition(b"\n")
+        head, _, rest = draft_content(file.read(), path).partition(b"\n")
     try:
         known = json.loads(head)
         text = rest.decode(errors="ignore")  # a character cut in half by the end is not a character

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages
+from hermes.store import codec, messages, sealed_files
 from hermes.store.engines.base import MessageColumns, Tx
 from hermes.store.transcript import SEAL, Entry, decoded
 
@@ -81,7 +81,7 @@ def _in_order(files: list[AttachmentEntry] | None, text: str | None) -> list[Att
 
 def other_lines(path: Path, expected: bytes) -> list[Entry] | None:
     """The other lines of a transcript that has exactly these message lines, each once; None when its message lines differ."""
-    lines = path.read_bytes().split(b"\n")
+    lines = sealed_files.content(path).split(b"\n")
     if not lines[-1]:
         lines.pop()
     found = [line for line in lines if line.startswith(_START)]

@@ -16,7 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar
 
 from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
-from hermes.store.attachments import references
+from hermes.store.attachments import read_attachment, references
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_queues import Outgoing, Received
@@ -514,7 +514,7 @@ class GatewayDB:
             with self._store.read() as tx:
                 files.fetch(tx, [digest])
             try:
-                return files.path(digest).read_bytes()
+                return read_attachment(files.folder, digest)
             except OSError:
                 return None
         return None

@@ -11,9 +11,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.home import make_private
+from hermes.store import sealed_files
+
+if TYPE_CHECKING:
+    from hermes.store.keys import DataKey
 
 FOLDER = "prompts"
 _TEXT, _HASH = "system_prompt", "system_prompt_hash"
@@ -40,7 +44,7 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
     if not isinstance(digest, str) or len(digest) != 64 or not digest.isalnum():
         return None
     try:
-        raw = prompt_path(sessions, digest).read_bytes()
+        raw = sealed_files.read_bytes(prompt_path(sessions, digest))
     except OSError:
         return None
     return raw.decode("utf-8", "surrogatepass") if _sha256(raw) == digest else None
@@ -48,7 +52,7 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
 
 def _holds(path: Path, raw: bytes) -> bool:
     try:
-        return path.stat().st_size == len(raw) and path.read_bytes() == raw
+        return sealed_files.content_size(path) == len(raw) and sealed_files.read_bytes(path) == raw
     except OSError:
         return False
 
@@ -56,8 +60,9 @@ def _holds(path: Path, raw: bytes) -> bool:
 class PromptFiles:
     """The prompts of one folder of transcripts."""
 
-    def __init__(self, sessions: Path, lock: Callable[[int], bool]) -> None:
+    def __init__(self, sessions: Path, lock: Callable[[int], bool], key: DataKey | None = None) -> None:
         self.sessions = sessions
+        self._key = key
         self._lock = lock  # waits for a while; False when another process still holds it
 
     def named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,11 +79,7 @@ class PromptFiles:
         target = prompt_path(self.sessions, digest)
         with self._alone():  # or unlocked, if another process hangs: storing it matters more
             if not _holds(target, raw):
-                part = target.with_name(f".{digest}.{os.getpid()}.part")
-                handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(raw)
-                os.replace(part, target)
+                sealed_files.put(target, raw, self._key, sync=False)
         return digest
 
     def drop(self, digests: list[str] | None, is_used: Callable[[str], bool]) -> None:

@@ -6,10 +6,18 @@ opens the file for each line it adds, so the file may be replaced while a termin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+from hermes.store import keys, sealed_files
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 _TRIES = 20  # while terminals add lines
 
@@ -22,7 +30,7 @@ def forget_texts(path: Path, texts: Collection[str]) -> None:
     for _ in range(_TRIES):
         try:
             before = path.stat()
-            lines = path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+            lines = sealed_files.content(path).decode("utf-8", "surrogateescape").split("\n")
         except FileNotFoundError:
             return
         kept = [line for entry, text in _entries(lines) if text is None or text.strip() not in wanted for line in entry]
@@ -31,6 +39,37 @@ def forget_texts(path: Path, texts: Collection[str]) -> None:
         if _replaced(path, "\n".join(kept), before):
             return
     raise BlockingIOError(f"{path} is being written all the time")
+
+
+def read_history(path: Path) -> str:
+    """The text of the file, encrypted or not."""
+    return sealed_files.content(path).decode("utf-8", "replace")
+
+
+def load_history(path: Path) -> list[str]:
+    """The texts in the file, the newest first."""
+    found = [text for _, text in _entries(read_history(path).split("\n")) if text is not None]
+    return found[::-1]
+
+
+def append_history(path: Path, data: bytes) -> None:
+    """Add to the file as it is, or as one encrypted piece; OSError when that fails."""
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        form = sealed_files.Appending(path, keys.writing_key_near(path))
+        start = form.at_start(handle, os.fstat(handle).st_size)
+        os.write(handle, start + form.made(data))
+    finally:
+        os.close(handle)
+
+
+def replace_history(path: Path, text: str) -> None:
+    """Put this text in place of the whole file."""
+    path = Path(os.path.realpath(path))
+    sealed_files.put(path, text.encode("utf-8", "replace"), keys.writing_key_near(path), sync=False)
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
@@ -49,8 +88,8 @@ def _replaced(path: Path, text: str, before: os.stat_result) -> bool:
     """Put the text in place of the file, unless someone has written to it since."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(sealed_files.sealed(text.encode("utf-8", "surrogateescape"), keys.writing_key_near(path)))
             file.flush()
             os.fsync(file.fileno())
         now = path.stat()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.home import companion
+from hermes.home import companion, has_key_file
 from hermes.store import transcript_replay
 
 
@@ -18,6 +18,11 @@ def rebuild(folder: Path, target: Path) -> dict[str, int]:
         raise InvalidInput(f"{target} exists already; choose the name of a new file")
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder of transcripts")
+    source = folder.absolute().parent / ("state.db" if folder.name == "sessions" else f"{folder.stem}.db")
+    if has_key_file(source) and not has_key_file(target):  # from encrypted transcripts comes an encrypted database
+        from hermes.store import keys
+
+        keys.share(source, target)
     engine = SqliteEngine(target)
     try:
         counts = transcript_replay.replay(

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hermes.errors import HermesError
+from hermes.home import has_key_file
+from hermes.store import sealed_files
 from hermes.store.engines.store_address import open_engine
 
 _PIECE = 1 << 20  # bytes read at once
-_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-indexing")
+_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-indexing", "-key")
 _HEAD = b"SQLite format 3\0"
 
 
@@ -45,13 +47,16 @@ def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
 
 def _holds(path: Path, session_ids: Sequence[str]) -> bool:
     with path.open("rb") as file:
-        is_database = file.read(len(_HEAD)) == _HEAD
-    if is_database:
+        start = file.read(len(_HEAD))
+    if start == _HEAD or has_key_file(path):
         try:
             return _database_holds(path, session_ids)
         except HermesError:  # damaged, or not a record: its bytes tell
             return _names(path, [one.encode(errors="surrogatepass") for one in session_ids])
     words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
+    if sealed_files.is_sealed(start):
+        text = sealed_files.content(path)
+        return any(word.encode(errors="surrogatepass") in text for word in words)
     return _names(path, [word.encode(errors="surrogatepass") for word in words])
 
 

@@ -17,11 +17,15 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreError
 from hermes.home import make_private
+from hermes.store import sealed_files
 from hermes.store.prompt_files import PromptFiles
+
+if TYPE_CHECKING:
+    from hermes.store.keys import DataKey
 
 try:
     import fcntl
@@ -135,13 +139,12 @@ def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[Entry]:
     `crc` is True in a line that matches its checksum, False in one that does not, and absent in one without a checksum.
     Lines that were skipped are added to `torn`.
     """
-    with path.open("rb") as lines:
-        for raw in lines:
-            entry = decoded(raw)
-            if entry is not None:
-                yield entry
-            elif torn is not None and raw.strip():
-                torn.append(raw)
+    for raw in sealed_files.lines(path):
+        entry = decoded(raw)
+        if entry is not None:
+            yield entry
+        elif torn is not None and raw.strip():
+            torn.append(raw)
 
 
 def decoded(raw: bytes) -> Entry | None:
@@ -165,9 +168,11 @@ DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 class Journal:
     """Appends to the transcripts of one store. Never raises after the commit of the change that a line records."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: DataKey | None = None) -> None:
         self.folder = folder
-        self.prompts = PromptFiles(folder, _lock_file)
+        self._key = key  # what new files are encrypted with
+        self._formats: dict[str, sealed_files.Appending] = {}
+        self.prompts = PromptFiles(folder, _lock_file, key)
         self.behind: set[str] = set()  # sessions whose file could not be written
         self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
         self._files: OrderedDict[str, int] = OrderedDict()
@@ -225,19 +230,24 @@ class Journal:
                 return False
 
     def _append(self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None) -> None:
+        form = self._formats.get(session_id)
+        if form is None:
+            form = self._formats[session_id] = sealed_files.Appending(self.path(session_id), self._key)
+        start = form.at_start(handle, size)
         if size != self._sizes.get(session_id):  # the first time, or another process wrote
             known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
-            news = os.pread(handle, size - known, known)
+            news = form.news(os.pread(handle, size - known, known), known)
             if message_id is not None and b'"type":"message","id":%d,' % message_id in news:
                 self._sizes[session_id] = size
                 return
-            if news and not news.endswith(b"\n"):
+            if news and not news.endswith(b"\n") and not form.is_sealed:
                 data = b"\n" + data  # a torn last line stays a separate line
+        data = start + form.made(data)
         self._sizes.pop(session_id, None)
         written = os.write(handle, data)
         while written < len(data):
             written += os.write(handle, memoryview(data)[written:])
-        self._sizes[session_id] = size + len(data)
+        self._sizes[session_id] = len(data) if start else size + len(data)
 
     def _handle(self, session_id: str) -> int:
         handle = self._files.get(session_id)
@@ -249,6 +259,7 @@ class Journal:
     def _drop_handle(self, session_id: str) -> None:
         os.close(self._files.pop(session_id))
         self._sizes.pop(session_id, None)
+        self._formats.pop(session_id, None)
 
     def is_busy(self) -> bool:
         """Whether a running process (this one included) has been writing transcripts: a line may be about to be written."""
@@ -270,6 +281,7 @@ class Journal:
             if handle is not None:
                 os.close(handle)
             self._sizes.pop(session_id, None)
+            self._formats.pop(session_id, None)
             self.behind.discard(session_id)
         for folder in (self.folder, *folders):
             if folder is not None:
@@ -315,6 +327,7 @@ class Journal:
             oldest, closing = self._files.popitem(last=False)
             os.close(closing)
             self._sizes.pop(oldest, None)
+            self._formats.pop(oldest, None)
         return handle
 
     # ------------------------------------------------------------------ what a crash leaves behind

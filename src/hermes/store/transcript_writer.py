@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreError
 from hermes.store import codec, transcript_replay
@@ -19,6 +19,9 @@ from hermes.store.engines.base import Engine
 from hermes.store.messages import Ready, StoredColumns
 from hermes.store.transcript import Entry, Journal, event, line
 
+if TYPE_CHECKING:
+    from hermes.store.keys import DataKey
+
 _NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron", "web"))
 _RAW = frozenset(codec.JSON_FIELDS)
 _LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
@@ -27,11 +30,13 @@ _LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
 class TranscriptWriter:
     """Writes the transcripts of one store."""
 
-    def __init__(self, engine: Engine, folder: Path, which: str, attachments: Attachments) -> None:
+    def __init__(
+        self, engine: Engine, folder: Path, which: str, attachments: Attachments, key: DataKey | None = None
+    ) -> None:
         self.which = which
         self.also_in: Path | None = None  # a further folder to remove transcripts of deleted sessions from
         self._attachments = attachments
-        self.journal = Journal(folder)
+        self.journal = Journal(folder, key)
         self._engine = engine
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to exist, or not wanted
         self._warned = False

@@ -35,6 +35,9 @@ COMMANDS: Commands = {
     "repair": ("hermes.cli.sessions.upkeep", "Repair what check finds."),
     "optimize": ("hermes.cli.sessions.upkeep", "Finish the index and give free space back."),
     "backup": ("hermes.cli.sessions.upkeep", "A consistent copy, also while others write."),
+    "encrypt": ("hermes.cli.sessions.encrypting", "Encrypt the record with a passphrase, a key file or the keyring."),
+    "decrypt": ("hermes.cli.sessions.encrypting", "Make an encrypted record plain again."),
+    "rekey": ("hermes.cli.sessions.encrypting", "Change the key of an encrypted record."),
     "migrate": ("hermes.cli.sessions.migrating", "Copy the record to a server, or back to a file."),
 }
 

@@ -80,10 +80,12 @@ class Spool:
 
     def waiting(self) -> list[tuple[str, dict[str, Any]]]:
         """The name and the content of each message in it, the oldest first; unreadable files stay where they are."""
+        from hermes.store import sealed_files
+
         found = []
         for file in sorted(self._folder.glob("*.json")):
             try:
-                content = json.loads(file.read_text("utf-8"))
+                content = json.loads(sealed_files.read_bytes(file))
             except (OSError, ValueError):
                 continue
             if isinstance(content, dict):
@@ -110,15 +112,18 @@ class Spool:
             self._thread = None
 
     def _write(self, content: dict[str, Any]) -> str:
+        from hermes.store import keys, sealed_files
+
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
             raise OSError(f"{_MOST:,} messages already wait there for the store")
         name = f"{time.time_ns():020d}.json"
         draft = self._folder / f"{name}.part"
         try:
+            raw = json.dumps(_masked(content, self._mask)).encode()
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(_masked(content, self._mask), file)
+            with os.fdopen(handle, "wb") as file:
+                file.write(sealed_files.sealed(raw, keys.writing_key_near(draft)))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._folder / name)

@@ -19,6 +19,8 @@ from hermes.serve.web.access import visitor_of
 from hermes.serve.web.answers import Answer
 from hermes.serve.web.finding import PAGE, Finding, number
 from hermes.serve.web.watching import Watch
+from hermes.store.attachments import read_attachment
+from hermes.store.sealed_files import is_sealed
 from hermes.texts import content_text, encodable, one_line
 
 if TYPE_CHECKING:
@@ -150,8 +152,13 @@ class Reading:
             self._db.resolve_attachments(row["content"])  # another machine's: fetched to here
         if not place.is_file():
             raise HTTPException(404, "the attachment is not on this machine")
-        mime = self._type_of(digest)
+        with place.open("rb") as stream:
+            start = stream.read(16)
+        data = read_attachment(self._db.attachments_dir, digest) if is_sealed(start) else None
+        mime = render.shown_type(start if data is None else data[:16])
         headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
+        if data is not None:
+            return Response(data, media_type=mime or "application/octet-stream", headers=headers)
         return FileResponse(place, media_type=mime or "application/octet-stream", headers=headers)
 
     def _file(self, digest: str) -> Path:
@@ -160,7 +167,9 @@ class Reading:
     def _type_of(self, digest: str) -> str | None:
         try:
             with self._file(digest).open("rb") as stream:
-                return render.shown_type(stream.read(16))
+                start = stream.read(16)
+            start = read_attachment(self._db.attachments_dir, digest)[:16] if is_sealed(start) else start
+            return render.shown_type(start)
         except OSError:
             return None
 

@@ -6,12 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput
 from hermes.store import lineage, messages, session_events
-from hermes.store.attachments import note
+from hermes.store.attachments import note, read_attachment
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.retention import DAY
 from hermes.store.sync import applying, documenting, tables
@@ -172,12 +171,14 @@ class Replica:
         """The attachments that are not here."""
         return [one for one in digests if not self._db._attachments.has(one)]
 
-    def attachment(self, digest: str) -> Path | None:
-        """The file of an attachment; None when its bytes are not here."""
+    def attachment(self, digest: str) -> bytes | None:
+        """The bytes of an attachment; None when they are not here."""
         with self._engine.read() as tx:
             self._db._attachments.fetch(tx, [digest])
-        path = self._db._attachments.path(digest)
-        return path if path.is_file() else None
+        try:
+            return read_attachment(self._db.attachments_dir, digest)
+        except OSError:
+            return None
 
     def keep(self, data: bytes) -> str:
         """Store an attachment; its hash."""

@@ -32,10 +32,10 @@ from hermes.errors import (
 )
 from hermes.home import make_private, settled
 from hermes.store.engines.base import Progress, Tx, Visit
-from hermes.store.engines.sqlite import locks, migrate, shared_columns
+from hermes.store.engines.sqlite import cipher, locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import MaintenanceThread, WalSync
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
-from hermes.store.engines.sqlite.file_identity import Presence, holder_of, stopped_holder
+from hermes.store.engines.sqlite.file_identity import Presence, holder_of, identity, stopped_holder
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
 from hermes.store.engines.sqlite.transaction import Reading, Searching, SqliteTx, Writing
@@ -107,13 +107,18 @@ class SqliteEngine:
             left = RETRIES
             while True:
                 connection: apsw.Connection | None = None
+                before = identity(self.path)
                 try:
                     self._main = connection = self._open()
-                    return connection, self._prepare()
-                except (apsw.BusyError, apsw.LockedError):
+                    overlay = self._prepare()
+                    if before is None or before == identity(self.path) or left == 0:
+                        return connection, overlay
+                    connection.close()  # another file was put in its place meanwhile: an encrypted or a decrypted one
+                except (apsw.BusyError, apsw.LockedError, apsw.NotADBError, NotADatabase) as error:
                     if connection is not None:
                         connection.close()
-                    if left == 0:
+                    replaced = before is not None and before != identity(self.path)
+                    if left == 0 or (isinstance(error, (apsw.NotADBError, NotADatabase)) and not replaced):
                         raise
                 left -= 1
                 time.sleep(random.uniform(*RETRY_SECONDS))
@@ -159,6 +164,7 @@ class SqliteEngine:
             # A folder in which not even the shared-memory file can be created: read the database file alone.
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            cipher.apply(connection)
         connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
         # SQLite would inspect the value of `LIMIT ?`, and plan the statement again each time it is bound.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
@@ -508,6 +514,9 @@ class SqliteEngine:
             os.close(os.open(part, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             source = self._connect(apsw.SQLITE_OPEN_READONLY)
             copy = apsw.Connection(str(part))
+            vault = cipher.vault_of(self.path)
+            if vault is not None and not cipher.is_plain(self.path):
+                cipher.set_key(copy, cipher.key_of(self.path, vault))
             try:
                 source.execute("BEGIN").fetchall()
                 source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # pins the snapshot
@@ -519,6 +528,8 @@ class SqliteEngine:
                 copy.close()
                 source.close()
                 locks.tidy()
+            if vault is not None:
+                cipher.give_key_file(self.path, target)
             os.replace(part, target)
 
     def close(self) -> None:

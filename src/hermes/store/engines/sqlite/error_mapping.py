@@ -20,6 +20,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import default_database
+from hermes.store.engines.sqlite import cipher
 
 # SQLite's messages for damaged pages that it reports as another problem.
 _DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
@@ -61,6 +62,8 @@ def _system_error(connection: apsw.Connection | None) -> int:
 
 
 def _translate(error: apsw.Error, path: Path, connection: apsw.Connection | None) -> Exception:
+    if isinstance(error, apsw.NotADBError) and (encrypted := cipher.unreadable(path)) is not None:
+        return encrypted
     for kind, (ours, hint) in _HINTS.items():
         if isinstance(error, kind):
             return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))

@@ -27,7 +27,7 @@ class Presence:
 
     def remember(self) -> None:
         """Record the current files as the right ones."""
-        self._files = {name: found for name in self._names if (found := _identity(name)) is not None}
+        self._files = {name: found for name in self._names if (found := identity(name)) is not None}
         self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class Presence:
         if folder.st_ctime_ns == self._unchanged:
             return True
         for name, known in self._files.items():
-            if _identity(name) != known:
+            if identity(name) != known:
                 self.lost = name
                 return False
         if time.time_ns() - folder.st_ctime_ns > _SETTLED:
@@ -54,12 +54,13 @@ class Presence:
     def database_is_here(self) -> bool:
         """Whether the database itself is still the same file, with no other -wal or -shm next to it."""
         database, *others = self._names
-        return _identity(database) == self._files.get(database) and all(
-            _identity(name) in (None, self._files.get(name)) for name in others
+        return identity(database) == self._files.get(database) and all(
+            identity(name) in (None, self._files.get(name)) for name in others
         )
 
 
-def _identity(name: str) -> tuple[int, int] | None:
+def identity(name: str | Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None when there is none."""
     try:
         found = os.stat(name)
     except OSError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
+from hermes.home import has_key_file, key_file
 from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import locks, migrate, schema, value_check
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
@@ -172,6 +173,8 @@ def set_aside(path: Path) -> Path:
         if source.exists():
             shutil.copy2(source, copy.with_name(copy.name + suffix))
             os.chmod(copy.with_name(copy.name + suffix), 0o600)
+    if has_key_file(path):
+        shutil.copy2(key_file(path), key_file(copy))
     return copy
 
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import apsw
 
+from hermes.store.engines.sqlite import cipher
 from hermes.store.engines.sqlite.thunks import SIZE, Thunks
 
 try:
@@ -42,6 +43,7 @@ _IN_USE = (128, 1)  # the same for a -shm file
 _SHM_SEEN, _SHM_OURS, _LEAVE_ALONE = -1, -2, -3
 _KEPT_MOST = 200  # descriptors that stay open for another copy of SQLite
 _DESCRIPTOR_AT = 24  # in SQLite's unixFile, behind three pointers
+_INNER_FILE_AT = 8  # in the file of SQLite3 Multiple Ciphers, behind one pointer: the unixFile
 
 
 class _Locks:
@@ -65,7 +67,8 @@ def connect(name: str, **options: Any) -> apsw.Connection:
         connection = apsw.Connection(name, **options)  # takes no lock yet
         if thunks is not None:
             _adopt(thunks, connection)
-        return connection
+    cipher.apply(connection)
+    return connection
 
 
 def watch_shared_memory(path: Path) -> None:
@@ -155,6 +158,8 @@ def _adopt(thunks: Thunks, connection: apsw.Connection) -> None:
     """Use the locks of the one description that this process has for the file."""
     pointer = ctypes.c_void_p()
     connection.file_control("main", apsw.SQLITE_FCNTL_FILE_POINTER, ctypes.addressof(pointer))
+    if pointer.value and cipher.IS_HERE:
+        pointer = ctypes.c_void_p.from_address(pointer.value + _INNER_FILE_AT)
     try:
         number = ctypes.c_int.from_address((pointer.value or 0) + _DESCRIPTOR_AT).value if pointer.value else -1
         if not 0 <= number < SIZE:
