@@ -64,7 +64,8 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
     findings.needles = _telling(findings.needles)
     groups = groups_of(findings, query)
     words = _held(findings, groups)
-    if len(groups) < 2 or _some_hold_all(findings, groups, words):
+    by_meaning = findings.by == "meaning"
+    if not by_meaning and (len(groups) < 2 or _some_hold_all(findings, groups, words)):
         findings.add(findings.candidates(tree, findings.cap), "match")
     if findings.is_scarce():
         _add_passages(findings, query, groups, words)
@@ -82,19 +83,24 @@ def _add_passages(
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
     needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
     findings.needles = _telling(needles) or findings.needles
-    held = [word for word in words if word.holders]
-    if held:
-        from hermes.store.search.periods import preference  # its patterns are compiled for questions only
+    held = any(word.holders for word in words)
+    asked = " ".join(query.words)
+    look = None if holding else findings.second_look(asked)
+    if not held and look is None:
+        return
+    from hermes.store.search.periods import preference  # its patterns are compiled for questions only
 
-        preferred = preference(" ".join(query.words), times.now())
-        need = findings.missing + len(findings.seen)
-        found = best_passages(findings.tx, held, findings.scope, need, preferred)
-        if holding:
-            ids = {holder[0] for word in held for holder in word.holders}.union(*(word.also for word in held))
-            found = [hit for hit in found if hit.id in ids]
-        fresh = [hit for hit in found if hit.id not in findings.seen][: findings.missing]
-        findings.seen.update(hit.id for hit in fresh)
-        findings.hits += fresh
+    need = findings.missing + len(findings.seen)
+    if findings.by == "meaning" and look is not None:
+        words = []
+    found = best_passages(findings.tx, words, findings.scope, need, preference(asked, times.now()), look)
+    hits = found.hits
+    if holding:
+        ids = {holder[0] for word in words for holder in word.holders}.union(*(word.also for word in words))
+        hits = [hit for hit in hits if hit.id in ids]
+    fresh = [hit for hit in hits if hit.id not in findings.seen][: findings.missing]
+    findings.seen.update(hit.id for hit in fresh)
+    findings.hits += fresh
 
 
 def _held(findings: Findings, groups: Sequence[Group]) -> list[Word]:
