@@ -62,7 +62,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
         cells = [f"{len(rows):>11}"]
         for head in HEADS[1:]:
             values = sorted(row[head] for row in rows if head in row)
-            shown = "–" if not values or (name == "no answer" and head not in ("found", "ms")) else None
+            shown = "–" if not values or (name in ("no answer", "unanswered") and head not in ("found", "ms")) else None
             middle = values[len(values) // 2] if head == "ms" and values else sum(values) / max(1, len(values))
             cells.append(f"{shown or format(middle, '.2f'):>11}")
         lines.append(f"{name:<14}" + "".join(cells))

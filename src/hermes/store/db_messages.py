@@ -359,4 +359,5 @@ class MessageCalls(OpenStore):
                 " `hermes model install arctic-embed-s`"
             )
         vectors.prepare(self._engine)
+        self._meaning.switched_on()
         return sum(self._meaning.make(encoder, progress=progress) for encoder in found)

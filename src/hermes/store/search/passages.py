@@ -33,6 +33,7 @@ LOOKED_AGAIN = 40  # sessions whose messages are compared with what the question
 NEAR = 3.0  # what a message counts for each deviation it is nearer than the middle
 BESIDE, NEXT_BUT_ONE = 0.4, 0.2
 SESSION_WEIGHT = 2.0
+MANY = 1000.0  # messages
 REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a word stop counting
 
 
@@ -72,8 +73,8 @@ class Passages(msgspec.Struct):
     hits: list[Ranked]
     held: float = 0.0
     """How much of the question's words the session that has the most of them holds: 1 for all."""
-    near: float | None = None
-    """How near the nearest message is, as a cosine; None without vectors."""
+    related: float | None = None
+    """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
 
 
 def best_passages(
@@ -106,21 +107,18 @@ def best_passages(
     for message_id, session_id, _ in holders.values():
         if session_id in by_session:
             by_session[session_id][message_id] = own[message_id]
-    held = _share_held(words, counts, (sessions, total), order)
+    held = _share_held(words, counts, total, order)
     if look is None:
         sequences = _sequences(tx, order[:LOOKED_INTO], _middles(order[:LOOKED_INTO], by_session), scope)
         return Passages(_messages_in_order(order, by_session, sequences, {}, need), held)
-    order, sequences, near, nearest = _looked_again(tx, order, by_session, scope, preference, look)
-    return Passages(_messages_in_order(order[: max(need, 1)], by_session, sequences, near, need), held, nearest)
+    order, sequences, near, related = _looked_again(tx, order, by_session, scope, preference, look)
+    return Passages(_messages_in_order(order[: max(need, 1)], by_session, sequences, near, need), held, related)
 
 
-def _share_held(
-    words: Sequence[Word], counts: Sequence[Counter[str]], extent: tuple[float, float], order: Sequence[Session]
-) -> float:
-    """How much of the words the best of the first sessions holds, the rarer the more."""
-    sessions = extent[0]
+def _share_held(words: Sequence[Word], counts: Sequence[Counter[str]], total: float, order: Sequence[Session]) -> float:
+    """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
     values = [
-        (word.weight * rarity(sessions, min(sessions, float(len(count)))), count)
+        (word.weight * rarity(max(total, MANY), max(word.held, float(len(word.holders)))), count)
         for word, count in zip(words, counts, strict=True)
     ]
     whole = sum(value for value, _ in values) or 1.0
@@ -136,7 +134,7 @@ def _looked_again(
     preference: Preference | None,
     look: SecondLook,
 ) -> tuple[list[Session], dict[str, list[int]], dict[int, float], float]:
-    """The best sessions by words and by meaning, in a new order; their messages; how near each is, and the nearest."""
+    """The best sessions by words and by meaning, in a new order; their messages; how near each is, and whether any is."""
     first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])
     middles = _middles(first, by_session)
     joining = {one: at for one, at in look.candidates().items() if one not in middles}
@@ -155,7 +153,7 @@ def _looked_again(
     ids = {session.id for session in looked}
     again = looked + [session for session in rest if session.id not in ids]
     again.sort(key=lambda one: (one.value, one.newest), reverse=True)
-    return again, sequences, near.messages, near.best
+    return again, sequences, near.messages, near.related
 
 
 def _extent(tx: Tx, words: Sequence[Word], scope: Scope) -> tuple[float, float]:
@@ -266,7 +264,9 @@ def _messages_in_order(
         rest.sort(reverse=True)
         first += rest
     return [
-        Ranked(message_id, order[-place].id, round(value, 6), "relaxed", _why(message_id in by_words, near.get(message_id)))
+        Ranked(
+            message_id, order[-place].id, round(value, 6), "relaxed", _why(message_id in by_words, near.get(message_id))
+        )
         for value, place, message_id in first[:need]
     ]
 
@@ -299,9 +299,7 @@ def _middles(sessions: Sequence[Session], by_session: dict[str, dict[int, float]
     return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
 
 
-def _sequences(
-    tx: Tx, sessions: Sequence[Session], middles: dict[str, int], scope: Scope
-) -> dict[str, list[int]]:
+def _sequences(tx: Tx, sessions: Sequence[Session], middles: dict[str, int], scope: Scope) -> dict[str, list[int]]:
     """The messages of each session that may be found, in order; of a long session those around its middle one."""
     out: dict[str, list[int]] = defaultdict(list)
     join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""

@@ -8,6 +8,7 @@ answer. The weights were found on public dialogues.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,8 @@ class Nearness(msgspec.Struct):
     """How much each session counts in addition."""
     messages: dict[int, float]
     """How near each message is, in deviations."""
-    best: float = 0.0
-    """The nearest message, as a cosine."""
+    related: float = 0.0
+    """Not below 0: the nearest message is nearer than chance brings one."""
 
 
 class _Pages:
@@ -110,7 +111,9 @@ _PAGES: weakref.WeakKeyDictionary[Engine, dict[str, _Pages]] = weakref.WeakKeyDi
 class SecondLook:
     """One question, as each model that has vectors in this store and knows its language understands it."""
 
-    def __init__(self, tx: Tx, scope: Scope, asked: list[tuple[str, np.ndarray[Any, Any], _Pages]]) -> None:
+    def __init__(
+        self, tx: Tx, scope: Scope, asked: list[tuple[encoders.Encoder, np.ndarray[Any, Any], _Pages]]
+    ) -> None:
         self._tx, self._scope, self._asked = tx, scope, asked
 
     @classmethod
@@ -128,7 +131,7 @@ class SecondLook:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder.name)
             if not pages.is_empty:
-                asked.append((encoder.name, encoder.question(question), pages))
+                asked.append((encoder, encoder.question(question), pages))
         return cls(tx, scope, asked) if asked else None
 
     def candidates(self) -> dict[str, int]:
@@ -147,13 +150,15 @@ class SecondLook:
         """How near the messages of these sessions are."""
         sessions: dict[str, list[float]] = {}
         messages: dict[int, list[float]] = {}
-        best = 0.0
-        for model, asked, _ in self._asked:
-            best = max(best, self._looked(model, asked, sequences, sessions, messages))
+        related = []
+        for encoder, asked, _ in self._asked:
+            nearest, count = self._looked(encoder.name, asked, sequences, sessions, messages)
+            least, more = encoder.unrelated
+            related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
         return Nearness(
             {one: sum(values) / len(values) for one, values in sessions.items()},
             {one: sum(values) / len(values) for one, values in messages.items()},
-            best,
+            sum(related) / len(related),
         )
 
     def _looked(
@@ -163,15 +168,18 @@ class SecondLook:
         sequences: dict[str, list[int]],
         sessions: dict[str, list[float]],
         messages: dict[int, list[float]],
-    ) -> float:
+    ) -> tuple[float, int]:
+        """Add to what sessions and messages count; the nearest cosine, and of how many."""
         import numpy as np
 
         ids = [one for sequence in sequences.values() for one in sequence]
         rows = {row[0]: row for row in rows_of(self._tx, _VECTORS.replace("{model}", model), ids)}
-        order = [(session_id, [rows[one] for one in sequence if one in rows]) for session_id, sequence in sequences.items()]
+        order = [
+            (session_id, [rows[one] for one in sequence if one in rows]) for session_id, sequence in sequences.items()
+        ]
         order = [(session_id, some) for session_id, some in order if some]
         if not order:
-            return 0.0
+            return 0.0, 0
         found = vectors.as_floats(row[2] for _, some in order for row in some)
         sizes = np.array([row[1] for _, some in order for row in some], dtype=np.float32)[:, None]
         cosines = found @ asked
@@ -191,7 +199,7 @@ class SecondLook:
             for row, cosine in zip(some, cosines[start:end], strict=True):
                 messages.setdefault(row[0], []).append((float(cosine) - middle) / spread)
             start = end
-        return float(cosines.max())
+        return float(cosines.max()), len(cosines)
 
 
 def _cosines(rows: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -199,5 +207,3 @@ def _cosines(rows: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndar
 
     found: np.ndarray[Any, Any] = (rows @ asked) / np.maximum(np.linalg.norm(rows, axis=1), 1e-9)
     return found
-
-
