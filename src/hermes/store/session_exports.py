@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
 # Keys in which a store records its own index, changes and tables.
-OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
+OWN_KEYS = (
+    "fts_indexed_to",
+    "words_noted_to",
+    "words_removed",
+    "adopted_to",
+    "changes_noted_after",
+    "session_events",
+    "meaning",
+)
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")  # keys of SessionState
 _EVENTS = "events"

@@ -81,17 +81,22 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 def are_kept(tx: Tx) -> bool:
-    """Whether search by meaning was switched on for this store."""
-    return tx.has_table("message_vectors")
+    """Whether search by meaning was switched on for this store. (The key may remain where the table was dropped with SQL.)"""
+    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (META,)) is not None and tx.has_table("message_vectors")
 
 
 def prepare(engine: Engine) -> None:
     """Switch it on: create the table and its triggers, if they do not exist. Not inside a transaction."""
+    with engine.read() as tx:
+        if are_kept(tx):
+            return
     statements = (*TABLES, *TRIGGERS[engine.name])
     try:
         engine.make_tables(statements)
     except StoreError:  # PostgreSQL: another process created it at the same moment
         engine.make_tables(statements)
+    with engine.write() as tx:
+        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (META,))
 
 
 def counts(tx: Tx) -> dict[str, tuple[int, int]]:
@@ -177,5 +182,5 @@ def as_floats(blobs: Iterable[bytes]) -> np.ndarray[Any, Any]:
 
     rows = list(blobs)
     found = np.frombuffer(b"".join(rows), dtype=np.int8).reshape(len(rows), -1).astype(np.float32)
-    unit: np.ndarray[Any, Any] = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
+    unit: np.ndarray[Any, Any] = found / np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), 1e-9)[:, None]
     return unit
