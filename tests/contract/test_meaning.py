@@ -9,9 +9,12 @@ import os
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
 from hermes.store.meaning import encoders
+from tests.support.sizes import size
 
 from . import talk
 
@@ -99,6 +102,73 @@ def test_vectors_are_those_of_a_recount_after_every_kind_of_change(db):
     assert [one["pending"] for one in db.meaning_status()] == [0]
     assert first(db, "Is it raining into the building?") == "broken"
     assert all(hit["id"] != mine[1]["id"] for hit in db.search_messages("who should be called", limit=50))
+
+
+SAID = ("The boiler is broken.", "We adopted a puppy.", "Our plane leaves on Saturday.", "I practise the cello.", "")
+
+
+def change(db, kind, number, text):
+    """One change to a store that always has the session `s0`; False where there is nothing to change."""
+    names = sorted(row["id"] for row in db.list_sessions_rich(limit=50, include_children=True))
+    name = names[number % len(names)]
+    shown = db.get_messages(name)
+    one = shown[number % len(shown)]["id"] if shown else None
+    fresh = f"{kind}{db.message_count()}-{number}"
+    if kind == "append":
+        db.append_message(name, ("user", "assistant", "tool")[number % 3], text)
+    elif kind == "delete" and name != "s0":
+        db.delete_session(name)
+    elif kind == "trash" and name != "s0":
+        db.trash_session(name)
+        if number % 2:
+            db.restore_session(name)
+    elif kind == "undo":
+        db.rewind(name, one or 0)
+        if number % 2:
+            db.unrewind(name)
+    elif kind == "edit" and one is not None:
+        db.edit_message(one, text or "changed")
+    elif kind == "redact" and one is not None:
+        db.redact_message(one)
+        assert not rows(db).get(one)
+    elif kind == "branch" and fresh not in names:
+        db.branch_session(name, fresh, at_message=one)
+    elif kind == "compress" and one is not None and fresh not in names and db.get_session(name)["ended_at"] is None:
+        db.compress_session(name, fresh, summary=f"in short: {text}", tail_from=one)
+    elif kind == "import" and name != "s0":
+        exported = db.export_session(name)
+        db.delete_session(name)
+        db.import_sessions([exported])
+    elif kind == "index":
+        db.index_meaning()
+
+
+@settings(max_examples=size(6, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ("append", "delete", "trash", "undo", "edit", "redact", "branch", "compress", "import", "index")
+            ),
+            st.integers(0, 11),
+            st.sampled_from(SAID),
+        ),
+        min_size=4,
+        max_size=14,
+    )
+)
+def test_any_changes_leave_the_vectors_that_a_recount_gives(make_db, changes):
+    db = make_db()
+    for number in range(3):
+        talk(db, f"s{number}", *SAID[number : number + 3])
+    db.index_meaning()
+    for kind, number, text in changes:
+        change(db, kind, number, text)
+        have, should = rows(db), recount(db)
+        assert have.keys() <= should.keys() and all(should[one] for one, filled in have.items() if filled)
+    db.index_meaning()
+    assert rows(db) == recount(db)
+    db.close()
 
 
 def test_shredding_removes_the_vectors(db, tmp_path):
