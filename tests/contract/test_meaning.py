@@ -74,6 +74,15 @@ def test_an_answer_in_other_words_and_in_another_language_is_found(db):
         db.search_messages("x", by="luck")
 
 
+def test_any_text_has_a_vector_or_none(db):
+    odd = ("\ud800 half a pair", "\x00", "🙂", " ", "a" * 100_000, "🙂 " * 5000, '{"key": [1, 2', "x")
+    sent = talk(db, "odd", *odd)
+    parts = db.append_message("odd", "user", [{"type": "text", "text": "My bicycle was stolen."}])
+    db.index_meaning()
+    assert rows(db).keys() == {*sent, parts} and rows(db)[parts] and not rows(db)[sent[3]]
+    assert first(db, "What did the thief take? \ud800") == "odd"
+
+
 def test_a_question_about_something_else_has_no_answer(db):
     chats(db)
     db.index_meaning()

@@ -91,10 +91,10 @@ class Arctic:
         return looks_english(text)
 
     def passages(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], list[int]]:
-        return self._encoded([text[:CHARACTERS] for text in texts], TOKENS)
+        return self._encoded([_valid(text[:CHARACTERS]) for text in texts], TOKENS)
 
     def question(self, text: str) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = self._encoded([self._ASKED + text], 2 * TOKENS)[0][0]
+        found: np.ndarray[Any, Any] = self._encoded([self._ASKED + _valid(text[: 2 * CHARACTERS])], 2 * TOKENS)[0][0]
         return found
 
     def _encoded(self, texts: Sequence[str], tokens: int) -> tuple[np.ndarray[Any, Any], list[int]]:
@@ -159,7 +159,7 @@ class Multilingual:
         return self._encoded(cut), [len(text) for text in cut]
 
     def question(self, text: str) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = self._encoded([text[:CHARACTERS]])[0]
+        found: np.ndarray[Any, Any] = self._encoded([_valid(text[:CHARACTERS])])[0]
         return found
 
     def _encoded(self, texts: list[str]) -> np.ndarray[Any, Any]:
@@ -172,9 +172,14 @@ class Multilingual:
             return found
 
 
+def _valid(text: str) -> str:
+    """Without lone surrogates, which no tokenizer takes."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _first_words(text: str) -> str:
     """About the first 48 tokens: words, or characters of a script without spaces between them."""
-    text = text[:CHARACTERS]
+    text = _valid(text[:CHARACTERS])
     words = text.split(None, TOKENS)
     return " ".join(words[:TOKENS]) if len(words) > 1 else text[: 2 * TOKENS]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx
 from hermes.store.meaning import encoders, vectors
 from hermes.store.search.message_texts import rows_of
@@ -138,8 +139,12 @@ class SecondLook:
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder.name)
-            if not pages.is_empty:
+            if pages.is_empty:
+                continue
+            try:
                 asked.append((encoder, encoder.question(question), pages))
+            except StoreError:  # its file is damaged: `hermes doctor` says so
+                continue
         return cls(tx, scope, asked) if asked else None
 
     def candidates(self) -> dict[str, int]:
