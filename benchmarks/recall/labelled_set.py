@@ -87,8 +87,9 @@ def across() -> tuple[list[Chat], list[Question]]:
         chat = Chat(f"across-{number:02}", BASE + APART * (20 * number + 0.5), talk)
         chats.append(chat)
         for language, question in zip(("de", "en", "es", "fr", "vi", "zh"), questions, strict=True):
-            if question:
-                asked.append(Question(question, "across", language, (chat.id,), (chat.id, chat.started + BETWEEN)))
+            if question:  # no model that is used here knows Vietnamese
+                kind = "across (vi)" if "vi" in (said_in, language) else "across"
+                asked.append(Question(question, kind, language, (chat.id,), (chat.id, chat.started + BETWEEN)))
     return chats, asked
 
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
+from hermes.store.codec import Blob
 from hermes.store.meaning import encoders
 from tests.support.sizes import size
 
@@ -227,6 +228,16 @@ def test_vectors_of_an_earlier_model_are_replaced(db):
     assert first(db, "where does our plane go to") == "flight"
     assert db.index_meaning() == 8
     assert db.sql("SELECT DISTINCT model FROM message_vectors") == [{"model": MODEL}]
+
+
+def test_a_damaged_vector_is_left_out(db):
+    chats(db)
+    db.index_meaning()
+    with db._engine.write() as tx:
+        tx.run("UPDATE message_vectors SET vector = NULL WHERE message_id = 2")
+        tx.run("UPDATE message_vectors SET vector = ? WHERE message_id = 3", (Blob(b"\x01\x80"),))
+    assert first(db, "Which pet have they got at home now?") == "animal"
+    assert first(db, "where does our plane go to") == "flight"
 
 
 def test_without_a_model_it_says_what_to_install(db, monkeypatch, tmp_path):

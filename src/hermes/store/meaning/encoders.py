@@ -39,6 +39,8 @@ class Encoder(Protocol):
     """A model that is installed."""
 
     name: str
+    numbers: int
+    """How many numbers a vector has."""
     unrelated: tuple[float, float]
     """The cosine of a question and a message that has nothing to do with it, and how much higher the nearest of many such
     messages is, for each root of twice the logarithm of how many (`make recall` prints what this costs and gives)."""
@@ -68,6 +70,7 @@ class Arctic:
     """snowflake-arctic-embed-s, English, 384 numbers: an int8 ONNX file that `hermes model install` fetches."""
 
     name = "arctic-embed-s/1"
+    numbers = 384
     unrelated = (0.454, 0.03)
     _ASKED = "Represent this sentence for searching relevant passages: "
 
@@ -140,6 +143,7 @@ class Multilingual:
     """Universal Sentence Encoder multilingual v3, sixteen languages, 512 numbers: a Python package with its weights."""
 
     name = "use-multilingual-v3/1"
+    numbers = 512
     unrelated = (0.10, 0.06)
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ answer. The weights were found on public dialogues.
 from __future__ import annotations
 
 import math
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -28,9 +29,10 @@ WEIGHT = 6.0  # of a deviation
 BEST, TOGETHER, WHOLE = 0.5, 0.5, 0.25
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
+AT_ONCE = 5_000  # vectors
 FRESH = 600.0  # seconds until pages are read again from the beginning
 _VECTORS = (
-    "SELECT message_id, size, vector FROM message_vectors WHERE model = '{model}' AND vector IS NOT NULL"
+    "SELECT message_id, size, vector FROM message_vectors WHERE model = '{model}' AND length(vector) = {numbers}"
     " AND message_id IN ({marks})"
 )
 
@@ -52,6 +54,7 @@ class _Pages:
 
     def __init__(self) -> None:
         self.last = 0
+        self._lock = threading.Lock()  # the searches of a server run in several threads
         self.since = time.monotonic()
         self._places: dict[str, tuple[int, int]] = {}  # session → its newest page, and how many messages it has
         self._sessions: list[str] = []  # of each page
@@ -59,17 +62,22 @@ class _Pages:
         self._sums: Any = None
         self._unit: Any = None
 
-    def read(self, tx: Tx, model: str) -> None:
+    def read(self, tx: Tx, encoder: encoders.Encoder) -> None:
         """Add what is new."""
+        with self._lock:
+            while self._read(tx, encoder) == AT_ONCE:
+                pass
+
+    def _read(self, tx: Tx, encoder: encoders.Encoder) -> int:
         import numpy as np
 
         rows = tx.rows(
             "SELECT m.session_id, v.message_id, v.size, v.vector FROM message_vectors v JOIN messages m ON m.id = v.message_id"
-            " WHERE v.message_id > ? AND v.model = ? AND v.vector IS NOT NULL ORDER BY v.message_id",
-            (self.last, model),
+            " WHERE v.message_id > ? AND v.model = ? AND length(v.vector) = ? ORDER BY v.message_id LIMIT ?",
+            (self.last, encoder.name, encoder.numbers, AT_ONCE),
         )
         if not rows:
-            return
+            return 0
         found = vectors.as_floats(row[3] for row in rows)
         pages = np.empty(len(rows), dtype=np.int64)
         for number, (session_id, message_id, _, _) in enumerate(rows):
@@ -88,6 +96,7 @@ class _Pages:
         self._sums = sums
         self._unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
         self.last = rows[-1][1]
+        return len(rows)
 
     @property
     def is_empty(self) -> bool:
@@ -138,7 +147,7 @@ class SecondLook:
             pages = known.get(encoder.name)
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
-            pages.read(tx, encoder.name)
+            pages.read(tx, encoder)
             if pages.is_empty:
                 continue
             try:
@@ -165,7 +174,7 @@ class SecondLook:
         messages: dict[int, list[float]] = {}
         related = []
         for encoder, asked, _ in self._asked:
-            nearest, count = self._looked(encoder.name, asked, sequences, sessions, messages)
+            nearest, count = self._looked(encoder, asked, sequences, sessions, messages)
             least, more = encoder.unrelated
             related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
         return Nearness(
@@ -176,7 +185,7 @@ class SecondLook:
 
     def _looked(
         self,
-        model: str,
+        encoder: encoders.Encoder,
         asked: np.ndarray[Any, Any],
         sequences: dict[str, list[int]],
         sessions: dict[str, list[float]],
@@ -185,8 +194,9 @@ class SecondLook:
         """Add to what sessions and messages count; the nearest cosine, and of how many."""
         import numpy as np
 
+        sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
         ids = [one for sequence in sequences.values() for one in sequence]
-        rows = {row[0]: row for row in rows_of(self._tx, _VECTORS.replace("{model}", model), ids)}
+        rows = {row[0]: row for row in rows_of(self._tx, sql, ids)}
         order = [
             (session_id, [rows[one] for one in sequence if one in rows]) for session_id, sequence in sequences.items()
         ]
