@@ -47,7 +47,7 @@ def measured(db: Any, question: Question, by: str = "both") -> dict[str, float]:
     hits = db.search_messages(question.text, limit=LIMIT, by=by)
     spent = (time.process_time() - began) * 1000
     sessions = list(dict.fromkeys(hit["session_id"] for hit in hits))
-    if question.kind == "several":  # the copies of a right session are right, too
+    if question.kind.startswith(("several", "across")):  # the copies of a right session are right, too
         sessions = [session.split(".")[0] for session in sessions]
     places = [place for place, session in enumerate(sessions, 1) if session in question.sessions]
     first = min(places, default=1000)

@@ -93,12 +93,14 @@ class Indexer:
             pass  # closed, unreachable, or a model that can't be loaded: `hermes doctor` reports what is missing
 
     def make(self, encoder: Encoder, *, whole: bool = True, progress: Callable[[int, int], None] | None = None) -> int:
-        """Make the vectors that are missing; how many rows were written. 0 while another process does it."""
+        """Make the vectors that are missing; how many rows were written. `whole`: all of them, in place of any other process
+        (which may have been killed); else 0 while another one does it."""
         from hermes.store.meaning import vectors
 
         holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
         with self._engine.write(lasting=False) as tx:
-            token = leases.acquire(tx, LEASE, holder, LEASE_SECONDS)
+            take = leases.seize if whole else leases.acquire
+            token = take(tx, LEASE, holder, LEASE_SECONDS)
         if token is None:
             return 0
         try:
