@@ -9,7 +9,6 @@ looked through once more. A process that ends in between loses at most one batch
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -97,7 +96,7 @@ class Indexer:
         (which may have been killed); else 0 while another one does it."""
         from hermes.store.meaning import vectors
 
-        holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
+        holder = f"{os.uname().nodename}:{os.getpid()}:{id(self)}"
         with self._engine.write(lasting=False) as tx:
             take = leases.seize if whole else leases.acquire
             token = take(tx, LEASE, holder, LEASE_SECONDS)
