@@ -1,8 +1,11 @@
 """Ask the questions of the labelled set and print recall@1/3/10 by session, recall@10 by message, MRR and time.
 
-    python -m benchmarks.recall.run [--set-aside] [--store URL] [--missed KIND] [--times N]
+    python -m benchmarks.recall.run [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
 
-`--times N` repeats every chat under other names, so that the store is N times as large.
+One table for words alone, and where a model for search by meaning is installed one for meaning alone and one for both.
+`found` is how many questions had any hit: for those without an answer ("no answer" names a person who never spoke of it,
+"unanswered" is about what nobody spoke of) it is the rate of false answers. `--times N` repeats every chat under other names,
+so that the store is N times as large.
 """
 
 from __future__ import annotations
@@ -38,13 +41,13 @@ def _renamed(greeting: str, copy: int) -> str:
     return f"{name}{copy}:{rest}" if name[0] < "\u4e00" else f"{name[0]}{chr(0x5000 + copy)}:{rest}"
 
 
-def measured(db: Any, question: Question) -> dict[str, float]:
+def measured(db: Any, question: Question, by: str = "both") -> dict[str, float]:
     """What one question found, as the columns of the table."""
     began = time.process_time()
-    hits = db.search_messages(question.text, limit=LIMIT)
+    hits = db.search_messages(question.text, limit=LIMIT, by=by)
     spent = (time.process_time() - began) * 1000
     sessions = list(dict.fromkeys(hit["session_id"] for hit in hits))
-    if question.kind == "several":  # the copies of a right session are right, too
+    if question.kind.startswith(("several", "across")):  # the copies of a right session are right, too
         sessions = [session.split(".")[0] for session in sessions]
     places = [place for place, session in enumerate(sessions, 1) if session in question.sessions]
     first = min(places, default=1000)
@@ -62,7 +65,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
         cells = [f"{len(rows):>11}"]
         for head in HEADS[1:]:
             values = sorted(row[head] for row in rows if head in row)
-            shown = "–" if not values or (name == "no answer" and head not in ("found", "ms")) else None
+            shown = "–" if not values or (name in ("no answer", "unanswered") and head not in ("found", "ms")) else None
             middle = values[len(values) // 2] if head == "ms" and values else sum(values) / max(1, len(values))
             cells.append(f"{shown or format(middle, '.2f'):>11}")
         lines.append(f"{name:<14}" + "".join(cells))
@@ -80,26 +83,38 @@ def main(arguments: list[str] | None = None) -> int:
         "--missed", help="show the questions of this kind that were not answered by the first three sessions"
     )
     parser.add_argument("--times", type=int, default=1, help="how many times as large the store is")
+    parser.add_argument("--by", choices=("words", "meaning", "both"), action="append", help="only this table")
     options = parser.parse_args(arguments)
     chats, questions = labelled_set()
 
     from hermes_state import SessionDB
 
-    results: dict[str, list[dict[str, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, SessionDB(db_path=options.store or Path(folder) / "state.db") as db:
         fill(db, chats, options.times)
-        for question in (one for one in questions if one.set_aside == options.set_aside):
-            row = measured(db, question)
-            for name in (question.kind, question.language, "all" if question.sessions else ""):
-                if name and (question.sessions or name == question.kind):
-                    results[name].append(row)
-            if options.missed == question.kind and not row["@3"]:
-                print(question.text, question.sessions)
-    print(
-        f"{sum(len(chat.messages) for chat in chats) * options.times} messages, {len(chats) * options.times} sessions"
-    )
-    print(table({name: results[name] for name in sorted(results, key=lambda one: (one == "all", len(one) == 2, one))}))
+        print(f"{db.message_count()} messages, {db.session_count()} sessions")
+        models = [one["model"] for one in db.meaning_status() if one["installed"]]
+        if models and options.by != ["words"]:
+            began = time.process_time()
+            made = db.index_meaning()
+            spent = (time.process_time() - began) * 1000 / max(1, db.message_count())
+            print(f"{made} vectors of {', '.join(models)}: {spent:.1f} ms of processor time a message")
+            db.search_messages("Is a model loaded before the first question?")
+        for by in options.by or (("words", "meaning", "both") if models else ("words",)):
+            _ask(db, [one for one in questions if one.set_aside == options.set_aside], by, options.missed)
     return 0
+
+
+def _ask(db: Any, questions: list[Question], by: str, missed: str | None) -> None:
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for question in questions:
+        row = measured(db, question, by)
+        for name in (question.kind, question.language, "all" if question.sessions else ""):
+            if name and (question.sessions or name == question.kind):
+                results[name].append(row)
+        if missed == question.kind and not row["@3"]:
+            print(question.text, question.sessions)
+    print(f"\n{by}")
+    print(table({name: results[name] for name in sorted(results, key=lambda one: (one == "all", len(one) == 2, one))}))
 
 
 if __name__ == "__main__":

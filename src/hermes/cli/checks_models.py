@@ -145,20 +145,21 @@ def embedded(config: Config) -> Found:
     from hermes.agent.model_files import MODELS, models_folder
 
     folder = models_folder(get_hermes_home())
-    there = [
-        (name, folder / known.file, known.sha256) for name, known in MODELS.items() if (folder / known.file).exists()
-    ]
-    for name, path, wanted in there:
+    files = [(known, one) for known in MODELS.values() for one in known.files if (folder / one.name).exists()]
+    for known, one in files:
+        name, path, wanted = known.name, folder / one.name, one.sha256
+        label = "embedded model" if known.purpose == "chat" else "meaning"
         try:
             with path.open("rb") as file:
                 right = hashlib.file_digest(file, "sha256").hexdigest() == wanted
         except OSError as error:
-            yield wrong("embedded model", f"{path} can't be read ({error.strerror})", f"chmod u+r {path}")
+            yield wrong(label, f"{path} can't be read ({error.strerror})", f"chmod u+r {path}")
             continue
-        if right:
-            yield well("embedded model", f"{name} in {path}")
-        else:
-            yield wrong("embedded model", f"{path} is damaged (its hash is wrong)", f"hermes model install {name}")
+        if not right:
+            yield wrong(label, f"{path} is damaged (its hash is wrong)", f"hermes model install {name}")
+        elif one.name == known.file:
+            yield well(label, f"{name} in {path}")
+    there = any(known.purpose == "chat" for known, _ in files)
     if not there and config.model.default == "embedded":
         yield wrong(
             "embedded model", "model.default is embedded, and none is installed", "hermes model install smollm2"

@@ -47,8 +47,11 @@ def install(name: str) -> None:
     click.echo(f"{name} {'is already installed' if was_there else 'is installed'}: {path}")
     from importlib.util import find_spec
 
-    if find_spec("xllamacpp") is None:
-        click.echo('To run it, one library is missing: pip install "hermes-sessions[embedded]"', err=True)
+    library, extra = model.needs
+    if find_spec(library) is None:
+        click.echo(f'To run it, one library is missing: pip install "hermes-sessions[{extra}]"', err=True)
+    elif model.purpose == "meaning":
+        click.echo("Next: hermes sessions optimize --meaning", err=True)
 
 
 @command.command()

@@ -105,7 +105,7 @@ class Record:
         until: Moment = None,
         max_tokens: Budget = _BUDGET,
     ) -> str:
-        """Search earlier conversations: the best matches first, grouped by conversation, with message ids."""
+        """Search earlier conversations: the best matches first, grouped by conversation, with message ids and neighbours."""
         hits = self._db.search_messages(
             query, [source] if source else None, role_filter=[role] if role else None, limit=limit * 5, model=model, tag=tag,
             tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
@@ -117,9 +117,20 @@ class Record:
         return _fitted({"note": NOTE, "query": query}, "sessions", entries, max_tokens)
 
     def _hits(self, session_id: str, hits: list[SearchHit]) -> Mapping[str, Any]:
-        matches = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"])}
-                for hit in hits]  # fmt: skip
+        shown = {hit["id"] for hit in hits}
+        matches = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]),
+                    "found_by": hit["why"], "beside": self._beside(hit, shown)} for hit in hits]  # fmt: skip
         return {**self._headline(session_id), "matches": matches}
+
+    @staticmethod
+    def _beside(hit: SearchHit, shown: set[int]) -> list[Mapping[str, Any]]:
+        """The messages before and after a hit, each once: the answer often stands there."""
+        out: list[Mapping[str, Any]] = []
+        for one in hit["context"]:
+            if one["id"] not in shown and one["content"]:
+                shown.add(one["id"])
+                out.append({"message_id": one["id"], "role": one["role"], "text": quoted(one["content"])})
+        return out
 
     def _headline(self, session_id: str) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self._db.get_session(session_id, visible_to=self._user) or {}

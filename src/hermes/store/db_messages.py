@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
+    InvalidInput,
     StoreError,
     StoreGone,
     StoreUnreachable,
@@ -28,7 +29,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ChatMessage, MessageRow, SearchHit, SessionEvent
+    from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
 
 _AGAIN = 10.0  # seconds during which an append is retried after the server connection was lost
 
@@ -117,6 +118,7 @@ class MessageCalls(OpenStore):
             if changed:
                 self._scribe.changed(session_id, "usage", *changed)
             self._engine.appended(message_id, ready.size)
+            self._meaning.appended()
         except StoreGone:
             raise
         except StoreError:  # closed by another thread, or connection lost: the message is stored, and an error
@@ -311,12 +313,14 @@ class MessageCalls(OpenStore):
         cwd: str | None = None,
         exclude_sessions: Sequence[str] | None = None,
         visible_to: User | None = None,
+        by: str = "both",
     ) -> list[SearchHit]:
         """Messages that match, best first; any text is a valid query, "" finds nothing.
 
         Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the match reason: "match",
-        "substring", "relaxed" (a partial match of a plain question) or "literal". `limit=None` gives all hits; a
-        negative limit is InvalidInput.
+        "substring", "relaxed" (a partial match of a plain question) or "literal"; `why` says what found it: "words",
+        "meaning" or "both". `by="words"` leaves meaning out, `by="meaning"` answers a question without its words. A question
+        that nothing answers finds nothing. `limit=None` gives all hits; a negative limit is InvalidInput.
         """
         from hermes.store import search  # slow to import for callers that only list
 
@@ -325,7 +329,7 @@ class MessageCalls(OpenStore):
             exclude_sessions,
         )  # fmt: skip
         with self._engine.searching() as tx:
-            return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
+            return search.search(self._engine, tx, query, filters, limit, offset, visible_to, by)
 
     def index_status(self) -> dict[str, int]:
         """The state of the full-text index: {"indexed_to": message id, "pending": messages}. Search never waits."""
@@ -335,3 +339,36 @@ class MessageCalls(OpenStore):
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index everything that is not indexed yet; returns how many messages that were."""
         return self._engine.catch_up(progress=progress)
+
+    def meaning_status(self) -> list[MeaningStatus]:
+        """The vectors of each model that is installed, or has made some: see rows.MeaningStatus."""
+        from hermes.store.meaning import encoders, vectors
+
+        here = [encoder.name for encoder in encoders.installed()]
+        with self._engine.read() as tx:
+            counts = vectors.counts(tx) if vectors.are_kept(tx) else None
+            total = int(tx.value("SELECT count(*) FROM messages"))
+        out: list[MeaningStatus] = []
+        for name in dict.fromkeys([*here, *(counts or ())]):
+            rows, filled = (counts or {}).get(name, (0, 0))
+            out.append({"model": name, "installed": name in here, "on": counts is not None, "vectors": filled,
+                        "pending": max(0, total - rows)})  # fmt: skip
+        return out
+
+    def index_meaning(self, *, progress: Callable[[int, int], None] | None = None) -> int:
+        """Make the vectors of all messages that have none, with each model that is installed; how many rows were written.
+
+        The first call switches search by meaning on: from then on the vectors of new messages are made in the background.
+        Without a model it is InvalidInput.
+        """
+        from hermes.store.meaning import encoders, vectors
+
+        found = encoders.installed()
+        if not found:
+            raise InvalidInput(
+                'no model for search by meaning is installed; pip install "hermes-sessions[meaning]" and'
+                " `hermes model install arctic-embed-s`"
+            )
+        vectors.prepare(self._engine)
+        self._meaning.switched_on()
+        return sum(self._meaning.make(encoder, progress=progress) for encoder in found)

@@ -18,6 +18,7 @@ from hermes.store import foreign_rows, leases, lineage, messages, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.store_address import file_of, open_engine
+from hermes.store.meaning.indexer import Indexer
 from hermes.store.transcript_writer import TranscriptWriter
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class OpenStore:
         self._attachments = attachments_of(self._engine, self.attachments_dir, key)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments, key)
+        self._meaning = Indexer(self._engine)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
         self._scribe.repair()
@@ -141,6 +143,8 @@ class OpenStore:
 
     def close(self) -> None:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
+        if self._process == os.getpid():
+            self._meaning.stop()
         self._engine.close()
         if self._process == os.getpid():  # a forked child leaves the parent's files alone
             self._scribe.close()

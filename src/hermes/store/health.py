@@ -18,6 +18,7 @@ from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.file_identity import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.meaning import vectors
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class Health:
     sessions: int = 0
     messages: int = 0
     pending: int = 0  # messages that are not in the index yet
+    vectors: dict[str, tuple[int, int]] | None = None  # rows of each model, and those with a vector; None: switched off
+    all_rows: int = 0  # messages, hidden ones too
     damage: list[str] = field(default_factory=list)
     finished: bool = True  # False: the file is so large that only a part of it was checked
     used_by: str = ""
@@ -61,6 +64,9 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
             tx = SqliteTx(connection)
             health.sessions, health.messages = sessions.count(tx, None, None), messages.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
+            if vectors.are_kept(tx):
+                health.vectors = vectors.counts(tx)
+                health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
         return health
     except (apsw.Error, UnicodeDecodeError) as error:
         raise StoreCorrupt(f"{path} can't be read ({error})") from error

@@ -186,6 +186,20 @@ class SearchHit(TypedDict):
     score: float
     reason: str
     relaxed: bool
+    why: str
+
+
+class MeaningStatus(TypedDict):
+    """The vectors that one model made: `meaning_status`."""
+
+    model: str
+    installed: bool
+    """Whether the model can be used here."""
+    on: bool
+    """Whether search by meaning was switched on for this store."""
+    vectors: int
+    pending: int
+    """Messages that this model has not looked at yet; search finds them by their words."""
 
 
 class HandoffState(TypedDict):

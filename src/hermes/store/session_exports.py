@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Keys in which a store records its own index, changes and tables.
 OWN_KEYS = (
     "fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events", "sync_store",
+    "meaning",
 )  # fmt: skip
 _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when

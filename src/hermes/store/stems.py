@@ -1,12 +1,15 @@
 """Word forms: stop words to leave out of a question, and endings to strip from a word.
 
 Only questions that find too little as typed are relaxed with these; the index itself holds words as they are.
-The rules are light on purpose: they unify forms of one word and leave short words alone.
+The rules are light on purpose: they unify forms of one word and leave short words alone. Where PyStemmer is installed (the
+extra `meaning`), Snowball's stemmer of the question's language takes their place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 STOP_WORDS = frozenset(
     """a about above after again all also am an and any are as at be because been before being below between both but by can
@@ -46,6 +49,47 @@ _ENDINGS = (
     "ives", "ive", "ized", "ised", "izes", "ises", "ize", "ise", "ially", "ally", "iest", "ier", "ies", "ied", "ers", "er",
     "ors", "or", "est", "eds", "ed", "es", "ly", "al", "s", "e", "y",
 )  # fmt: skip
+
+
+# Words that are common in one language and rare in the others, as they are typed and without their marks.
+LANGUAGES: dict[str, frozenset[str]] = {
+    name: frozenset(words.split())
+    for name, words in {
+        "english": "the a an and of to in is are was were it that this i you he she we they my your his her our their what who"
+        " where when how why which do does did have has had not with for on at from by be been can will would about there",
+        "german": "der die das den dem des ein eine einen einem einer und ist war nicht ich du er sie wir ihr uns mein mit von zu"
+        " auf für fur im wie wo wer was wann warum welche welcher welches worüber woruber habe hat haben wird wurde über uber",
+        "spanish": "el los las un una y es era que qué cual cuál quién quien cómo como cuándo cuando dónde donde por para con de"
+        " del al se su mi yo nos cuánto cuanto ha he fue está esta",
+        "french": "le la les un une des et est était etait sont qui que quoi quel quelle où ou comment quand pour avec dans du au"
+        " aux ce cette il elle nous vous je tu mon ma de en combien pourquoi",
+        "russian": "и в не что он на я с как это она по но мы из у к за от о где когда кто какой почему",
+    }.items()
+}
+
+
+def language_of(words: Iterable[str]) -> str:
+    """The language most of whose common words are among these; English where none or several are."""
+    typed = [word.lower().strip("?!.,:;¿¡\"'()") for word in words]
+    counts = {name: sum(word in common for word in typed) for name, common in LANGUAGES.items()}
+    best = max(counts, key=lambda name: counts[name])
+    return "english" if counts[best] == counts["english"] else best
+
+
+@lru_cache(maxsize=8)
+def stemmer(language: str) -> Callable[[str], str]:
+    """What gives the stem of a folded word: Snowball's for this language where it is installed, else the rules below."""
+    try:
+        import Stemmer
+    except ImportError:
+        return stem
+    made: Any = Stemmer.Stemmer(language)
+
+    @lru_cache(maxsize=16_384)
+    def snowball(word: str) -> str:
+        return str(made.stemWord(word)) if len(word) > 3 and word.isalpha() else word
+
+    return snowball
 
 
 @lru_cache(maxsize=4096)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _ROLES = ("user", "assistant", "tool", "system")
+_CLOSEST = "no message has all of these words; these are the closest"
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
@@ -47,18 +48,27 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
+@click.option(
+    "--why", is_flag=True, help="Say of each hit what found it: words, meaning or both; and the message's id."
+)
+@click.option(
+    "--by",
+    type=click.Choice(["both", "words", "meaning"]),
+    default="both",
+    help="What answers a question. Default: both.",
+)
 @json_option("The hits as a JSON array; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
-    user: str | None, as_json: bool,
+    user: str | None, why: bool, by: str, as_json: bool,
 ) -> int:  # fmt: skip
     words = " ".join(query)
     with opened() as db:
         within = None if session is None else db.get_compression_chain(find_session(db, session))
         hits = db.search_messages(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
-            session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user,
+            session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user, by=by,
         )  # fmt: skip
     strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
     if strange and not hits:
@@ -67,14 +77,14 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["relaxed"] for hit in hits):
-            note("no message has all of these words; these are the closest")
-        print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())))
+            note(_CLOSEST)
+        print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)))
     if not hits:
         note(f"no messages match {one_line(words)!r}")
     return 0 if hits else 1
 
 
-def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) -> list[str]:
+def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, why: bool = False) -> list[str]:
     """The hits as lines, under their sessions."""
     by_session: dict[str, list[SearchHit]] = {}
     for hit in hits:
@@ -87,6 +97,10 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) ->
         about = f" · {one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
         out.append(styled(one_line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
         for hit in found:
+            if why:
+                out.append(
+                    styled(f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['score']:.1f})", DIM, on=colour)
+                )
             out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
         out.append("")
     total = f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}"

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store.meaning import vectors
 from hermes.store.query import Leaf, Node
 from hermes.store.search.message_texts import passing
 from hermes.store.search.ranking import Ranked, ranked
 from hermes.store.snippet import Needle
+
+if TYPE_CHECKING:
+    from hermes.store.search.second_look import SecondLook
 
 RANKED = 400  # how many of the newest matches are ranked
 
@@ -16,8 +21,9 @@ RANKED = 400  # how many of the newest matches are ranked
 class Findings:
     """The hits in order, and what is marked in their snippets. Every stage of a search adds to them until `need` are there."""
 
-    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int) -> None:
+    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int, by: str = "both") -> None:
         self.text, self.tx, self.scope, self.need = engine.fulltext, tx, scope, need
+        self._engine, self.by = engine, by
         self.cap = max(RANKED, need + need // 4)
         self.hits: list[Ranked] = []
         self.seen: set[int] = set()
@@ -32,6 +38,14 @@ class Findings:
     def is_scarce(self) -> bool:
         """Whether there are so few hits that partial matches should be added."""
         return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
+
+    def second_look(self, question: str) -> SecondLook | None:
+        """A question as the installed models understand it; None where this store has no vectors."""
+        if self.by == "words" or not vectors.are_kept(self.tx):
+            return None
+        from hermes.store.search.second_look import SecondLook  # loads numpy and a model
+
+        return SecondLook.at(self._engine, self.tx, self.scope, question)
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
         """The newest messages that match a tree. A leaf that was already searched is not searched again."""

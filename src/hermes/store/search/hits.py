@@ -112,7 +112,7 @@ def shown(
                 "source": session.source, "model": message.model or session.model,
                 "session_started": session.started_at, "title": session.title,
                 "tool_name": codec.restored(message.tool_name), "score": one.score, "reason": one.reason,
-                "relaxed": one.reason == "relaxed",
+                "relaxed": one.reason == "relaxed", "why": one.why,
             }
         )  # fmt: skip
     return out

@@ -4,7 +4,8 @@ them hold.
 Only which message holds which word counts, so every engine gives the same order. A message is worth the sum of how rare its
 words are, each once. A session is worth its best message and, twice, how often its messages hold the words, with less for
 each further one and for a long session. Inside a session a message is raised by its neighbours: the answer often stands next
-to the words of the question. The weights were found on public dialogues.
+to the words of the question. Where messages have vectors, a second look adds how near they are to what the question means.
+The weights were found on public dialogues.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hermes.store.engines.base import Holder, Scope, Tx
 from hermes.store.search.ranking import Ranked
 
+if TYPE_CHECKING:
+    from hermes.store.search.second_look import SecondLook
+
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5}
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 60  # sessions whose messages are ranked with their neighbours
 WINDOW = 400  # messages of one session that are put in order
 OF_A_SESSION = 6  # hits
+LOOKED_AGAIN = 40  # sessions whose messages are compared with what the question means
+NEAR = 3.0  # what a message counts for each deviation it is nearer than the middle
 BESIDE, NEXT_BUT_ONE = 0.4, 0.2
 SESSION_WEIGHT = 2.0
+MANY = 1000.0  # messages
 REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a word stop counting
 
 
@@ -60,10 +67,25 @@ def rarity(total: float, held: float) -> float:
     return math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
 
 
+class Passages(msgspec.Struct):
+    """What a question found."""
+
+    hits: list[Ranked]
+    held: float = 0.0
+    """How much of the question's words the session that has the most of them holds: 1 for all."""
+    related: float | None = None
+    """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
+
+
 def best_passages(
-    tx: Tx, words: Sequence[Word], scope: Scope, need: int, preference: Preference | None = None
-) -> list[Ranked]:
-    """The best `need` messages in order, for words that some message holds."""
+    tx: Tx,
+    words: Sequence[Word],
+    scope: Scope,
+    need: int,
+    preference: Preference | None = None,
+    look: SecondLook | None = None,
+) -> Passages:
+    """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
     sessions, total = _extent(tx, words, scope)
     own = _message_scores(words, total)
     holders = {holder[0]: holder for word in words for holder in word.holders}
@@ -78,12 +100,60 @@ def best_passages(
         if message_id > newest.get(session_id, 0):
             newest[session_id] = message_id
     counts = [_counted(word, holders) for word in words]
-    order = _sessions_in_order(tx, words, counts, (best, newest), (sessions, total), preference)[: max(need, 1)]
+    order = _sessions_in_order(tx, words, counts, (best, newest), (sessions, total), preference)
+    if look is None:
+        order = order[: max(need, 1)]
     by_session: dict[str, dict[int, float]] = {session.id: {} for session in order}
     for message_id, session_id, _ in holders.values():
         if session_id in by_session:
             by_session[session_id][message_id] = own[message_id]
-    return _messages_in_order(tx, order, by_session, scope, need)
+    held = _share_held(words, counts, total, order)
+    if look is None:
+        sequences = _sequences(tx, order[:LOOKED_INTO], _middles(order[:LOOKED_INTO], by_session), scope)
+        return Passages(_messages_in_order(order, by_session, sequences, {}, need), held)
+    order, sequences, near, related = _looked_again(tx, order, by_session, scope, preference, look)
+    return Passages(_messages_in_order(order[: max(need, 1)], by_session, sequences, near, need), held, related)
+
+
+def _share_held(words: Sequence[Word], counts: Sequence[Counter[str]], total: float, order: Sequence[Session]) -> float:
+    """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
+    values = [
+        (word.weight * rarity(max(total, MANY), max(word.held, float(len(word.holders)))), count)
+        for word, count in zip(words, counts, strict=True)
+    ]
+    whole = sum(value for value, _ in values) or 1.0
+    shares = (sum(value for value, count in values if one.id in count) / whole for one in order[:10])
+    return max(shares, default=0.0)
+
+
+def _looked_again(
+    tx: Tx,
+    order: Sequence[Session],
+    by_session: dict[str, dict[int, float]],
+    scope: Scope,
+    preference: Preference | None,
+    look: SecondLook,
+) -> tuple[list[Session], dict[str, list[int]], dict[int, float], float]:
+    """The best sessions by words and by meaning, in a new order; their messages; how near each is, and whether any is."""
+    first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])
+    middles = _middles(first, by_session)
+    joining = {one: at for one, at in look.candidates().items() if one not in middles}
+    found = [session for session in rest if session.id in joining]
+    fresh = [one for one in joining if one not in by_session]
+    for session_id, _, began, active in _sizes(tx, fresh) if fresh else ():
+        value = 0.0 if preference is None else preference(began, active)
+        found.append(Session(session_id, value, joining[session_id]))
+        by_session[session_id] = {}
+    middles.update({session.id: joining[session.id] for session in found})
+    sequences = _sequences(tx, [*first, *found], middles, scope)
+    near = look.look(sequences)
+    looked = [one for one in [*first, *found] if by_session[one.id] or sequences.get(one.id)]
+    for session in looked:
+        session.value += near.sessions.get(session.id, 0.0)
+    ids = {session.id for session in looked}
+    again = looked + [session for session in rest if session.id not in ids]
+    again.sort(key=lambda one: (one.value, one.newest), reverse=True)
+    return again, sequences, near.messages, near.related
 
 
 def _extent(tx: Tx, words: Sequence[Word], scope: Scope) -> tuple[float, float]:
@@ -91,7 +161,7 @@ def _extent(tx: Tx, words: Sequence[Word], scope: Scope) -> tuple[float, float]:
     least twice as many as hold the commonest word."""
     row = tx.row(f"SELECT count(*), sum(s.message_count) FROM sessions s WHERE {scope.sessions}", scope.session_params)
     assert row is not None
-    most = max(max(word.held, float(len(word.holders))) for word in words)
+    most = max((max(word.held, float(len(word.holders))) for word in words), default=0.0)
     return float(max(1, row[0])), max(float(row[1] or 0), 2.0 * most)
 
 
@@ -128,6 +198,8 @@ def _sessions_in_order(
     preference: Preference | None,
 ) -> list[Session]:
     (best, newest), (sessions, total) = found_in, extent
+    if not best:
+        return []
     average = total / sessions
     weights = [
         SESSION_WEIGHT * 2.2 * word.weight * rarity(sessions, min(sessions, float(len(count))))
@@ -167,14 +239,22 @@ def _sizes(tx: Tx, session_ids: Sequence[str]) -> list[Any]:
 
 
 def _messages_in_order(
-    tx: Tx, order: Sequence[Session], by_session: dict[str, dict[int, float]], scope: Scope, need: int
+    order: Sequence[Session],
+    by_session: dict[str, dict[int, float]],
+    sequences: dict[str, list[int]],
+    near: dict[int, float],
+    need: int,
 ) -> list[Ranked]:
     first: list[tuple[float, int, int]] = []  # value, place of the session (negative), message
     rest: list[tuple[float, int, int]] = []
-    sequences = _sequences(tx, order[:LOOKED_INTO], by_session, scope)
+    by_words: set[int] = set()
     for number, session in enumerate(order):
-        own = by_session[session.id]
-        scores = {**own, **_raised(own, sequences.get(session.id, ()))}
+        own, sequence = by_session[session.id], sequences.get(session.id, ())
+        scores = {**own, **_raised(own, sequence)}
+        by_words.update(scores)
+        for message_id in sequence:
+            if message_id in near:
+                scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
         best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
         listed = [(session.value + score - best[0][0], -number, message_id) for score, message_id in best]
         first += listed[:OF_A_SESSION]
@@ -184,13 +264,24 @@ def _messages_in_order(
         rest.sort(reverse=True)
         first += rest
     return [
-        Ranked(message_id, order[-place].id, round(value, 6), "relaxed") for value, place, message_id in first[:need]
+        Ranked(
+            message_id, order[-place].id, round(value, 6), "relaxed", _why(message_id in by_words, near.get(message_id))
+        )
+        for value, place, message_id in first[:need]
     ]
+
+
+def _why(by_words: bool, near: float | None) -> str:
+    if near is None or (by_words and near < 1.0):
+        return "words"
+    return "both" if by_words else "meaning"
 
 
 def _raised(own: dict[int, float], sequence: Sequence[int]) -> dict[int, float]:
     """The messages of a session that hold a word or stand beside its best one, each with its neighbours' part."""
     scores: dict[int, float] = {}
+    if not own:
+        return scores
     least = BESIDE * max(own.values())
     values = [own.get(message_id, 0.0) for message_id in sequence]
     padded = [0.0, 0.0, *values, 0.0, 0.0]
@@ -202,16 +293,19 @@ def _raised(own: dict[int, float], sequence: Sequence[int]) -> dict[int, float]:
     return scores
 
 
-def _sequences(
-    tx: Tx, sessions: Sequence[Session], by_session: dict[str, dict[int, float]], scope: Scope
-) -> dict[str, list[int]]:
-    """The messages of each session that may be found, in order; of a long session those around its best one."""
+def _middles(sessions: Sequence[Session], by_session: dict[str, dict[int, float]]) -> dict[str, int]:
+    """The best message of each session."""
+    owns = ((session.id, by_session[session.id]) for session in sessions)
+    return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
+
+
+def _sequences(tx: Tx, sessions: Sequence[Session], middles: dict[str, int], scope: Scope) -> dict[str, list[int]]:
+    """The messages of each session that may be found, in order; of a long session those around its middle one."""
     out: dict[str, list[int]] = defaultdict(list)
     join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
     where, params = [], []
     for session in sessions:
-        own = by_session[session.id]
-        middle = max(own, key=lambda message_id: (own[message_id], message_id))
+        middle = middles[session.id]
         where.append("(m.session_id = ? AND m.id BETWEEN ? AND ?)")
         params += [session.id, middle - WINDOW // 2, middle + WINDOW // 2]
     if not where:

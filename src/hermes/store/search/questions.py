@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Callable, Sequence, Set
 
 from hermes import times
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query, positive
 from hermes.store.search.findings import Findings
-from hermes.store.search.passages import Word, best_passages
+from hermes.store.search.passages import Passages, Word, best_passages
 from hermes.store.search.query_trees import either
 from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
-from hermes.store.stems import STOP_PAIRS, STOP_WORDS, stem
+from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
 FEWEST, MOST = 400, 2_000  # of one word, the newest
@@ -21,6 +22,12 @@ A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
 LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
 GROUPS = 24  # words of a question that are searched
+# The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
+# Found on the labelled set (`make recall`): higher ones lose answers in other words.
+WORDS_ALONE, WITH_MEANING = 0.12, 0.27
+_INTERROGATIVE = re.compile(
+    "什么|怎么|怎样|哪|谁|吗|呢|几|多少|为何|为什|何|誰|どこ|どう|いつ|なぜ|どの|무엇|어디|언제|누가|누구|어떻게|왜"
+)
 
 
 class Group:
@@ -55,6 +62,14 @@ def _is_stop_word(word: str) -> bool:
     return fold(word).strip("?!.,:;¿¡ ") in STOP_WORDS
 
 
+def _asks(query: Query) -> bool:
+    """Whether a text of a script without spaces, where no stop word stands alone, is a question."""
+    text = "".join(query.words).rstrip()
+    return UNSPACED.search(fold(text)) is not None and (
+        text.endswith(("?", "？")) or _INTERROGATIVE.search(text) is not None
+    )
+
+
 def answer(findings: Findings, query: Query, tree: Node) -> None:
     """A sentence was typed: messages with all of its words, else those with some of its topic words.
 
@@ -64,7 +79,8 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
     findings.needles = _telling(findings.needles)
     groups = groups_of(findings, query)
     words = _held(findings, groups)
-    if len(groups) < 2 or _some_hold_all(findings, groups, words):
+    by_meaning = findings.by == "meaning"
+    if not by_meaning and (len(groups) < 2 or _some_hold_all(findings, groups, words)):
         findings.add(findings.candidates(tree, findings.cap), "match")
     if findings.is_scarce():
         _add_passages(findings, query, groups, words)
@@ -73,7 +89,7 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
 def relax(findings: Findings, query: Query) -> None:
     """Add the best partial matches: what a message and its session have of the words, the rarer the better."""
     groups = groups_of(findings, query)
-    _add_passages(findings, query, groups, _held(findings, groups), holding=True)
+    _add_passages(findings, query, groups, _held(findings, groups), holding=not _asks(query))
 
 
 def _add_passages(
@@ -82,19 +98,35 @@ def _add_passages(
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
     needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
     findings.needles = _telling(needles) or findings.needles
-    held = [word for word in words if word.holders]
-    if held:
-        from hermes.store.search.periods import preference  # its patterns are compiled for questions only
+    held = any(word.holders for word in words)
+    asked = " ".join(query.words)
+    look = None if holding else findings.second_look(asked)
+    if not held and look is None:
+        return
+    from hermes.store.search.periods import preference  # its patterns are compiled for questions only
 
-        preferred = preference(" ".join(query.words), times.now())
-        need = findings.missing + len(findings.seen)
-        found = best_passages(findings.tx, held, findings.scope, need, preferred)
-        if holding:
-            ids = {holder[0] for word in held for holder in word.holders}.union(*(word.also for word in held))
-            found = [hit for hit in found if hit.id in ids]
-        fresh = [hit for hit in found if hit.id not in findings.seen][: findings.missing]
-        findings.seen.update(hit.id for hit in fresh)
-        findings.hits += fresh
+    need = findings.missing + len(findings.seen)
+    preferred = preference(asked, times.now())
+    if findings.by == "meaning" and look is not None:
+        words = []
+    found = best_passages(findings.tx, words, findings.scope, need, preferred, look)
+    if preferred is None and not findings.hits and not _is_answered(found, asked):
+        return
+    hits = found.hits
+    if holding:
+        ids = {holder[0] for word in words for holder in word.holders}.union(*(word.also for word in words))
+        hits = [hit for hit in hits if hit.id in ids]
+    fresh = [hit for hit in hits if hit.id not in findings.seen][: findings.missing]
+    findings.seen.update(hit.id for hit in fresh)
+    findings.hits += fresh
+
+
+def _is_answered(found: Passages, asked: str) -> bool:
+    """Whether what was found can be an answer: a session holds enough of the words, or says something of the kind."""
+    enough = WORDS_ALONE if found.related is None else WITH_MEANING
+    if UNSPACED.search(fold(asked)):
+        enough /= 2  # pairs of characters are more than words
+    return found.held >= enough or (found.related is not None and found.related >= 0.0)
 
 
 def _held(findings: Findings, groups: Sequence[Group]) -> list[Word]:
@@ -135,6 +167,7 @@ def groups_of(findings: Findings, query: Query) -> list[Group]:
     groups: dict[str, Group] = {}
     typed = pieces(fold(" ".join(query.words)))
     names = _names(query)
+    stem = stemmer(language_of(word for text in query.words for word in text.split()))
     for piece in typed:
         if UNSPACED.match(piece):
             for i in range(max(1, len(piece) - 1)):
@@ -142,7 +175,7 @@ def groups_of(findings: Findings, query: Query) -> list[Group]:
                 if pair not in STOP_PAIRS:
                     groups.setdefault(pair, Group([Leaf(pair, "phrase")]))
         elif piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit()):
-            leaves = [Leaf(form, "phrase") for form in _forms(findings, piece)]
+            leaves = [Leaf(form, "phrase") for form in _forms(findings, piece, stem)]
             groups.setdefault(stem(piece), Group(leaves, A_NAME if piece in names else 1.0))
     if not groups:
         groups = {piece: Group([Leaf(piece, "phrase")]) for piece in typed}
@@ -157,7 +190,8 @@ def _names(query: Query) -> set[str]:
     }
 
 
-def _forms(findings: Findings, word: str) -> list[str]:
+def _forms(findings: Findings, word: str, stem: Callable[[str], str]) -> list[str]:
+    """A word and its other forms in this store."""
     base = stem(word)
     forms = [word]
     if len(base) >= 3:

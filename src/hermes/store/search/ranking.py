@@ -23,6 +23,8 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     session_id: str
     score: float
     reason: str
+    why: str = "words"
+    """What found it: words, meaning or both."""
 
 
 def ranked(found: Sequence[Candidate], reason: str, most: int, bonus: dict[str, float] | None = None) -> list[Ranked]:

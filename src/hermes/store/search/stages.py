@@ -23,11 +23,11 @@ from hermes.store.snippet import Needle, needle
 ESCAPES = ("n", "t", "r")  # letters that stand for white space after a backslash
 
 
-def find(engine: Engine, tx: Tx, query: Query, scope: Scope, need: int) -> Findings:
+def find(engine: Engine, tx: Tx, query: Query, scope: Scope, need: int, by: str = "both") -> Findings:
     """The best `need` messages for a query that is not blank."""
     tree = query.tree
     assert tree is not None
-    findings = Findings(engine, tx, scope, need)
+    findings = Findings(engine, tx, scope, need, by)
     leaves = list(positive(tree))
     findings.needles = _needles(leaves)
     if not findings.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
