@@ -45,6 +45,9 @@ class PipeVoice:
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return None
 
+    def clear(self) -> None:
+        """None: nothing is on a screen here."""
+
     def typing(self) -> None:
         """None: typed keys are not read while one question is answered."""
 

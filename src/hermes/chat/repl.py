@@ -79,6 +79,10 @@ class TerminalVoice:
         except EOFError:
             return ""
 
+    def clear(self) -> None:
+        if self.comfortable:
+            self.screen.clear()
+
     def typing(self) -> Typing | None:
         return Typing() if self.comfortable else None
 

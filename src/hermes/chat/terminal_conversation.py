@@ -51,6 +51,9 @@ class Voice(Protocol):
 
     def choose(self, question: str, options: Sequence[str]) -> int | None: ...
 
+    def clear(self) -> None:
+        """Clear the screen, where there is one."""
+
     def typing(self) -> Typing | None:
         """The type-ahead during a turn; None without a keyboard."""
 
@@ -193,7 +196,10 @@ class TerminalConversation:
         if row["parent_session_id"] == self.session_id:  # a branch of the current session: everything stays as it is
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
-            back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
+            back = resume.restore(
+                row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model,
+                used=resume.model_used(self.db, row),
+            )  # fmt: skip
         self.agent = self._agent_of(session_id, back.model, back.cwd)
         self.agent.hold()
         self.db.reopen_session(session_id)
@@ -230,6 +236,9 @@ class TerminalConversation:
         self.agent.hold()
 
     # ------------------------------------------------------------------------------------------ leaving
+
+    def clear(self) -> None:
+        self.voice.clear()
 
     def leave(self, *, ending: bool = True) -> None:
         self.leaving = True

@@ -189,6 +189,13 @@ def sessions(host: Host, arguments: str) -> None:
     host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume continues one of them.")
 
 
+@command("search", "<words>", "find messages in all sessions")
+def search(host: Host, arguments: str) -> None:
+    if not arguments:
+        raise InvalidInput("search for which words? /search parser error")
+    host.say(_search(host, arguments))
+
+
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
     """The sessions a user may want to continue, the latest first."""
     return host.db.list_sessions_rich(

@@ -26,7 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new title resume sessions branch undo retry compress handoff sethome history status usage tag pin stop quit help"
+    "new clear title resume sessions search branch undo retry compress handoff sethome model context history show"
+    " status usage tag pin stop quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -92,6 +93,10 @@ class Host(Protocol):
         """Continue the same conversation in another session: it was compressed."""
         ...
 
+    def clear(self) -> None:
+        """Clear the screen, where there is one."""
+        ...
+
     def leave(self, *, ending: bool = True) -> None:
         """The user leaves; unless `ending`, the session continues elsewhere."""
         ...
@@ -110,7 +115,13 @@ class Command:
 
 
 REGISTRY: dict[str, Command] = {}
-ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
+# Names that people type from habit: those of other programs, and shorter ones.
+ALIASES = {
+    "exit": "quit", "q": "quit", "bye": "quit", "?": "help", "h": "help", "commands": "help", "cost": "usage",
+    "tokens": "context", "models": "model", "compact": "compress", "summarize": "compress", "fork": "branch",
+    "rewind": "undo", "rename": "title", "continue": "resume", "load": "resume", "ls": "sessions", "list": "sessions",
+    "find": "search", "info": "status", "regenerate": "retry", "log": "history", "output": "show",
+}  # fmt: skip
 
 
 def command(
@@ -133,7 +144,14 @@ def command(
 def load() -> dict[str, Command]:
     """The registry, filled."""
     # each registers its commands
-    from hermes.commands import edit_commands, handoff_commands, info_commands, session_commands  # noqa: F401
+    from hermes.commands import (  # noqa: F401
+        edit_commands,
+        handoff_commands,
+        info_commands,
+        model_commands,
+        session_commands,
+        tool_commands,
+    )
 
     return REGISTRY
 

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
-from hermes.agent.tools.base import STOPPED, TIMED_OUT, Context, Tool, Unsuccessful
+from hermes.agent.tools.base import STOPPED, TIMED_OUT, Context, Reported, Tool
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.processes import Process, background, ending
+from hermes.agent.tools.running import report
 from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
 ASKED_CHARS: Final = 1000
+REPORT_SECONDS: Final = 0.2  # between two reports of what a running command prints
 
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
 
@@ -95,8 +97,13 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
     notes = []
     outcome = ""  # how it ended, when it did not succeed
     deadline = time.monotonic() + timeout
+    seen = 0  # bytes of its output when it was last reported
+    reported = time.monotonic()
     try:
         while not process.ended.wait(0.05):
+            if process.output.size != seen and time.monotonic() - reported >= REPORT_SECONDS:
+                seen, reported = process.output.size, time.monotonic()
+                report(process.output.end())
             if context.cancelled():
                 notes.append("interrupted by the user; the command and what it had started were ended")
                 outcome = STOPPED
@@ -120,9 +127,9 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
     if there is not None and there != folder and there.is_dir():
         context.cwd = there
         notes.append(f"now in {there}")
-    text = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n") or "(no output)"
-    text = f"{text}\n[{'; '.join(notes)}]"
-    return Unsuccessful(text, outcome) if outcome else text
+    printed = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n")
+    text = f"{printed or '(no output)'}\n[{'; '.join(notes)}]"
+    return Reported(text, outcome=outcome, shown=printed)
 
 
 terminal = Tool(
