@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.chat.file_mentions import path_completions, typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.texts import counted, harmless
 
@@ -191,6 +192,13 @@ def completer(host: Host) -> Completer:
     class Slash(Completer):
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             before = document.text_before_cursor
+            path = None if opens_commands(before) else typed_path(before)
+            if path is not None:
+                for text, about in path_completions(path, host.agent.cwd):
+                    quoted = " " in text and not before[: len(before) - len(path)].endswith('"')
+                    shown = text.rstrip("/").rpartition("/")[2] + "/" * text.endswith("/")
+                    yield Completion(f'"{text}"' if quoted else text, -len(path), display=shown, display_meta=about)
+                return
             for text, shown, about in completions(host, before):
                 yield Completion(text, start_position=-_replaced(before), display=shown, display_meta=about)
 
@@ -221,7 +229,12 @@ def completions(host: Host, before: str) -> Iterator[tuple[str, str, str]]:
 
 
 def opens_menu(before: str) -> bool:
-    """Whether completions are offered while typing: after a slash at the beginning."""
+    """Whether completions are offered while typing: of commands, and of paths after an @."""
+    return opens_commands(before) or typed_path(before) is not None
+
+
+def opens_commands(before: str) -> bool:
+    """Whether the line is a command, or the beginning of one."""
     return before.startswith("/") and not before.startswith("//") and "\n" not in before
 
 
@@ -251,7 +264,7 @@ def fuzzy(typed: str, name: str) -> int | None:
 
 def unfinished_command(host: Host, line: str) -> str | None:
     """The command that an incomplete name most likely means, to put on the line; None for any other line."""
-    if not opens_menu(line) or len(line) < 2 or not line[1:].isalpha() or is_known(line[1:].casefold(), host.where):
+    if not opens_commands(line) or len(line) < 2 or not line[1:].isalpha() or is_known(line[1:].casefold(), host.where):
         return None
     found = matching_commands(host, line[1:])
     return f"/{found[0].name}" + (" " if found[0].arguments else "") if found else None

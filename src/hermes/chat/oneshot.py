@@ -42,6 +42,9 @@ class PipeVoice:
         print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
+    def permission(self, question: str) -> bool:
+        return self.ask(question)
+
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return None
 

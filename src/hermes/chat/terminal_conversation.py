@@ -23,7 +23,9 @@ from hermes.errors import InvalidInput
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Stop, Turn
+    from hermes.agent.turn_session import Content
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
@@ -48,6 +50,9 @@ class Voice(Protocol):
         """Print a side note, in one line."""
 
     def ask(self, question: str) -> bool: ...
+
+    def permission(self, question: str) -> bool | Answer:
+        """Ask in the middle of a turn whether a tool may do something."""
 
     def choose(self, question: str, options: Sequence[str]) -> int | None: ...
 
@@ -97,7 +102,7 @@ class TerminalConversation:
         self._titles_by_model = titles_by_model
         self._toolbox = Toolbox(config)
         self._toolbox.start()
-        self._turns = TurnDisplay(voice.ask, typed_stops=_busy(config) == "interrupt")
+        self._turns = TurnDisplay(voice.permission, typed_stops=_busy(config) == "interrupt")
         self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
         self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
@@ -134,7 +139,7 @@ class TerminalConversation:
     def session_id(self) -> str:
         return self.agent.session_id
 
-    def _confirm(self, question: str) -> bool:
+    def _confirm(self, question: str) -> bool | Answer:
         return self._yes or self._turns.confirm(question)
 
     # ------------------------------------------------------------------------------------------ turns
@@ -148,9 +153,9 @@ class TerminalConversation:
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return self.voice.choose(question, options)
 
-    def talk(self, text: str) -> bool:
+    def talk(self, content: Content) -> bool:
         """Send a message and show the reply; True when it was interrupted."""
-        return self._run(self.agent.turn(text))
+        return self._run(self.agent.turn(content))
 
     def show(self, turn: Turn) -> None:
         self._run(turn)

@@ -27,7 +27,7 @@ GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
     "new clear title resume sessions search branch undo retry compress handoff sethome model context history show"
-    " status usage tag pin stop quit help"
+    " status usage allowed tag pin stop quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -120,7 +120,7 @@ ALIASES = {
     "exit": "quit", "q": "quit", "bye": "quit", "?": "help", "h": "help", "commands": "help", "cost": "usage",
     "tokens": "context", "models": "model", "compact": "compress", "summarize": "compress", "fork": "branch",
     "rewind": "undo", "rename": "title", "continue": "resume", "load": "resume", "ls": "sessions", "list": "sessions",
-    "find": "search", "info": "status", "regenerate": "retry", "log": "history", "output": "show",
+    "find": "search", "info": "status", "regenerate": "retry", "log": "history", "output": "show", "permissions": "allowed",
 }  # fmt: skip
 
 

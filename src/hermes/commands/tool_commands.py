@@ -1,4 +1,4 @@
-"""Commands about the tools the agent used: /show."""
+"""Commands about the tools of the agent: /show, /allowed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.info_commands import LISTED, whole_number
 from hermes.commands.registry import TERMINAL, Host, command
+from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, shortened_line
 
 if TYPE_CHECKING:
@@ -63,3 +64,32 @@ def _about(calls: dict[str, dict[str, Any]], row: MessageRow, room: int) -> str:
 def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> str:
     lines = content_text(row["content"]).rstrip().count("\n") + 1
     return f"{number:>3}  {_about(calls, row, 60)}  ({counted(lines, 'line')})"
+
+
+@command(
+    "allowed",
+    "[remove n]",
+    "what the agent may do without asking; remove: ask again",
+    frozenset({TERMINAL}),
+    complete=lambda host: ["remove"],
+)
+def allowed(host: Host, arguments: str) -> None:
+    rules = [(folder, rule) for folder, some in host.config.terminal.allow.items() for rule in some]
+    if arguments:
+        word, _, number = arguments.partition(" ")
+        chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
+        if not 1 <= chosen <= len(rules):
+            raise InvalidInput("which one? /allowed lists them, /allowed remove 1 removes the first")
+        from hermes.config.editing import change_list
+
+        folder, rule = rules[chosen - 1]
+        change_list(["terminal", "allow", folder], remove=rule)
+        host.config.terminal.allow[folder].remove(rule)
+        host.say(f"Removed: {shortened_line(rule, 200)}. You are asked about it again.")
+        return
+    lasting = sorted(host.agent.context.state.get("allowed_kinds", ()))
+    lines = [f"In this conversation: all {kind}." for kind in lasting]
+    lines += [
+        f"{number:>3}  {shortened_line(rule, 200)}  in {folder}" for number, (folder, rule) in enumerate(rules, 1)
+    ]
+    host.say("\n".join(lines) if lines else "Nothing yet: you are asked each time (terminal.confirm in config.yaml).")

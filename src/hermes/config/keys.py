@@ -113,9 +113,10 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """Which commands the agent asks about before it runs them."""
+    """Which commands the agent asks about before it runs them, and by folder those it need not ask about any more."""
 
     confirm: str = "destructive"
+    allow: dict[str, list[str]] = {}
 
 
 class ResetOverride(Section):

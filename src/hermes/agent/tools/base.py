@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
 
 if TYPE_CHECKING:
+    from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -24,9 +25,10 @@ class Context:
     session_id: str
     home: Path
     cwd: Path
-    confirm: Callable[[str], bool]  # asks the user about one thing, in one line; False means no
+    confirm: Callable[[str], bool | Answer]  # asks the user about one thing, in one line; False means no
     cancelled: Callable[[], bool]
     user: User | None = None  # the user whose sessions may be seen; None: the owner, who sees all
+    root: Path | None = None  # the folder the conversation began in, where files are free; None: nowhere
     state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
 
 
