@@ -422,7 +422,8 @@ class Agent:
             for call in calls:
                 self._session.store(Result(call, INTERRUPTED, False, 0.0))
             return
-        self.context.state["model"] = self.model  # session_search summarises with it
+        # session_search summarises with the model; a sub-agent has both
+        self.context.state["model"], self.context.state["tools"] = self.model, self.tools
         yield from run_calls(calls, self.tools, self.context, self._session.store, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool | Answer:

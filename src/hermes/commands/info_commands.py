@@ -71,7 +71,8 @@ def usage(host: Host, arguments: str) -> None:
         host.say("Nothing was used yet.")
         return
     chain = host.db.get_compression_chain(host.session_id)
-    rows = [row for part in chain if (row := host.db.get_session(part, visible_to=host.user)) is not None]
+    helpers = [one for part in chain for one in host.db.get_subagents(part)]
+    rows = [row for part in (*helpers, *chain) if (row := host.db.get_session(part, visible_to=host.user)) is not None]
     total = _summed(rows)
     cached = total["cache_read_tokens"]
     sent = total["input_tokens"] + cached + total["cache_write_tokens"]
@@ -85,7 +86,9 @@ def usage(host: Host, arguments: str) -> None:
         facts["Reasoning"] = f"{total['reasoning_tokens']:,} tokens, part of the output"
     facts["Cost"] = _cost(total, host.model.kind)
     if len(rows) > 1:
-        facts["Counted"] = f"{counted(len(rows), 'session')}: this one and what was compressed before it"
+        parts = ["what was compressed before it"] if len(chain) > 1 else []
+        parts += [counted(len(helpers), "sub-agent")] if helpers else []
+        facts["Counted"] = f"{counted(len(rows), 'session')}: this one and {' and '.join(parts)}"
     host.say("\n".join(_listed(host, facts)))
 
 

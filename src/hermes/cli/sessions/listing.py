@@ -18,12 +18,20 @@ from hermes.cli.shared import opened, zone
 @click.option("--tag", metavar="TAG", help="Only those with this tag.")
 @click.option("--pinned", is_flag=True, help="Only pinned ones.")
 @click.option("--archived", is_flag=True, help="Only archived ones.")
+@click.option("--subagents", is_flag=True, help="Only those of sub-agents, which other lists leave out.")
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
 @json_option(ROWS)
 def list_(
-    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, as_json: bool
+    source: str | None,
+    limit: int,
+    tag: str | None,
+    pinned: bool,
+    archived: bool,
+    every: bool,
+    as_json: bool,
+    subagents: bool,
 ) -> None:
-    print_list(source, limit, tag, pinned, archived, every, as_json)
+    print_list(source, limit, tag, pinned, archived, every, as_json, subagents)
 
 
 @click.command("browse")

@@ -43,14 +43,16 @@ def _read(words: list[str]) -> dict[str, Any] | None:
 
 def print_list(
     source: str | None = None, limit: int = 20, tag: str | None = None, pinned: bool = False, archived: bool = False,
-    every: bool = False, as_json: bool = False,
+    every: bool = False, as_json: bool = False, subagents: bool = False,
 ) -> None:  # fmt: skip
     """The latest conversations, one line each."""
     with opened() as db:
         rows = db.list_sessions_rich(
-            source=source, limit=EVERY if every or archived else limit, order_by_last_active=True,
-            include_archived=every or archived, pinned=pinned, tag=tag,
+            source=source, limit=EVERY if every or archived or subagents else limit, order_by_last_active=True,
+            include_archived=every or archived, pinned=pinned, tag=tag, include_children=subagents,
         )  # fmt: skip
+        if subagents:
+            rows = [row for row in rows if row["kind"] == "subagent"][: None if every else limit]
         if archived:
             rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
         listed: list[Mapping[str, Any]] = [{**row, "tags": db.get_tags(row["id"])} for row in rows]
