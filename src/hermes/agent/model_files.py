@@ -43,6 +43,7 @@ class KnownModel:
     file: str
     size: int
     sha256: str
+    licence: str
 
 
 MODELS: dict[str, KnownModel] = {
@@ -54,6 +55,7 @@ MODELS: dict[str, KnownModel] = {
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
     )
 }
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
+_TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
+_SMALL = (
+    "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
+    " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
+)
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -160,6 +165,9 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
+    if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
+        conversation.db.set_meta(_TOLD, "1")
+        voice.note(_SMALL)
 
 
 def _guarded(loop: Callable[[], int]) -> int:

@@ -20,18 +20,23 @@ _names: dict[str | None, tuple[float, list[str]]] = {}
 
 
 def model_names(model: Model) -> list[str]:
-    """The chat models behind the same endpoint; asked again after a minute. [] where there is no list."""
-    from hermes.agent.endpoint.servers import can_chat, listed_models
+    """The chat models behind the same endpoint; for a model without one those of servers on this machine.
 
-    base_url = model.base_url
-    if base_url is None:
-        return []
-    known = _names.get(base_url)
+    Asked again after a minute; [] where there is no list.
+    """
+    known = _names.get(model.base_url)
     if known is None or time.monotonic() - known[0] > _KEPT_SECONDS:
-        listed = listed_models(base_url, key=getattr(model, "api_key", None)) or []
-        known = time.monotonic(), sorted({str(item["id"]) for item in listed if can_chat(str(item["id"]))})
-        _names[base_url] = known
+        known = _names[model.base_url] = time.monotonic(), sorted(_listed_now(model))
     return known[1]
+
+
+def _listed_now(model: Model) -> set[str]:
+    from hermes.agent.endpoint.servers import can_chat, find_servers, listed_models
+
+    if model.base_url is None:
+        return {name for found in find_servers() for name in found.models}
+    listed = listed_models(model.base_url, key=getattr(model, "api_key", None)) or []
+    return {str(item["id"]) for item in listed if can_chat(str(item["id"]))}
 
 
 def _choices(host: Host) -> list[str]:
@@ -63,12 +68,16 @@ def model(host: Host, arguments: str) -> None:
         return
     if host.agent.busy:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
-    if now.base_url is None:
-        raise InvalidInput(f"{now.name} has no endpoint with other models; set model.base_url in config.yaml")
-    from hermes.agent.model_choice import named_model
+    from hermes.agent.model_choice import local_model, named_model
 
-    host.agent.model = named_model(name, now)
-    host.say(f"From now on {name} answers in this conversation. /model {now.name} goes back.")
+    chosen = named_model(name, now) if now.base_url is not None else local_model(host.config, name)
+    if chosen is None:
+        raise InvalidInput(
+            f"no server on this machine has {shortened_line(name, 60)}; `hermes model install` lists models"
+        )
+    host.agent.model = chosen
+    back = f" /model {now.name} goes back." if now.base_url is not None else ""
+    host.say(f"From now on {name} answers in this conversation.{back}")
 
 
 def _meant(words: str, names: list[str]) -> str:
