@@ -100,7 +100,7 @@ def _keys(pastes: Pastes, host: Host) -> KeyBindings:
         from prompt_toolkit.completion import CompleteEvent
 
         buffer = event.current_buffer
-        if buffer.complete_state is not None:
+        if buffer.complete_state is not None and buffer.complete_state.completions:  # an empty one is being filled
             buffer.complete_next()
             return
         # The menu that opens while typing may not be there yet: Tab takes the first completion all the same.
