@@ -39,6 +39,9 @@ def shows(screen: Screen, name: str) -> None:
 def test_the_screens_of_the_page_are_what_a_terminal_shows(
     server: Guide, open_screen: Callable[..., Screen], tmp_path: Path
 ) -> None:
+    (tmp_path / "tests").mkdir()
+    for number in range(12):
+        (tmp_path / "tests" / f"test_{number}.py").touch()
     screen = open_screen(cwd=tmp_path)
     screen.wait_for("❯")
     shows(screen, "start")

@@ -35,6 +35,12 @@ class Listener:
         self.heard.append(question)
         return self.yes
 
+    def permission(self, question: str) -> bool:
+        return self.ask(question)
+
+    def clear(self) -> None:
+        pass
+
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         self.options = list(options)
         return self.choice

@@ -273,6 +273,17 @@ def three_parts(db, *, days: float = 0.0) -> list[str]:
     return ["a", "b", "c"]
 
 
+def test_the_sub_agents_of_a_session_are_its_children_of_that_kind(db):
+    db.create_session("a", "cli")
+    for name, kind, at in (("y", "subagent", 20.0), ("x", "subagent", 10.0), ("b", "branch", 5.0)):
+        db.create_session(name, "cli", parent_session_id="a", kind=kind, started_at=at)
+    assert db.get_subagents("a") == ["x", "y"]
+    assert db.get_subagents("x") == db.get_subagents("nobody") == []
+    assert {row["id"] for row in db.list_sessions_rich()} == {"a", "b"}
+    db.delete_session("x")
+    assert db.get_subagents("a") == ["y"]
+
+
 @pytest.mark.parametrize("named", ["a", "b", "c"])
 def test_the_parts_of_a_conversation_are_known_from_any_of_them(db, named):
     parts = three_parts(db)

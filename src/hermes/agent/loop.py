@@ -56,6 +56,7 @@ from hermes.store.session_events import MODEL_ERROR
 
 if TYPE_CHECKING:
     from hermes.agent.titler import Titling
+    from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -93,7 +94,7 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool] = _refuse,
+        confirm: Callable[[str], bool | Answer] = _refuse,
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
@@ -122,7 +123,7 @@ class Agent:
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
-            confirm=self._ask_user, cancelled=lambda: self._cancel.is_set(), user=user,
+            confirm=self._ask_user, cancelled=lambda: self._cancel.is_set(), user=user, root=cwd or Path.cwd(),
         )  # fmt: skip
         if user_id is None and user is not None:
             user_id = user[1]
@@ -442,10 +443,11 @@ class Agent:
             for call in calls:
                 self._session.store(Result(call, INTERRUPTED, False, 0.0))
             return
-        self.context.state["model"] = self.model  # session_search summarises with it
+        # session_search summarises with the model; a sub-agent has both
+        self.context.state["model"], self.context.state["tools"] = self.model, self.tools
         yield from run_calls(calls, self.tools, self.context, self._session.store, stop=self._cancel.set)
 
-    def _ask_user(self, question: str) -> bool:
+    def _ask_user(self, question: str) -> bool | Answer:
         """One question at a time, although tools run in parallel."""
         with self._one_question:
             return not self._cancel.is_set() and self.confirm(question)

@@ -30,7 +30,7 @@ def choose_model(config: Config, db: SessionDB) -> Model:
     variables = environment(home)
     name = config.model.default or variables.get("HERMES_MODEL") or None
     if name not in ("embedded", "extractive"):
-        model = _endpoint(config, name, variables) or _local(config, name)
+        model = _endpoint(config, name, variables) or local_model(config, name)
         if model is not None:
             return model
         if name is not None:
@@ -95,7 +95,7 @@ def _first_listed(base_url: str, key: str | None) -> str:
     return first
 
 
-def _local(config: Config, name: str | None) -> EndpointModel | None:
+def local_model(config: Config, name: str | None) -> EndpointModel | None:
     """A server on this machine: the one that has the configured model, or the first with any."""
     from hermes.agent.endpoint.servers import find_servers
 

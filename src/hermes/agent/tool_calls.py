@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hermes.agent.tools.arguments import misfit
-from hermes.agent.tools.base import DECLINED, FAILED, STOPPED, Context, Tool, Unsuccessful
-from hermes.agent.turn import ToolFinished, ToolStarted
+from hermes.agent.tools.base import DECLINED, FAILED, STOPPED, Context, Reported, Tool
+from hermes.agent.tools.running import running_call
+from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 
 INTERRUPTED = "error: interrupted by the user before it had finished"
@@ -39,6 +41,13 @@ class Result:
     ok: bool
     seconds: float
     outcome: str = ""  # how it ended, in a word or two, when it is no success
+    shown: str = ""  # what a screen shows of it
+
+    def event(self) -> ToolFinished:
+        """The event that reports it."""
+        return ToolFinished(
+            self.call.id, self.call.name, self.ok, self.text, self.seconds, self.outcome, shown=self.shown
+        )
 
 
 def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
@@ -70,7 +79,7 @@ def run_calls(
     store: Callable[[Result], None],
     *,
     stop: Callable[[], None] = lambda: None,
-) -> Iterator[ToolStarted | ToolFinished]:
+) -> Iterator[ToolStarted | ToolProgress | ToolFinished]:
     """Run the calls in parallel. `store` gets each result, in their order, as soon as it and those before it exist.
 
     When the consumer is gone, `stop` is called, which must make `context.cancelled()` true: no tool continues
@@ -84,15 +93,19 @@ def run_calls(
             yield ToolStarted(call.id, call.name, call.arguments)
             crew.give(number, call)
         for number, result in crew.done(len(calls)):
+            if isinstance(result, str):
+                yield ToolProgress(calls[number].id, result)
+                continue
             results[number] = result
             while stored < len(results) and (ready := results[stored]) is not None:
                 store(ready)
                 stored += 1
-            yield ToolFinished(result.call.id, result.call.name, result.ok, result.text, result.seconds, result.outcome)
+            yield result.event()
     except BaseException:
         stop()
         for number, result in crew.done(sum(result is None for result in results[: crew.given])):
-            results[number] = result
+            if isinstance(result, Result):
+                results[number] = result
         raise
     finally:  # also when the consumer is gone: no call stays without a result
         crew.dismiss()
@@ -110,7 +123,7 @@ class _Crew:
     def __init__(self, tools: Mapping[str, Tool], context: Context) -> None:
         self._tools, self._context = tools, context
         self._waiting: queue.SimpleQueue[tuple[int, Call] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[int, Result]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Result | str]] = queue.SimpleQueue()
         self.given = 0
 
     def give(self, number: int, call: Call) -> None:
@@ -120,13 +133,17 @@ class _Crew:
         if self.given <= AT_ONCE:
             threading.Thread(target=self._work, name=f"hermes-tool-{call.name}", daemon=True).start()
 
-    def done(self, count: int) -> Iterator[tuple[int, Result]]:
-        """The next `count` results as they arrive; fewer when interrupted calls do not end soon."""
+    def done(self, count: int) -> Iterator[tuple[int, Result | str]]:
+        """The next `count` results as they arrive, and between them, as texts, what running calls print.
+
+        Fewer when interrupted calls do not end soon.
+        """
         deadline: float | None = None
         while count:
             try:
-                yield self._done.get(timeout=0.05)
-                count -= 1
+                number, result = self._done.get(timeout=0.05)
+                count -= isinstance(result, Result)
+                yield number, result
             except queue.Empty:
                 if self._context.cancelled():
                     deadline = deadline or time.monotonic() + _GRACE
@@ -141,24 +158,32 @@ class _Crew:
     def _work(self) -> None:
         for number, call in iter(self._waiting.get, None):
             begun = time.monotonic()
-            text, outcome = INTERRUPTED, STOPPED
+            result = Reported(INTERRUPTED, outcome=STOPPED)
+            waited = 0.0
             if not self._context.cancelled():
-                text, outcome = run_one(call, self._tools, self._context)
-            self._done.put((number, Result(call, text, not outcome, time.monotonic() - begun, outcome)))
+                with running_call(partial(self._report, number)) as running:
+                    result = run_one(call, self._tools, self._context)
+                waited = running.waited
+            seconds = max(0.0, time.monotonic() - begun - waited)
+            made = Result(call, str(result), not result.outcome, seconds, result.outcome, result.shown)
+            self._done.put((number, made))
+
+    def _report(self, number: int, text: str) -> None:
+        self._done.put((number, text))
 
 
-def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> tuple[str, str]:
-    """The text of a result, and how it ended; "" for a success."""
+def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> Reported:
+    """The text of a result, and how it ended; its outcome is "" for a success."""
     if call.problem is not None:
-        return f"error: {call.problem}", FAILED
+        return Reported(f"error: {call.problem}", outcome=FAILED)
     outcome = FAILED
     try:
         result = tools[call.name].run(context, call.arguments)
-        return str(result), result.outcome if isinstance(result, Unsuccessful) else ""
+        return result if isinstance(result, Reported) else Reported(result)
     except ToolError as error:
         text = str(error) or f"{call.name} failed"
         outcome = DECLINED if isinstance(error, ToolDeclined) else FAILED
     except BaseException as error:  # a tool may raise anything; the conversation continues
         text = f"{call.name} failed: {type(error).__name__}: {error}"
     outcome = STOPPED if context.cancelled() else outcome
-    return (text if text.startswith("error:") else f"error: {text}"), outcome
+    return Reported(text if text.startswith("error:") else f"error: {text}", outcome=outcome)

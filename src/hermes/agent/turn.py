@@ -38,8 +38,19 @@ class ToolStarted:
 
 
 @dataclass(slots=True, frozen=True)
+class ToolProgress:
+    """The last lines a running tool has printed; each replaces the one before."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(slots=True, frozen=True)
 class ToolFinished:
-    """A tool call has ended; a failure is a result as well, and `outcome` says in a word or two how it ended."""
+    """A tool call has ended; a failure is a result as well, and `outcome` says in a word or two how it ended.
+
+    `shown` is what a screen shows of the result: a program's output, or the diff of a changed file.
+    """
 
     call_id: str
     name: str
@@ -47,6 +58,7 @@ class ToolFinished:
     text: str
     seconds: float
     outcome: str = ""
+    shown: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,7 +97,7 @@ class Done:
     interrupted: bool = False
 
 
-Event = Text | Thought | ToolStarted | ToolFinished | Notice | Followed | Done
+Event = Text | Thought | ToolStarted | ToolProgress | ToolFinished | Notice | Followed | Done
 
 
 Events = Generator[Event, None, None]

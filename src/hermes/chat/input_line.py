@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.registry import Host, known, load
+from hermes.chat.file_mentions import path_completions, typed_path
+from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.errors import StoreError
 from hermes.store.prompt_history import append_history, load_history, read_history, replace_history
 from hermes.texts import counted, harmless
@@ -60,6 +61,8 @@ def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable
     `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed.
     """
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.filters import Condition
     from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.shortcuts import CompleteStyle
 
@@ -68,15 +71,17 @@ def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable
         enable_open_in_editor=True,  # Ctrl-X Ctrl-E
         tempfile_suffix=".md",
         completer=completer(host),
-        complete_style=CompleteStyle.READLINE_LIKE,  # a menu would reserve lines of the screen
-        complete_while_typing=False,
-        key_bindings=_keys(pastes),
+        complete_style=CompleteStyle.COLUMN,
+        complete_while_typing=Condition(lambda: opens_menu(get_app().current_buffer.document.text_before_cursor)),
+        complete_in_thread=True,  # the names of models come from a server
+        reserve_space_for_menu=8,  # only while a menu may open
+        key_bindings=_keys(pastes, host),
         multiline=True,
         prompt_continuation=lambda width, number, wrapped: " " * width,
     )
 
 
-def _keys(pastes: Pastes) -> KeyBindings:
+def _keys(pastes: Pastes, host: Host) -> KeyBindings:
     from prompt_toolkit.application import run_in_terminal
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.keys import Keys
@@ -87,7 +92,39 @@ def _keys(pastes: Pastes) -> KeyBindings:
 
     @keys.add("enter")
     def _(event: Any) -> None:
-        event.current_buffer.validate_and_handle()
+        buffer = event.current_buffer
+        meant = unfinished_command(host, buffer.text)
+        if meant is not None:  # the command the menu shows first; a second Enter runs it
+            buffer.cancel_completion()
+            buffer.text = meant
+            buffer.cursor_position = len(meant)
+            if meant.endswith(" "):
+                buffer.start_completion(select_first=False)
+            return
+        buffer.validate_and_handle()
+
+    @keys.add("tab")
+    def _(event: Any) -> None:
+        from prompt_toolkit.buffer import CompletionState
+        from prompt_toolkit.completion import CompleteEvent
+
+        buffer = event.current_buffer
+        if buffer.complete_state is not None and buffer.complete_state.completions:  # an empty one is being filled
+            buffer.complete_next()
+            return
+        # The menu that opens while typing may not be there yet: Tab takes the first completion all the same.
+        found = list(buffer.completer.get_completions(buffer.document, CompleteEvent(completion_requested=True)))
+        if len(found) == 1:
+            buffer.apply_completion(found[0])
+        elif found:
+            buffer.complete_state = CompletionState(buffer.document, found)
+            buffer.go_to_completion(0)
+
+    @keys.add("c-o")
+    def _(event: Any) -> None:
+        if not event.current_buffer.text:
+            event.current_buffer.text = "/show"
+            event.current_buffer.validate_and_handle()
 
     @keys.add("escape", "enter")
     @keys.add("c-j")
@@ -168,6 +205,13 @@ def completer(host: Host) -> Completer:
     class Slash(Completer):
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             before = document.text_before_cursor
+            path = None if opens_commands(before) else typed_path(before)
+            if path is not None:
+                for text, about in path_completions(path, host.agent.cwd):
+                    quoted = " " in text and not before[: len(before) - len(path)].endswith('"')
+                    shown = text.rstrip("/").rpartition("/")[2] + "/" * text.endswith("/")
+                    yield Completion(f'"{text}"' if quoted else text, -len(path), display=shown, display_meta=about)
+                return
             for text, shown, about in completions(host, before):
                 yield Completion(text, start_position=-_replaced(before), display=shown, display_meta=about)
 
@@ -186,13 +230,54 @@ def completions(host: Host, before: str) -> Iterator[tuple[str, str, str]]:
         return
     name, space, rest = before.partition(" ")
     if not space:
-        for one in known(host.where):
-            if f"/{one.name}".startswith(name.casefold()):
-                yield f"/{one.name}" + (" " if one.arguments else ""), f"/{one.name}", one.help
+        for one in matching_commands(host, name[1:]):
+            yield f"/{one.name}" + (" " if one.arguments else ""), f"/{one.name}", one.help
         return
-    found = load().get(name[1:].casefold())
+    found = load().get(ALIASES.get(name[1:].casefold(), name[1:].casefold()))
     if found is None or found.complete is None:
         return
-    for option in found.complete(host):
-        if rest.casefold() in option.casefold():
+    for option in sorted(found.complete(host), key=lambda option: fuzzy(rest, option) or 0):
+        if fuzzy(rest, option) is not None:
             yield option, harmless(option), ""
+
+
+def opens_menu(before: str) -> bool:
+    """Whether completions are offered while typing: of commands, and of paths after an @."""
+    return opens_commands(before) or typed_path(before) is not None
+
+
+def opens_commands(before: str) -> bool:
+    """Whether the line is a command, or the beginning of one."""
+    return before.startswith("/") and not before.startswith("//") and "\n" not in before
+
+
+def matching_commands(host: Host, typed: str) -> list[Command]:
+    """The commands whose name, or another name of theirs, resembles what was typed; the best first."""
+    others: dict[str, list[str]] = {}
+    for alias, name in ALIASES.items():
+        others.setdefault(name, []).append(alias)
+    found = []
+    for place, one in enumerate(known(host.where)):
+        ranks = [rank for name in (one.name, *others.get(one.name, ())) if (rank := fuzzy(typed, name)) is not None]
+        if ranks:
+            found.append((min(ranks), place, one))
+    return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
+
+
+def fuzzy(typed: str, name: str) -> int | None:
+    """How well typed letters fit a name: 0 its beginning, 1 a part of it, 2 its letters in this order; None: not."""
+    typed, name = typed.casefold(), name.casefold()
+    if name.startswith(typed):
+        return 0
+    if typed in name:
+        return 1
+    rest = iter(name)
+    return 2 if all(letter in rest for letter in typed) else None
+
+
+def unfinished_command(host: Host, line: str) -> str | None:
+    """The command that an incomplete name most likely means, to put on the line; None for any other line."""
+    if not opens_commands(line) or len(line) < 2 or not line[1:].isalpha() or is_known(line[1:].casefold(), host.where):
+        return None
+    found = matching_commands(host, line[1:])
+    return f"/{found[0].name}" + (" " if found[0].arguments else "") if found else None

@@ -46,8 +46,14 @@ class PipeVoice:
         print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
+    def permission(self, question: str) -> bool:
+        return self.ask(question)
+
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return None
+
+    def clear(self) -> None:
+        """None: nothing is on a screen here."""
 
     def typing(self) -> None:
         """None: typed keys are not read while one question is answered."""

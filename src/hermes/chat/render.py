@@ -12,8 +12,9 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hermes.agent.turn import Done, Event, Followed, Notice, Retrying, Text, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Event, Followed, Notice, Retrying, Text, ToolFinished, ToolProgress, ToolStarted
 from hermes.chat.terminal_markdown import blocks, markdown
+from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
 from hermes.texts import harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class PlainDisplay:
             about = self._arguments.pop(event.call_id, "")
             how = f"{event.outcome} " if event.outcome else ""
             self._note(f"  {'+' if event.ok else 'x'} {event.name} {about} {how}{event.seconds:.1f}s")
+            for line in folded(event.name, event.shown):
+                self._note(INDENT + line)
         elif isinstance(event, Notice):
             self._note(harmless(event.text))
         elif isinstance(event, Followed):
@@ -167,6 +170,7 @@ class LiveDisplay:
         self._settle_from = 0.0  # when to look for complete blocks again
         self._running: dict[str, ToolStarted] = {}  # in the order they were called
         self._finished: dict[str, ToolFinished] = {}  # of those, the ones that are over
+        self._printed: dict[str, str] = {}  # what the running ones have printed last
         self._live: Live | None = None
         self._drawn = 0.0
         self._begun = time.monotonic()
@@ -181,6 +185,8 @@ class LiveDisplay:
         elif isinstance(event, ToolStarted):
             self._flush()
             self._running[event.call_id] = event
+        elif isinstance(event, ToolProgress):
+            self._printed[event.call_id] = event.text
         elif isinstance(event, ToolFinished):
             self._flush()
             self._finished[event.call_id] = event
@@ -292,10 +298,16 @@ class LiveDisplay:
             if call_id not in self._finished:
                 return
             del self._running[call_id]
-            self._line(self._tool_line(started.name, started.arguments, self._finished.pop(call_id)))
+            self._printed.pop(call_id, None)
+            self._print_call(started.arguments, self._finished.pop(call_id))
         for event in self._finished.values():
-            self._line(self._tool_line(event.name, {}, event))
+            self._print_call({}, event)
         self._finished.clear()
+
+    def _print_call(self, arguments: dict[str, Any], done: ToolFinished) -> None:
+        self._line(self._tool_line(done.name, arguments, done))
+        for line in styled_lines(done.name, folded(done.name, done.shown), self._screen.width):
+            self._screen.print(line)
 
     def _dim(self, text: str) -> RenderableType:
         from rich.text import Text as Styled
@@ -310,10 +322,12 @@ class LiveDisplay:
         parts: list[RenderableType] = []
         if self._text.strip():
             parts.append(self._tail())
-        parts += [
-            self._tool_line(one.name, one.arguments, self._finished.get(call_id))
-            for call_id, one in self._running.items()
-        ]
+        # Of several calls that run side by side each gets fewer lines; the region must fit on the screen.
+        room = (self._screen.height - 4) // max(1, len(self._running)) - 1
+        for call_id, one in self._running.items():
+            parts.append(self._tool_line(one.name, one.arguments, self._finished.get(call_id)))
+            lines = last_lines(self._printed.get(call_id, ""), min(RUNNING_LINES, room))
+            parts += styled_lines(one.name, lines, self._screen.width)
         if not parts:
             left = self._retry_at - time.monotonic()
             parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))

@@ -14,7 +14,7 @@ from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
-from hermes.errors import HermesError, ModelError, StoreError
+from hermes.errors import HermesError, InvalidInput, ModelError, StoreError
 from hermes.store import housekeeping
 from hermes.texts import harmless, shortened_line
 
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
 
+_TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
+_SMALL = (
+    "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
+    " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
+)
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -56,6 +62,18 @@ class TerminalVoice:
             question = ""
         return self._read(f"{question} [y/N] ".lstrip()).strip().casefold() in ("y", "yes")
 
+    def permission(self, question: str) -> Answer:
+        """Ask whether a tool may do something: the diff, the question, and what can be answered."""
+        from hermes.agent.tools.permission import Question, read_answer
+        from hermes.chat.tool_output import folded, styled_lines
+
+        detail = question.detail if isinstance(question, Question) else ""
+        for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
+            self.screen.print(line)
+        self.say(shortened_line(question, 1000))
+        self.note("a: always in this conversation · h: always for this one here · any other text: no, and why")
+        return read_answer(self._read("[y/N] "))
+
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         for number, option in enumerate(options, 1):
             self.say(f"{number:>3}  {option}")
@@ -78,6 +96,10 @@ class TerminalVoice:
                 return session.prompt(question)
         except EOFError:
             return ""
+
+    def clear(self) -> None:
+        if self.comfortable:
+            self.screen.clear()
 
     def typing(self) -> Typing | None:
         return Typing() if self.comfortable else None
@@ -151,6 +173,9 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
+    if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
+        conversation.db.set_meta(_TOLD, "1")
+        voice.note(_SMALL)
 
 
 def _guarded(loop: Callable[[], int]) -> int:
@@ -197,8 +222,11 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
     """Handle one line: a command or a message. Errors are shown; the conversation continues."""
     try:
         if not run_command(conversation, line.strip() if line.startswith("/") else line):
+            content, notes = _content(conversation, voice, sent_text(line))
             voice.screen.print()
-            conversation.talk(sent_text(line))
+            for note in notes:
+                voice.note(f"With {note}")
+            conversation.talk(content)
         voice.screen.print()
     except NotSent:
         voice.unsent = line
@@ -207,6 +235,19 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
         voice.note("Stopped.")
     except HermesError as error:
         _tell(voice, error)
+
+
+def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:
+    """What to send for a line, with the files it names by @; a line whose files can't go with it comes back."""
+    if "@" not in text:
+        return text, []
+    from hermes.chat.file_mentions import with_files
+
+    try:
+        return with_files(text, conversation.agent.cwd, conversation.model.context_length)
+    except InvalidInput:
+        voice.unsent = text
+        raise
 
 
 def _tell(voice: TerminalVoice, error: HermesError) -> None:

@@ -4,6 +4,7 @@ the line that resumes it."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -83,20 +84,30 @@ class Restored:
     notices: list[str] = field(default_factory=list)
 
 
-def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool) -> Restored:
-    """The folder and the model a session used, as far as they still exist."""
+def model_used(db: SessionDB, row: SessionRow) -> str | None:
+    """The model that answered last in a session: /model may have changed it since the session began."""
+    used = db.get_messages(row["id"])
+    last: str | None = next((message["model"] for message in reversed(used) if message["role"] == "assistant"), None)
+    first = row["model"]
+    if last is None or (first and re.fullmatch(re.escape(first) + r"-\d[\d-]*", last)):
+        return first  # endpoints report a model with the date of its version
+    return last
+
+
+def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used: str | None) -> Restored:
+    """The folder and the model a session used, as far as they still exist; `used` is the model."""
     back = Restored(Path.cwd(), model)
     if cwd and row["cwd"]:
         if os.path.isdir(row["cwd"]):
             back.cwd = Path(row["cwd"])
         else:
             back.notices.append(f"The folder {shortened_line(row['cwd'], 200)} is gone; this goes on in {back.cwd}.")
-    if row["model"] and row["model"] != model.name and not keep_model:
-        same = _at_the_same_place(model, row["model"])
+    if used and used != model.name and not keep_model:
+        same = _at_the_same_place(model, used)
         if same is not None:
             back.model = same
         else:
-            was = shortened_line(row["model"], 80)
+            was = shortened_line(used, 80)
             back.notices.append(f"This conversation used {was}, which is not available; continuing with {model.name}.")
     return back
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
@@ -24,7 +24,9 @@ from hermes.errors import InvalidInput
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Stop, Turn
+    from hermes.agent.turn_session import Content
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
@@ -51,7 +53,13 @@ class Voice(Protocol):
 
     def ask(self, question: str) -> bool: ...
 
+    def permission(self, question: str) -> bool | Answer:
+        """Ask in the middle of a turn whether a tool may do something."""
+
     def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+
+    def clear(self) -> None:
+        """Clear the screen, where there is one."""
 
     def typing(self) -> Typing | None:
         """The type-ahead during a turn; None without a keyboard."""
@@ -101,7 +109,7 @@ class TerminalConversation:
         self.saved = saved  # whether anything of this is kept
         self._toolbox = Toolbox(config)
         self._toolbox.start()
-        self._turns = TurnDisplay(voice.ask, typed_stops=_busy(config) == "interrupt")
+        self._turns = TurnDisplay(voice.permission, typed_stops=_busy(config) == "interrupt")
         self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
         self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
@@ -139,7 +147,7 @@ class TerminalConversation:
     def session_id(self) -> str:
         return self.agent.session_id
 
-    def _confirm(self, question: str) -> bool:
+    def _confirm(self, question: str) -> bool | Answer:
         return self._yes or self._turns.confirm(question)
 
     # ------------------------------------------------------------------------------------------ turns
@@ -153,9 +161,9 @@ class TerminalConversation:
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return self.voice.choose(question, options)
 
-    def talk(self, text: str | list[Any]) -> bool:
+    def talk(self, content: Content) -> bool:
         """Send a message and show the reply; True when it was interrupted."""
-        return self._run(self.agent.turn(text))
+        return self._run(self.agent.turn(content))
 
     def show(self, turn: Turn) -> None:
         self._run(turn)
@@ -201,7 +209,10 @@ class TerminalConversation:
         if row["parent_session_id"] == self.session_id:  # a branch of the current session: everything stays as it is
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
-            back = resume.restore(row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model)
+            back = resume.restore(
+                row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model,
+                used=resume.model_used(self.db, row),
+            )  # fmt: skip
         self.agent = self._agent_of(session_id, back.model, back.cwd)
         self.agent.hold()
         self.db.reopen_session(session_id)
@@ -239,6 +250,9 @@ class TerminalConversation:
         self.agent.hold()
 
     # ------------------------------------------------------------------------------------------ leaving
+
+    def clear(self) -> None:
+        self.voice.clear()
 
     def leave(self, *, ending: bool = True) -> None:
         self.leaving = True

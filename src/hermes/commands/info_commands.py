@@ -72,7 +72,8 @@ def usage(host: Host, arguments: str) -> None:
         host.say("Nothing was used yet.")
         return
     chain = host.db.get_compression_chain(host.session_id)
-    rows = [row for part in chain if (row := host.db.get_session(part, visible_to=host.user)) is not None]
+    helpers = [one for part in chain for one in host.db.get_subagents(part)]
+    rows = [row for part in (*helpers, *chain) if (row := host.db.get_session(part, visible_to=host.user)) is not None]
     total = _summed(rows)
     cached = total["cache_read_tokens"]
     sent = total["input_tokens"] + cached + total["cache_write_tokens"]
@@ -88,7 +89,9 @@ def usage(host: Host, arguments: str) -> None:
     if side := _side_tasks([used for part in chain if (used := host.db.get_side_usage(part)) is not None]):
         facts["Side tasks"] = side
     if len(rows) > 1:
-        facts["Counted"] = f"{counted(len(rows), 'session')}: this one and what was compressed before it"
+        parts = ["what was compressed before it"] if len(chain) > 1 else []
+        parts += [counted(len(helpers), "sub-agent")] if helpers else []
+        facts["Counted"] = f"{counted(len(rows), 'session')}: this one and {' and '.join(parts)}"
     host.say("\n".join(_listed(host, facts)))
 
 
@@ -203,6 +206,13 @@ def sessions(host: Host, arguments: str) -> None:
         host.say("There are no sessions yet.")
         return
     host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume continues one of them.")
+
+
+@command("search", "<words>", "find messages in all sessions")
+def search(host: Host, arguments: str) -> None:
+    if not arguments:
+        raise InvalidInput("search for which words? /search parser error")
+    host.say(_search(host, arguments))
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:

@@ -26,8 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new title resume sessions branch undo retry compress handoff sethome save history status usage insights tag pin"
-    " stop quit help"
+    "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show copy"
+    " status usage insights allowed tag pin stop quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -96,6 +96,10 @@ class Host(Protocol):
         """Continue the same conversation in another session: it was compressed."""
         ...
 
+    def clear(self) -> None:
+        """Clear the screen, where there is one."""
+        ...
+
     def leave(self, *, ending: bool = True) -> None:
         """The user leaves; unless `ending`, the session continues elsewhere."""
         ...
@@ -114,7 +118,13 @@ class Command:
 
 
 REGISTRY: dict[str, Command] = {}
-ALIASES = {"exit": "quit", "q": "quit", "?": "help", "reset": "new"}
+# Names that people type from habit: those of other programs, and shorter ones.
+ALIASES = {
+    "exit": "quit", "q": "quit", "bye": "quit", "?": "help", "reset": "new", "h": "help", "commands": "help", "cost": "usage",
+    "tokens": "context", "models": "model", "compact": "compress", "summarize": "compress", "fork": "branch",
+    "rewind": "undo", "rename": "title", "continue": "resume", "load": "resume", "ls": "sessions", "list": "sessions",
+    "find": "search", "info": "status", "regenerate": "retry", "log": "history", "output": "show", "permissions": "allowed",
+}  # fmt: skip
 
 
 def command(
@@ -143,7 +153,9 @@ def load() -> dict[str, Command]:
         edit_commands,
         handoff_commands,
         info_commands,
+        model_commands,
         session_commands,
+        tool_commands,
     )
 
     return REGISTRY

@@ -21,6 +21,12 @@ def new(host: Host, arguments: str) -> None:
     host.say(f"A new session. /resume {old} returns to the old one." if kept else "A new session.")
 
 
+@command("clear", "", "clear the screen and begin a new session", frozenset({TERMINAL}))
+def clear(host: Host, arguments: str) -> None:
+    host.clear()
+    new(host, "")
+
+
 def _names(host: Host) -> list[str]:
     """Completions of /resume: titles, and ids of sessions without one."""
     return [row["title"] or row["id"] for row in recent(host, 200)]

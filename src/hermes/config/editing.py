@@ -106,6 +106,28 @@ def unset(key: str, path: Path | None = None) -> bool:
         return True
 
 
+def change_list(
+    keys: list[str], *, add: str | None = None, remove: str | None = None, path: Path | None = None
+) -> None:
+    """Add a text to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
+    from hermes.config.splice import with_value, without
+
+    with locked(path) as (target, before):
+        _must_be_readable(before or "", target)
+        import yaml
+
+        there: Any = yaml.safe_load(before or "")
+        for key in keys:
+            there = there.get(key) if isinstance(there, dict) else None
+        texts = [one for one in there if one != remove] if isinstance(there, list) else []
+        if add is not None and add not in texts:
+            texts.append(add)
+        if texts:
+            _write_checked(target, with_value(before or HEAD, keys, texts), keys)
+        elif there is not None:
+            write_whole(target, without(before or "", keys))
+
+
 def _write_checked(target: Path, text: str, keys: list[str]) -> None:
     _, problems = check_text(text, target)
     wanted = ".".join(keys)

@@ -116,10 +116,11 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """Which commands the agent asks about before it runs them, and which session `hermes -c` continues."""
+    """Which commands the agent asks about, by folder those it need not ask about, and what `hermes -c` continues."""
 
     confirm: str = "destructive"
     continue_: str = msgspec.field(default="latest", name="continue")
+    allow: dict[str, list[str]] = {}
 
 
 class ResetOverride(Section):

@@ -372,5 +372,8 @@ class ChatHost:
         """Whether a command that waits here should stop waiting."""
         return self.services.stopping
 
+    def clear(self) -> None:
+        """Do nothing: a chat's messages stay where they are."""
+
     def leave(self, *, ending: bool = True) -> None:
         """Do nothing: a chat has no exit."""

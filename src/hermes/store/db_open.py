@@ -250,6 +250,11 @@ class OpenStore:
         with self._engine.read() as tx:
             return lineage.parts(tx, session_id)
 
+    def get_subagents(self, session_id: str) -> list[str]:
+        """The sessions of sub-agents that worked for this session, the oldest first; none that are in the trash."""
+        with self._engine.read() as tx:
+            return lineage.subagents(tx, session_id)
+
     def _bring_files(self, tx: Tx, session_id: str) -> None:
         """Fetch attachment files that another host stored and that these messages refer to."""
         if self._engine.shared:

@@ -258,6 +258,16 @@ def parts(tx: Tx, session_id: str) -> list[str]:
     return found
 
 
+def subagents(tx: Tx, session_id: str) -> list[str]:
+    """The children of kind `subagent`, the oldest first."""
+    rows = tx.rows(
+        "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = 'subagent' AND trashed_at IS NULL AND purged IS NULL"
+        " ORDER BY started_at, id",
+        (session_id,),
+    )
+    return [str(row[0]) for row in rows]
+
+
 def resume_target(tx: Tx, session_id: str) -> str:
     """The session that a resume continues: this one if it shows messages, else its first descendant that does."""
     current, seen = session_id, {session_id}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
 
 if TYPE_CHECKING:
+    from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
@@ -24,21 +25,26 @@ class Context:
     session_id: str
     home: Path
     cwd: Path
-    confirm: Callable[[str], bool]  # asks the user about one thing, in one line; False means no
+    confirm: Callable[[str], bool | Answer]  # asks the user about one thing, in one line; False means no
     cancelled: Callable[[], bool]
     user: User | None = None  # the user whose sessions may be seen; None: the owner, who sees all
+    root: Path | None = None  # the folder the conversation began in, where files are free; None: nowhere
     state: dict[str, Any] = field(default_factory=dict)  # lives as long as the agent: background processes
 
 
-class Unsuccessful(str):
-    """The text of a result that is no success; `outcome` says in a word or two how it ended, for the user's screen."""
+class Reported(str):
+    """The text of a result for the model, with what the user's screen shows of it.
 
-    __slots__ = ("outcome",)
+    `outcome` says in a word or two how a call ended that was no success; `shown` is a program's output, or a diff.
+    """
+
+    __slots__ = ("outcome", "shown")
     outcome: str
+    shown: str
 
-    def __new__(cls, text: str, outcome: str) -> Unsuccessful:
+    def __new__(cls, text: str, *, outcome: str = "", shown: str = "") -> Reported:
         made = super().__new__(cls, text)
-        made.outcome = outcome
+        made.outcome, made.shown = outcome, shown
         return made
 
 
@@ -46,7 +52,7 @@ class Unsuccessful(str):
 class Tool:
     """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result.
 
-    An `Unsuccessful` text is a result the model gets as it is, of something that ran and did not succeed.
+    A `Reported` text is a result the model gets as it is, of something that ran; its outcome says whether it succeeded.
     """
 
     name: str

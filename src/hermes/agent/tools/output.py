@@ -50,6 +50,16 @@ class Output:
             if len(self._last) > self._last_limit * 2:  # cut occasionally, not at every byte
                 del self._last[: len(self._last) - self._last_limit]
 
+    def end(self, size: int = 4_096) -> str:
+        """The readable text of the last bytes, without a line whose beginning is not among them."""
+        with self._lock:
+            data = bytes(self._last[-size:])
+            if len(data) < size:
+                data = bytes(self._first[-(size - len(data)) :]) + data
+            cut = len(data) < self.size
+        text = readable(data.decode("utf-8", "replace"))
+        return text.partition("\n")[2] or text if cut else text
+
     def since(self, offset: int = 0, limit: int | None = None) -> tuple[str, int]:
         """The readable text from an offset on, and the next offset.
 

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
-from hermes.agent.tools.base import STOPPED, TIMED_OUT, Context, Tool, Unsuccessful
+from hermes.agent.tools.base import STOPPED, TIMED_OUT, Context, Reported, Tool
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
+from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.processes import Process, background, ending
-from hermes.errors import ToolDeclined, ToolError
+from hermes.agent.tools.running import report
+from hermes.errors import ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
 ASKED_CHARS: Final = 1000
+REPORT_SECONDS: Final = 0.2  # between two reports of what a running command prints
 
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
 
@@ -34,8 +37,8 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     elsewhere = arguments.get("workdir")
     folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
     reason = why_to_ask(context.config.terminal.confirm, command, folder)
-    if reason is not None and not context.confirm(question(command, reason, folder if elsewhere else None)):
-        raise ToolDeclined(DECLINED)
+    if reason is not None:
+        permit(context, question(command, reason, folder, elsewhere=elsewhere is not None), DECLINED)
     if in_background:
         number = background(context).start(command, folder)
         return (
@@ -52,17 +55,18 @@ def why_to_ask(confirm: str, command: str, folder: Path) -> str | None:
     return reason or ("every command needs confirmation" if confirm == "always" else None)
 
 
-def question(command: str, reason: str, folder: Path | None = None) -> str:
+def question(command: str, reason: str, folder: Path | None = None, *, elsewhere: bool = True) -> Question:
     """One line: what will run and why the user is asked. Nothing in a command can hide a part of it on the screen."""
     shown = command.strip()
     if len(shown) > ASKED_CHARS:
         left_out = len(shown) - ASKED_CHARS
         shown = f"{shown[: ASKED_CHARS // 2]} […{left_out:,} characters…] {shown[-(ASKED_CHARS // 2) :]}"
-    where = f" in {_visible(str(folder))}" if folder is not None else ""
-    return f"Run `{_visible(shown)}`{where}? ({_visible(reason)})"
+    where = f" in {visible(str(folder))}" if folder is not None and elsewhere else ""
+    text = f"Run `{visible(shown)}`{where}? ({visible(reason)})"
+    return Question(text, kind="commands", rule=command.strip(), folder=str(folder or ""))
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Line ends as ⏎; control characters and those that reorder text as their codes."""
     shown = []
     for sign in text:
@@ -95,8 +99,13 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
     notes = []
     outcome = ""  # how it ended, when it did not succeed
     deadline = time.monotonic() + timeout
+    seen = 0  # bytes of its output when it was last reported
+    reported = time.monotonic()
     try:
         while not process.ended.wait(0.05):
+            if process.output.size != seen and time.monotonic() - reported >= REPORT_SECONDS:
+                seen, reported = process.output.size, time.monotonic()
+                report(process.output.end())
             if context.cancelled():
                 notes.append("interrupted by the user; the command and what it had started were ended")
                 outcome = STOPPED
@@ -120,9 +129,9 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
     if there is not None and there != folder and there.is_dir():
         context.cwd = there
         notes.append(f"now in {there}")
-    text = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n") or "(no output)"
-    text = f"{text}\n[{'; '.join(notes)}]"
-    return Unsuccessful(text, outcome) if outcome else text
+    printed = process.output.since(limit=SHOWN_CHARS)[0].rstrip("\n")
+    text = f"{printed or '(no output)'}\n[{'; '.join(notes)}]"
+    return Reported(text, outcome=outcome, shown=printed)
 
 
 terminal = Tool(

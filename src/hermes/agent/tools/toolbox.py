@@ -13,15 +13,26 @@ if TYPE_CHECKING:
 
 
 def builtin_tools(config: Config) -> list[Tool]:
-    """session_search, skills, terminal, process and cron; memory unless the configuration turns it off."""
+    """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
     from hermes.agent.session_search.tool import session_search
     from hermes.agent.tools.cron_tool import cron
+    from hermes.agent.tools.delegate import delegate
+    from hermes.agent.tools.file_tools import FILE_TOOLS
     from hermes.agent.tools.memory import memory
     from hermes.agent.tools.processes import process
     from hermes.agent.tools.skills import skills
     from hermes.agent.tools.terminal import terminal
 
-    return [session_search, *([memory] if config.memory.enabled else []), skills, terminal, process, cron]
+    return [
+        session_search,
+        *([memory] if config.memory.enabled else []),
+        skills,
+        terminal,
+        process,
+        *FILE_TOOLS,
+        cron,
+        delegate,
+    ]
 
 
 FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))

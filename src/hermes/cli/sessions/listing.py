@@ -18,15 +18,16 @@ from hermes.cli.shared import configuration, opened, zone
 @click.option("--tag", metavar="TAG", help="Only those with this tag.")
 @click.option("--pinned", is_flag=True, help="Only pinned ones.")
 @click.option("--archived", is_flag=True, help="Only archived ones.")
+@click.option("--subagents", is_flag=True, help="Only those of sub-agents, which other lists leave out.")
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
 @click.option("--here", is_flag=True, help="Only those of this folder (its git root).")
 @click.option("--no-oneshots", is_flag=True, help="Without single questions (-q) that were not continued.")
 @json_option(ROWS)
 def list_(
-    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, here: bool,
+    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
     no_oneshots: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    print_list(source, limit, tag, pinned, archived, every, as_json, here, not no_oneshots)
+    print_list(source, limit, tag, pinned, archived, every, as_json, here, not no_oneshots, subagents)
 
 
 @click.command("browse")

@@ -44,17 +44,19 @@ def _read(words: list[str]) -> dict[str, Any] | None:
 
 def print_list(
     source: str | None = None, limit: int = 20, tag: str | None = None, pinned: bool = False, archived: bool = False,
-    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool = True,
+    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool = True, subagents: bool = False,
 ) -> None:  # fmt: skip
     """The latest conversations, one line each; `here`: of this folder's project; `oneshots`: with single questions."""
     folder = str(project_folder(Path.cwd())) if here else None
     with opened() as db:
         rows = db.list_sessions_rich(
-            source=source, limit=EVERY if every or archived or not oneshots else limit, order_by_last_active=True,
-            include_archived=every or archived, pinned=pinned, tag=tag, cwd=folder,
+            source=source, limit=EVERY if every or archived or subagents or not oneshots else limit, order_by_last_active=True,
+            include_archived=every or archived, pinned=pinned, tag=tag, cwd=folder, include_children=subagents,
         )  # fmt: skip
         if not oneshots:
-            rows = [row for row in rows if not is_oneshot(row)][: None if every or archived else limit]
+            rows = [row for row in rows if not is_oneshot(row)][: None if every or archived or subagents else limit]
+        if subagents:
+            rows = [row for row in rows if row["kind"] == "subagent"][: None if every or archived else limit]
         if archived:
             rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
         counts = message_counts(db, rows)

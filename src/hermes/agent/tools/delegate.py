@@ -1,0 +1,128 @@
+"""The delegate tool: a sub-task for an agent of its own, whose last message is the result.
+
+The sub-agent works in a session of its own, a child of kind `subagent`: the record has every step, lists leave it out, and
+its cost counts in the parent's total. Several calls run side by side, and an interrupt ends them all. It has the tools of its
+parent except this one, asks through its parent, and may touch the same files.
+"""
+
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+from hermes.agent.tools.arguments import text_argument
+from hermes.agent.tools.base import STOPPED, Context, Reported, Tool
+from hermes.agent.tools.running import report
+from hermes.errors import HermesError, ToolError
+from hermes.texts import counted, shortened_line, without_middle
+
+if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
+    from hermes.agent.turn import Event
+
+NAME: Final = "delegate"
+MOST_CHARS: Final = 40_000
+DONE: Final = "subagent_done"  # the end reason of its session
+_ALONE = "\n\n(You work on this on your own. Your last message goes back as the result: make it complete and short.)"
+
+
+class _Ended:
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def _run(context: Context, arguments: dict[str, Any]) -> str:
+    task = text_argument(arguments, "task")
+    agent = _agent(context)
+    session_id = agent.session_id
+    try:
+        text, calls, interrupted = _work(context, agent, task)
+    finally:
+        agent.close(patience=0.0)
+        _end(context, agent)
+    note = f"[sub-agent session {session_id}; {counted(calls, 'tool call')}]"
+    if interrupted:
+        return Reported(f"{text}\n[interrupted before it was done]\n{note}", outcome=STOPPED)
+    return f"{without_middle(text, MOST_CHARS) or '(no answer)'}\n{note}"
+
+
+def _agent(context: Context) -> Agent:
+    from hermes.agent.conversations import new_session_id
+    from hermes.agent.loop import Agent
+
+    parent = context.db.get_session(context.session_id)
+    model, tools = context.state.get("model"), context.state.get("tools")
+    if parent is None or model is None or tools is None:
+        raise ToolError("a sub-task can only be given in a conversation")
+    agent = Agent(
+        context.db, context.config, model, session_id=new_session_id(), source=parent["source"],
+        tools=[tool for name, tool in tools.items() if name != NAME], confirm=context.confirm, user=context.user,
+        home=context.home, cwd=context.cwd, user_id=parent["user_id"], parent_session_id=context.session_id,
+        kind="subagent",
+    )  # fmt: skip
+    agent.titles = False
+    agent.context.root = context.root
+    agent.context.state["allowed_kinds"] = context.state.setdefault("allowed_kinds", set())
+    return agent
+
+
+def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
+    """Run the turn in its own thread, so that an interrupt of the parent reaches it at once."""
+    from hermes.agent.turn import Done, Text, ToolFinished, ToolStarted
+
+    inbox: SimpleQueue[Event | _Ended] = SimpleQueue()
+    turn = agent.turn(task + _ALONE)
+    turn.start(inbox.put, lambda error: inbox.put(_Ended(error)), name="hermes-subagent")
+    steps: list[str] = []
+    said, calls, interrupted = "", 0, False
+    while True:
+        if context.cancelled():
+            turn.interrupt()
+        try:
+            item = inbox.get(timeout=0.1)
+        except Empty:
+            continue
+        if isinstance(item, _Ended):
+            if item.error is not None:
+                raise _failure(item.error)
+            return said, calls, interrupted
+        if isinstance(item, Done):
+            said, interrupted = item.text, item.interrupted
+        elif isinstance(item, ToolStarted):
+            calls += 1
+            steps.append(f"{item.name} {shortened_line(str(next(iter(item.arguments.values()), '')), 100)}")
+            report("\n".join(steps))
+        elif isinstance(item, ToolFinished) and not item.ok:
+            report("\n".join([*steps, f"{item.name}: {item.outcome}"]))
+        elif isinstance(item, Text) and item.text.strip():
+            report("\n".join([*steps, "writing its answer…"]))
+
+
+def _failure(error: BaseException) -> ToolError:
+    if isinstance(error, HermesError):
+        return ToolError(f"the sub-agent could not finish: {error}")
+    return ToolError(f"the sub-agent failed: {type(error).__name__}")
+
+
+def _end(context: Context, agent: Agent) -> None:
+    try:
+        if context.db.get_session(agent.session_id) is not None:
+            context.db.end_session(agent.session_id, DONE)
+    except HermesError:
+        pass  # the result matters more than the mark of its end
+
+
+delegate = Tool(
+    name=NAME,
+    description=(
+        "Give a self-contained sub-task to an agent of its own and get its final answer. It has the same tools and none of"
+        " this conversation: say all it needs to know. Several calls in one message run side by side; use it for"
+        " independent research or work, not for a single step."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"task": {"type": "string", "description": "What to do, with all that is needed to do it."}},
+        "required": ["task"],
+    },
+    run=_run,
+)

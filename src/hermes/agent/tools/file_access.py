@@ -1,0 +1,140 @@
+"""Which files the file tools may touch without a question, and reading and writing them whole.
+
+Free is what lies in the folder the conversation began in, after every link and `..` was followed. The home folder, its
+parents and the root are too much for that: there, and everywhere else, the user is asked. So are `.git` and the folder of
+this program: a file there can change what runs later. Where no user can be asked, the answer is no.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hermes.agent.tools.permission import Question, permit
+from hermes.agent.tools.terminal import visible
+from hermes.errors import ToolError
+
+if TYPE_CHECKING:
+    from hermes.agent.tools.base import Context
+
+MOST_BYTES: Final = 10_000_000
+KIND: Final = "files"
+DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file or folder after every link was followed, and why the user has to be asked about it (None: need not)."""
+
+    path: Path
+    outside: str | None
+
+    def ask(self, context: Context, verb: str, *, detail: str = "", always: bool = False) -> None:
+        """Return if this may be done with the file; ToolDeclined if not. `always`: ask even inside the folder."""
+        confirm = context.config.terminal.confirm
+        reason = self.outside or ("every change needs confirmation" if always and confirm == "always" else None)
+        if reason is None or confirm == "never":
+            return
+        text = f"{verb} {visible(str(self.path))}? ({reason})"
+        rule = f"{verb.split()[0].casefold()}: {self.path}"
+        permit(context, Question(text, kind=KIND, rule=rule, folder=str(self.path.parent), detail=detail), DECLINED)
+
+
+def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
+    """The file that a tool's argument names, relative to the conversation's folder."""
+    if "\0" in name or not name.strip():
+        raise ToolError("path must be the name of a file")
+    try:
+        path = Path(os.path.realpath(context.cwd / Path(name).expanduser()))
+    except (OSError, RuntimeError) as error:
+        raise ToolError(f"{name}: {error}") from error
+    return Target(path, _why_outside(context, path, writing))
+
+
+def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
+    root = free_folder(context.root)
+    if root is None or not path.is_relative_to(root):
+        where = f"the folder {visible(str(root))}" if root is not None else "a project folder"
+        return f"it is outside {where}"
+    if path.is_relative_to(os.path.realpath(context.home)):
+        return "it belongs to Hermes itself"
+    if writing and ".git" in path.relative_to(root).parts:
+        return "it is part of git's own data"
+    return None
+
+
+def free_folder(folder: Path | None) -> Path | None:
+    """The folder in which files are free; None for the home folder and everything above it."""
+    if folder is None:
+        return None
+    root = Path(os.path.realpath(folder))
+    home = Path(os.path.realpath(Path.home()))
+    return None if home.is_relative_to(root) else root
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
+    """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from error
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise ToolError(f"{path} is {'a folder' if stat.S_ISDIR(about.st_mode) else 'no regular file'}")
+        if about.st_size > most:
+            raise ToolError(f"{path} has {about.st_size:,} bytes, more than {most:,}; read a part with terminal")
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file; None when there is none. ToolError for a binary file."""
+    data = read_bytes(path)
+    return None if data is None else as_text(data, str(path))
+
+
+def as_text(data: bytes, name: str) -> str:
+    """Bytes as text; ToolError when they are no UTF-8 text."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ToolError(f"{name} is a binary file ({len(data):,} bytes)")
+    return text
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Put a file in place of the old one in one step, with the old one's permissions."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except FileNotFoundError:
+            mask = os.umask(0)
+            os.umask(mask)
+            mode = 0o666 & ~mask
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, mode)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,236 @@
+"""The file tools: read_file, write_file, edit_file and search_files, with a diff of every change.
+
+They work in the folder the conversation began in; outside it the user is asked (file_access.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+from hermes.agent.tools import file_access, file_snapshots
+from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
+from hermes.agent.tools.base import Context, Reported, Tool
+from hermes.agent.tools.file_patch import patched
+from hermes.errors import ToolError
+from hermes.texts import counted, without_middle
+
+MOST_CHARS: Final = 40_000  # of one result
+MOST_HITS: Final = 200
+SEARCH_SECONDS: Final = 30.0
+_DIFF_CHARS: Final = 500_000  # no diff of larger files: it takes minutes
+_SKIPPED: Final = (".git", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache")
+
+
+def _read(context: Context, arguments: dict[str, Any]) -> str:
+    target = file_access.target_of(context, text_argument(arguments, "path"))
+    target.ask(context, "Read")
+    text = file_access.read_text(target.path)
+    if text is None:
+        raise ToolError(f"there is no file {target.path}")
+    lines = text.splitlines(keepends=True)
+    first = int(number_argument(arguments, "offset", 1, 1, 1e9))
+    count = int(number_argument(arguments, "limit", 2_000, 1, 1e6))
+    part = lines[first - 1 : first - 1 + count]
+    last = first - 1 + len(part)
+    which = "" if len(part) == len(lines) else f"; lines {first} to {last}"
+    head = f"[{target.path}: {counted(len(lines), 'line')}, {len(text.encode()):,} bytes{which}]"
+    return f"{head}\n{without_middle(''.join(part), MOST_CHARS)}"
+
+
+def _write(context: Context, arguments: dict[str, Any]) -> str:
+    target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
+    content = text_argument(arguments, "content", "")
+    if target.outside is not None:  # the file's text is not read before the user has agreed to more than that
+        target.ask(context, "Write", detail=_numbered(content))
+        return _store(context, target, file_access.read_bytes(target.path), content, asked=True)
+    return _store(context, target, file_access.read_bytes(target.path), content)
+
+
+def _edit(context: Context, arguments: dict[str, Any]) -> str:
+    target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
+    if target.outside is not None:
+        target.ask(context, "Edit", detail=_described(arguments))
+    before = file_access.read_bytes(target.path)
+    if before is None:
+        raise ToolError(f"there is no file {target.path}; write_file makes one")
+    text = file_access.as_text(before, str(target.path))
+    if arguments.get("patch") is not None:
+        after = patched(text, text_argument(arguments, "patch"))
+    else:
+        after = _replaced(text, arguments)
+    return _store(context, target, before, after, asked=target.outside is not None)
+
+
+def _described(arguments: dict[str, Any]) -> str:
+    if isinstance(arguments.get("patch"), str):
+        return str(arguments["patch"])
+    old, new = str(arguments.get("old", "")), str(arguments.get("new", ""))
+    return "\n".join([*(f"-{line}" for line in old.split("\n")), *(f"+{line}" for line in new.split("\n"))])
+
+
+def _replaced(text: str, arguments: dict[str, Any]) -> str:
+    old, new = text_argument(arguments, "old"), text_argument(arguments, "new", "")
+    found = text.count(old)
+    if not found:
+        raise ToolError("old does not occur in the file; read it and give the text exactly, white space included")
+    if found > 1 and not flag_argument(arguments, "all"):
+        raise ToolError(f"old occurs {found} times; give more of the text around it, or set all")
+    if old == new:
+        raise ToolError("old and new are the same text")
+    return text.replace(old, new)
+
+
+def _store(
+    context: Context, target: file_access.Target, before: bytes | None, after: str, *, asked: bool = False
+) -> str:
+    """Write the file, with a snapshot of the old one; the result has the diff."""
+    data = after.encode("utf-8", "surrogateescape")
+    if before == data:
+        return f"{target.path} already has this text; nothing was changed."
+    old = before.decode("utf-8", "replace") if before is not None else ""
+    diff = diff_of(old, after, target.path.name)
+    if not asked:
+        target.ask(context, "Edit" if before is not None else "Write", detail=diff, always=True)
+    if context.cancelled():
+        raise ToolError("interrupted before the file was changed")
+    note = file_snapshots.note_of(context, target.path, before, data)
+    if file_access.read_bytes(target.path) != before:  # while the user was asked
+        raise ToolError(f"{target.path} was changed by another program meanwhile; read it again")
+    file_access.write_bytes(target.path, data)
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in diff.split("\n"))
+    removed = sum(line.startswith("-") and not line.startswith("---") for line in diff.split("\n"))
+    verb = "Made" if before is None else "Changed"
+    text = f"{verb} {target.path} ({len(data):,} bytes; +{added} -{removed} lines).\n{note}"
+    return Reported(text, shown=diff)
+
+
+def diff_of(old: str, new: str, name: str) -> str:
+    """A unified diff without its file header; a note where the files are too large for one."""
+    if len(old) + len(new) > _DIFF_CHARS:
+        return f"({name}: {len(old):,} characters before, {len(new):,} now)"
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
+    return "\n".join(list(lines)[2:])
+
+
+def _numbered(content: str) -> str:
+    return "\n".join(f"+{line}" for line in content.splitlines()[:200])
+
+
+def _search(context: Context, arguments: dict[str, Any]) -> str:
+    target = file_access.target_of(context, text_argument(arguments, "path", "."))
+    target.ask(context, "Search")
+    if not target.path.exists():
+        raise ToolError(f"there is no file or folder {target.path}")
+    glob = text_argument(arguments, "glob", "*")
+    pattern = arguments.get("pattern")
+    if pattern is None:
+        return _names(context, target.path, glob)
+    return _lines(context, target.path, glob, text_argument(arguments, "pattern"))
+
+
+def _names(context: Context, folder: Path, glob: str) -> str:
+    found: list[str] = []
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        for name in sorted(names):
+            path = os.path.relpath(os.path.join(here, name), folder)
+            if fnmatch(name, glob) or fnmatch(path, glob):
+                found.append(path)
+        if context.cancelled() or len(found) > MOST_HITS:
+            break
+    more = ["[… more; narrow the search]"] if len(found) > MOST_HITS else []
+    return without_middle("\n".join([*found[:MOST_HITS], *more]), MOST_CHARS) or "No files match."
+
+
+def _lines(context: Context, place: Path, glob: str, pattern: str) -> str:
+    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
+    folder, what = (place, ".") if place.is_dir() else (place.parent, f"./{place.name}")
+    command = ["grep", "-rnIE", "-m", "50", *(f"--exclude-dir={name}" for name in _SKIPPED), f"--include={glob}"]
+    with subprocess.Popen(
+        [*command, "-e", pattern, "--", what], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
+    ) as grep:  # fmt: skip
+        assert grep.stdout is not None and grep.stderr is not None
+        deadline = time.monotonic() + SEARCH_SECONDS
+        hits: list[str] = []
+        for raw in grep.stdout:
+            hits.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./")[:500])
+            if len(hits) > MOST_HITS or context.cancelled() or time.monotonic() > deadline:
+                grep.kill()
+                break
+        problem = grep.stderr.read(2_000).decode("utf-8", "replace").strip()
+    if not hits and grep.returncode == 2:
+        raise ToolError(problem.removeprefix("grep: ") or "the search failed")
+    more = ["[… more; narrow the search]"] if len(hits) > MOST_HITS else []
+    return without_middle("\n".join([*hits[:MOST_HITS], *more]), MOST_CHARS) or "No lines match."
+
+
+_PATH = {"type": "string", "description": "The file, relative to the conversation's folder or absolute."}
+
+read_file = Tool(
+    name="read_file",
+    description="Read a text file, or a part of it by lines. The user is asked about files outside the project's folder.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": _PATH,
+            "offset": {"type": "integer", "description": "The first line; 1 if not said."},
+            "limit": {"type": "integer", "description": "How many lines; 2000 if not said."},
+        },
+        "required": ["path"],
+    },
+    run=_read,
+)
+
+write_file = Tool(
+    name="write_file",
+    description="Make a file, or replace its whole text. For a part of a file use edit_file.",
+    parameters={
+        "type": "object",
+        "properties": {"path": _PATH, "content": {"type": "string", "description": "The whole text."}},
+        "required": ["path", "content"],
+    },
+    run=_write,
+)
+
+edit_file = Tool(
+    name="edit_file",
+    description=(
+        "Change a part of a text file: either old and new (old must occur exactly once, unless all is set), or patch (a"
+        " unified diff of this file). The user sees the diff and can undo it."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": _PATH,
+            "old": {"type": "string", "description": "The exact text to replace, white space included."},
+            "new": {"type": "string", "description": "The text in its place."},
+            "all": {"type": "boolean", "description": "Replace every occurrence."},
+            "patch": {"type": "string", "description": "A unified diff, in place of old and new."},
+        },
+        "required": ["path"],
+    },
+    run=_edit,
+)
+
+search_files = Tool(
+    name="search_files",
+    description="Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "pattern": {"type": "string", "description": "An extended regular expression, as grep -E takes it."},
+            "path": {"type": "string", "description": "The folder or file; the conversation's folder if not said."},
+            "glob": {"type": "string", "description": "Only files with such names: *.py"},
+        },
+    },
+    run=_search,
+)
+
+FILE_TOOLS: Final = (read_file, write_file, edit_file, search_files)

@@ -1,0 +1,163 @@
+"""`@path` in a question: the file's text, a folder's listing or a picture goes with it.
+
+Only a path that exists counts, so an address or a name with an @ stays what it is. A path with spaces is written
+`@"a b.txt"`. Long files are cut to a budget, binary ones are refused, and the user sees what goes along and how large it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hermes.errors import InvalidInput
+from hermes.store.attachments import mime_of
+from hermes.texts import counted, harmless, without_middle
+
+BUDGET: Final = 200_000  # characters of all texts of one question
+PICTURE_BYTES: Final = 10_000_000
+FILE_BYTES: Final = 20_000_000
+LISTED: Final = 300
+_MENTION: Final = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
+_TYPED: Final = re.compile(r'(?:(?<=\s)|^)@("?)([^"\n]*)$')
+_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+@dataclass(slots=True)
+class Mentions:
+    """What goes with a question: texts, pictures as data URLs, and a line about each for the user."""
+
+    texts: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def with_files(text: str, folder: Path, window: int) -> tuple[str | list[dict[str, Any]], list[str]]:
+    """The content to send for a typed text, and notes about what goes with it. InvalidInput for a file that can't.
+
+    `window` is the model's context in tokens: the texts take at most about half of it.
+    """
+    found = Mentions()
+    left = min(BUDGET, max(window, 2_000) * 2)
+    for name, path in dict(_mentioned(text, folder)).items():
+        left -= _add(found, name, path, left)
+    whole = "\n\n".join([text, *found.texts])
+    if not found.pictures:
+        return whole, found.notes
+    parts: list[dict[str, Any]] = [{"type": "text", "text": whole}]
+    return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in found.pictures)], found.notes
+
+
+def _mentioned(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    for match in _MENTION.finditer(text):
+        names = [match[1]] if match[1] else [match[2], match[2].rstrip(".,;:!?)]}'")]
+        for name in names:
+            path = _path(folder, name)
+            if path is not None:
+                yield name, path
+                break
+
+
+def _path(folder: Path, name: str) -> Path | None:
+    try:
+        path = folder / Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _add(found: Mentions, name: str, path: Path, left: int) -> int:
+    """Add one file or folder; returns the characters it takes of the budget."""
+    if path.is_dir():
+        listing, count = _listing(path)
+        found.texts.append(f"[folder {name}: {counted(count, 'entry', 'entries')}]\n{listing}")
+        found.notes.append(f"{name}: folder, {counted(count, 'entry', 'entries')}")
+        return len(listing)
+    if not path.is_file():
+        raise InvalidInput(f"@{name} is neither a file nor a folder; the message was not sent")
+    try:
+        size = path.stat().st_size
+        if size > FILE_BYTES:
+            raise InvalidInput(f"@{name} has {size:,} bytes, more than {FILE_BYTES:,}; the message was not sent")
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"@{name}: {error.strerror}; the message was not sent") from error
+    mime = mime_of(data)
+    if mime in _PICTURES:
+        if size > PICTURE_BYTES:
+            raise InvalidInput(f"@{name} is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}; not sent")
+        found.pictures.append(f"data:{mime};base64,{base64.b64encode(data).decode()}")
+        found.notes.append(f"{name}: picture, {_size(size)}")
+        return 0
+    return _add_text(found, name, data, left)
+
+
+def _add_text(found: Mentions, name: str, data: bytes, left: int) -> int:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidInput(f"@{name} is a binary file ({_size(len(data))}); the message was not sent")
+    if left < 200:
+        raise InvalidInput(f"@{name} does not fit any more beside the other files; the message was not sent")
+    lines = counted(len(text.splitlines()), "line")
+    shown = without_middle(text, left)
+    cut = "" if shown == text else ", its middle left out"
+    found.texts.append(f"[file {name}: {lines}, {len(data):,} bytes{cut}]\n{shown.rstrip()}\n[end of {name}]")
+    found.notes.append(f"{name}: {lines}, {_size(len(data))}{cut}")
+    return len(shown)
+
+
+def _listing(folder: Path) -> tuple[str, int]:
+    names = sorted(os.listdir(folder))
+    lines = []
+    for name in names[:LISTED]:
+        path = folder / name
+        try:
+            lines.append(f"{name}/" if path.is_dir() else f"{name}  {path.stat().st_size:,} bytes")
+        except OSError:
+            lines.append(name)
+    more = [f"… and {len(names) - LISTED:,} more"] if len(names) > LISTED else []
+    return harmless("\n".join([*lines, *more])), len(names)
+
+
+def _size(size: int) -> str:
+    return f"{size:,} bytes" if size < 10_000 else f"{size / 1_000:,.0f} kB"
+
+
+def typed_path(before: str) -> str | None:
+    """The unfinished path after an @ at the cursor; None when there is none."""
+    match = _TYPED.search(before)
+    if match is None or (not match[1] and any(sign.isspace() for sign in match[2])):
+        return None
+    return match[2]
+
+
+def path_completions(typed: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """(path, description) of files and folders that fit what was typed so far; the best first."""
+    from hermes.chat.input_line import fuzzy
+
+    above, slash, last = typed.rpartition("/")
+    try:
+        place = folder / Path(above + slash).expanduser() if slash else folder
+        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+    except (OSError, RuntimeError, ValueError):
+        return
+    ranked = [
+        (rank, entry)
+        for entry in entries
+        if (rank := fuzzy(last, entry.name)) is not None and (last.startswith(".") or not entry.name.startswith("."))
+    ]
+    for _, entry in sorted(ranked, key=lambda one: one[0])[:100]:
+        try:
+            is_folder = entry.is_dir()
+            about = "folder" if is_folder else _size(entry.stat().st_size)
+        except OSError:
+            continue
+        if entry.name.isprintable() and '"' not in entry.name:
+            yield above + slash + entry.name + ("/" if is_folder else ""), about

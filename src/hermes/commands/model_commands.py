@@ -1,0 +1,151 @@
+"""Commands about the model that answers: /model chooses another one, /context shows what fills its window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hermes.commands.registry import TERMINAL, Host, command
+from hermes.errors import InvalidInput
+from hermes.texts import content_text, counted, shortened_line
+
+if TYPE_CHECKING:
+    from hermes.agent.model import Model
+
+_LISTED = 30
+_KEPT_SECONDS = 60.0  # a list of models, for completion
+_BAR = 40
+_names: dict[str | None, tuple[float, list[str]]] = {}
+
+
+def model_names(model: Model) -> list[str]:
+    """The chat models behind the same endpoint; for a model without one those of servers on this machine.
+
+    Asked again after a minute; [] where there is no list.
+    """
+    known = _names.get(model.base_url)
+    if known is None or time.monotonic() - known[0] > _KEPT_SECONDS:
+        known = _names[model.base_url] = time.monotonic(), sorted(_listed_now(model))
+    return known[1]
+
+
+def _listed_now(model: Model) -> set[str]:
+    from hermes.agent.endpoint.servers import can_chat, find_servers, listed_models
+
+    if model.base_url is None:
+        return {name for found in find_servers() for name in found.models}
+    listed = listed_models(model.base_url, key=getattr(model, "api_key", None)) or []
+    return {str(item["id"]) for item in listed if can_chat(str(item["id"]))}
+
+
+def _choices(host: Host) -> list[str]:
+    return [name for name in model_names(host.model) if name != host.model.name]
+
+
+@command("model", "[name]", "use another model in this conversation; alone: choose one", complete=_choices)
+def model(host: Host, arguments: str) -> None:
+    if not host.is_owner:
+        raise InvalidInput("only the owner of this assistant can choose the model")
+    now = host.agent.model
+    names = model_names(now)
+    if not arguments:
+        host.say(f"Model: {now.describe()}")
+        others = [name for name in names if name != now.name]
+        if not others:
+            host.say("There is no other model to choose from here; config.yaml names the endpoint (model.base_url).")
+            return
+        if host.where != TERMINAL:
+            host.say("\n".join(f"- `{name}`" for name in others[:_LISTED]) + "\n\n`/model name` uses one of them.")
+            return
+        place = host.choose("Which one?", others[:_LISTED])
+        if place is None:
+            return
+        arguments = others[place]
+    name = _meant(arguments, names)
+    if name == now.name:
+        host.say(f"{name} already answers here.")
+        return
+    if host.agent.busy:
+        raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
+    from hermes.agent.model_choice import local_model, named_model
+
+    chosen = named_model(name, now) if now.base_url is not None else local_model(host.config, name)
+    if chosen is None:
+        raise InvalidInput(
+            f"no server on this machine has {shortened_line(name, 60)}; `hermes model install` lists models"
+        )
+    host.agent.model = chosen
+    back = f" /model {now.name} goes back." if now.base_url is not None else ""
+    host.say(f"From now on {name} answers in this conversation.{back}")
+
+
+def _meant(words: str, names: list[str]) -> str:
+    """The model meant by a name or a unique part of one. Without a list, the words are taken as they are."""
+    if words in names or not names:
+        return words
+    parts = [name for name in names if words.casefold() in name.casefold()]
+    if len(parts) == 1:
+        return parts[0]
+    from difflib import get_close_matches
+
+    close = parts or get_close_matches(words, names, n=3, cutoff=0.4)
+    hint = (
+        f"; did you mean {', '.join(close[:5])}?" if close else f"; {counted(len(names), 'model')}: /model lists them"
+    )
+    raise InvalidInput(f"the endpoint has no model {shortened_line(words, 60)!r}{hint}")
+
+
+@command("context", "", "what fills the model's window", frozenset({TERMINAL}))
+def context(host: Host, arguments: str) -> None:
+    parts = _parts(host)
+    window = host.model.context_length
+    used = sum(parts.values())
+    parts["Free"] = max(0, window - used)
+    share = min(1.0, used / window) if window else 0.0
+    full = min(_BAR, round(share * _BAR)) or (1 if used else 0)
+    lines = [
+        f"[{'█' * full}{'·' * (_BAR - full)}]  about {used:,} of {window:,} tokens ({share:.0%})",
+        "",
+        *(f"{name:<15} {tokens:>11,}  {_bar(tokens, max(used, 1)) if name != 'Free' else ''}".rstrip()
+          for name, tokens in parts.items() if tokens or name == "Free"),
+    ]  # fmt: skip
+    settings = host.config.compression
+    if settings.enabled:
+        limit = int(window * settings.threshold)
+        lines += ["", f"From {limit:,} tokens on the middle is summarised; /compress does it now."]
+    host.say("\n".join(lines))
+
+
+def _bar(tokens: int, whole: int) -> str:
+    return "█" * round(tokens / whole * _BAR / 2) or "▏"
+
+
+def _parts(host: Host) -> dict[str, int]:
+    """Estimated tokens by kind of text."""
+    from hermes.agent.tokens import estimate_tokens
+
+    row = host.db.get_session(host.session_id, visible_to=host.user)
+    parts = dict.fromkeys(("System prompt", "Tools", "Summary", "Your messages", "Replies", "Tool calls", "Results"), 0)
+    parts["System prompt"] = estimate_tokens([{"content": row["system_prompt"]}]) if row and row["system_prompt"] else 0
+    parts["Tools"] = estimate_tokens((), [tool.schema() for tool in host.agent.tools.values()])
+    for message in host.db.get_messages_as_conversation(host.session_id) if row else ():
+        _count(parts, message)
+    return parts
+
+
+def _count(parts: dict[str, int], message: Mapping[str, Any]) -> None:
+    from hermes.agent.offline.summary import SUMMARY_MARK
+    from hermes.agent.tokens import estimate_tokens
+
+    role = message.get("role")
+    if role == "assistant":
+        bare = {key: value for key, value in message.items() if key != "tool_calls"}
+        said = estimate_tokens([bare])
+        parts["Replies"] += said
+        parts["Tool calls"] += estimate_tokens([message]) - said
+    elif role == "user":
+        summary = content_text(message.get("content")).startswith(SUMMARY_MARK)
+        parts["Summary" if summary else "Your messages"] += estimate_tokens([message])
+    elif role == "tool":
+        parts["Results"] += estimate_tokens([message])

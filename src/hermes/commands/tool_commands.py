@@ -1,0 +1,95 @@
+"""Commands about the tools of the agent: /show, /allowed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from hermes.commands.info_commands import LISTED, whole_number
+from hermes.commands.registry import TERMINAL, Host, command
+from hermes.errors import InvalidInput
+from hermes.texts import content_text, counted, shortened_line
+
+if TYPE_CHECKING:
+    from hermes.store.rows import MessageRow
+
+
+@command(
+    "show",
+    "[n | list]",
+    "the whole output of the last tool call, or of the n-th last; list: the latest calls",
+    frozenset({TERMINAL}),
+    complete=lambda host: ["list"],
+)
+def show(host: Host, arguments: str) -> None:
+    rows = host.db.get_messages(host.session_id, visible_to=host.user)
+    results = [row for row in rows if row["role"] == "tool"]
+    if not results:
+        host.say("No tool was used in this conversation yet.")
+        return
+    calls = _calls(rows)
+    if arguments == "list":
+        host.say("\n".join(_listed(calls, row, number) for number, row in enumerate(reversed(results[-LISTED:]), 1)))
+        return
+    number = whole_number(arguments, "/show", default=1)
+    if number > len(results):
+        host.say(f"There are only {counted(len(results), 'tool call')} in this conversation.")
+        return
+    row = results[-number]
+    host.say(f"{_about(calls, row, 1000)}\n{content_text(row['content']).rstrip() or '(no output)'}")
+
+
+def _calls(rows: list[MessageRow]) -> dict[str, dict[str, Any]]:
+    """The functions that were called, by the id of the call."""
+    made = {}
+    for row in rows:
+        for call in row["tool_calls"] if isinstance(row["tool_calls"], list) else ():
+            if isinstance(call, dict) and isinstance(call.get("function"), dict):
+                made[str(call.get("id"))] = call["function"]
+    return made
+
+
+def _about(calls: dict[str, dict[str, Any]], row: MessageRow, room: int) -> str:
+    """`terminal: ls -l`: a tool's name and its arguments."""
+    function = calls.get(str(row["tool_call_id"]), {})
+    name = str(row["tool_name"] or function.get("name") or "tool")
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        arguments = {}
+    values = arguments.values() if isinstance(arguments, dict) else ()
+    return shortened_line(f"{name}: {' '.join(value for value in values if isinstance(value, str))}".rstrip(": "), room)
+
+
+def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> str:
+    lines = content_text(row["content"]).rstrip().count("\n") + 1
+    return f"{number:>3}  {_about(calls, row, 60)}  ({counted(lines, 'line')})"
+
+
+@command(
+    "allowed",
+    "[remove n]",
+    "what the agent may do without asking; remove: ask again",
+    frozenset({TERMINAL}),
+    complete=lambda host: ["remove"],
+)
+def allowed(host: Host, arguments: str) -> None:
+    rules = [(folder, rule) for folder, some in host.config.terminal.allow.items() for rule in some]
+    if arguments:
+        word, _, number = arguments.partition(" ")
+        chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
+        if not 1 <= chosen <= len(rules):
+            raise InvalidInput("which one? /allowed lists them, /allowed remove 1 removes the first")
+        from hermes.config.editing import change_list
+
+        folder, rule = rules[chosen - 1]
+        change_list(["terminal", "allow", folder], remove=rule)
+        host.config.terminal.allow[folder].remove(rule)
+        host.say(f"Removed: {shortened_line(rule, 200)}. You are asked about it again.")
+        return
+    lasting = sorted(host.agent.context.state.get("allowed_kinds", ()))
+    lines = [f"In this conversation: all {kind}." for kind in lasting]
+    lines += [
+        f"{number:>3}  {shortened_line(rule, 200)}  in {folder}" for number, (folder, rule) in enumerate(rules, 1)
+    ]
+    host.say("\n".join(lines) if lines else "Nothing yet: you are asked each time (terminal.confirm in config.yaml).")

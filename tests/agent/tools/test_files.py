@@ -1,0 +1,143 @@
+"""The file tools: where they work without a question, what they refuse, exact edits and patches, and snapshots."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.agent.tools.base import Context
+from hermes.agent.tools.file_access import free_folder
+from hermes.agent.tools.file_patch import patched
+from hermes.agent.tools.file_snapshots import changes_in, put_back
+from hermes.agent.tools.file_tools import FILE_TOOLS
+from hermes.agent.tools.toolbox import FOR_EVERYONE
+from hermes.errors import ToolDeclined, ToolError
+from tests.agent.tools.conftest import Person
+
+TOOLS = {tool.name: tool for tool in FILE_TOOLS}
+
+
+@pytest.fixture
+def context(make_context: Callable[..., Context]) -> Context:
+    made = make_context()
+    made.root = made.cwd
+    return made
+
+
+def call(context: Context, name: str, /, **arguments: Any) -> str:
+    return TOOLS[name].run(context, arguments)
+
+
+def test_only_the_owner_has_them() -> None:
+    assert not FOR_EVERYONE & set(TOOLS)
+
+
+def test_inside_the_folder_nothing_is_asked_and_outside_everything(
+    context: Context, person: Person, tmp_path: Path
+) -> None:
+    outside = tmp_path / "elsewhere.txt"
+    outside.write_text("theirs")
+    (context.cwd / "file.txt").write_text("mine")
+    (context.cwd / "link.txt").symlink_to(outside)
+    (context.cwd / "up").symlink_to(tmp_path)
+    (context.cwd / ".git").mkdir()
+    assert call(context, "read_file", path="file.txt").endswith("\nmine")
+    assert "Made" in call(context, "write_file", path="deep/er/new.txt", content="x")
+    assert call(context, "search_files", pattern="mine") == "file.txt:1:mine"
+    assert person.asked == []
+    person.says = False
+    for path in ("../elsewhere.txt", str(outside), "link.txt", "up/elsewhere.txt", "deep/../../elsewhere.txt"):
+        for name, more in (
+            ("read_file", {}),
+            ("write_file", {"content": "x"}),
+            ("edit_file", {"old": "theirs", "new": "x"}),
+            ("search_files", {"pattern": "x"}),
+        ):
+            with pytest.raises(ToolDeclined):
+                call(context, name, path=path, **more)
+            assert str(outside) in person.asked.pop()
+    with pytest.raises(ToolDeclined):
+        call(context, "write_file", path=".git/hooks/pre-commit", content="x")
+    with pytest.raises(ToolDeclined):
+        call(context, "read_file", path=str(context.home / "config.yaml"))
+    assert outside.read_text() == "theirs"
+    context.cwd = tmp_path  # `cd ..` of the terminal tool does not widen what is free
+    with pytest.raises(ToolDeclined):
+        call(context, "read_file", path="elsewhere.txt")
+
+
+def test_without_a_user_outside_means_no(context: Context) -> None:
+    """As in the API server and in cron, whose agents refuse every question."""
+    context.confirm = lambda question: False
+    context.root = None
+    with pytest.raises(ToolDeclined):
+        call(context, "write_file", path="file.txt", content="x")
+    assert not (context.cwd / "file.txt").exists()
+
+
+def test_the_home_folder_and_what_is_above_it_are_not_free(tmp_path: Path) -> None:
+    home = Path.home()
+    assert free_folder(home) is None and free_folder(home.parent) is None and free_folder(Path("/")) is None
+    assert free_folder(tmp_path) == tmp_path.resolve()
+
+
+def test_what_is_no_text_is_refused(context: Context) -> None:
+    (context.cwd / "data.bin").write_bytes(b"\0\1")
+    os.mkfifo(context.cwd / "pipe")
+    for path, why in (("data.bin", "binary"), ("pipe", "no regular file"), (".", "a folder"), ("none", "no file")):
+        with pytest.raises(ToolError, match=why):
+            call(context, "read_file", path=path)
+
+
+def test_an_edit_is_exact(context: Context) -> None:
+    file = context.cwd / "a.txt"
+    file.write_text("a\nb\na\n")
+    for arguments, why in (
+        ({"old": "c", "new": "d"}, "does not occur"),
+        ({"old": "a", "new": "d"}, "2 times"),
+        ({"patch": "@@ -1 +1 @@\n-x\n+y\n"}, "does not fit"),
+        ({"patch": "hello"}, "no hunk"),
+    ):
+        with pytest.raises(ToolError, match=why):
+            call(context, "edit_file", path="a.txt", **arguments)
+    assert file.read_text() == "a\nb\na\n"
+    call(context, "edit_file", path="a.txt", old="a", new="-- x", all=True)
+    assert file.read_text() == "-- x\nb\n-- x\n"
+    call(context, "edit_file", path="a.txt", patch="@@ -1,2 +1 @@\n--- x\n b\n")  # removes a line that begins with --
+    assert file.read_text() == "b\n-- x\n"
+
+
+def test_a_snapshot_puts_the_file_back_unless_it_holds_a_secret(context: Context) -> None:
+    file, secret = context.cwd / "a.txt", context.cwd / "env"
+    file.write_text("first\n")
+    secret.write_text("OPENAI_API_KEY=sk-proj-" + "a1B2c3D4" * 6 + "\n")
+    said = [
+        call(context, "write_file", path="a.txt", content="second\n"),
+        call(context, "write_file", path="a.txt", content="third\n"),
+        call(context, "write_file", path="env", content="gone\n"),
+    ]
+    assert "can't put this file back" in said[-1]
+    rows = [{"role": "tool", "tool_name": "write_file", "content": text} for text in said]
+    (change,) = changes_in(rows)
+    assert put_back(context.db, change) is None
+    assert file.read_text() == "first\n"
+    kept = list(context.db.attachments_dir.rglob("*"))
+    assert not any(b"sk-proj" in path.read_bytes() for path in kept if path.is_file())
+
+
+lines = st.lists(st.sampled_from(["", "a", "b", " c", "-d", "+e", "@@", "-- f"]), max_size=12)
+
+
+@given(lines, lines)
+def test_the_patch_of_two_texts_makes_one_of_the_other(old: list[str], new: list[str]) -> None:
+    before, after = "".join(f"{line}\n" for line in old), "".join(f"{line}\n" for line in new)
+    patch = "\n".join(difflib.unified_diff(before.split("\n"), after.split("\n"), "a", "b", lineterm="", n=3))
+    if patch:
+        assert patched(before, patch) == after
