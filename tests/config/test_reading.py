@@ -28,7 +28,7 @@ auxiliary:
   summary: {max_chars: 12000, max_concurrency: 3}
   compression: null
 compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n: 20}
-display: {resume_display: full, busy: interrupt, platforms: {}}
+display: {resume_display: full, busy: interrupt, theme: auto, platforms: {}}
 sessions: {auto_prune: false, retention_days: 90, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
 store: {url: null, durability: full, prepared_statements: auto, timeout: 30, key_file: null, passphrase_file: null}
@@ -36,7 +36,7 @@ owner: []
 timezone: null
 memory: {enabled: true}
 mcp_servers: {}
-terminal: {confirm: destructive, allow: {}}
+terminal: {confirm: destructive, continue: latest, allow: {}}
 group_sessions_per_user: true
 thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}

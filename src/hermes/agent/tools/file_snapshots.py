@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.file_access import read_bytes, write_bytes
 from hermes.errors import HermesError, ToolError
-from hermes.store.attachments import PREFIX
+from hermes.store.attachments import PREFIX, read_attachment
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def put_back(db: SessionDB, change: Change) -> str | None:
         if change.was is None:
             change.path.unlink()
             return None
-        data = (db.attachments_dir / change.was[:2] / change.was).read_bytes()
+        data = read_attachment(db.attachments_dir, change.was)
         if hashlib.sha256(data).hexdigest() != change.was:
             return "its old text is damaged"
         write_bytes(change.path, data)
