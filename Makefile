@@ -6,10 +6,11 @@ STAMP := $(VENV)/.installed
 # more than there are processors: many tests wait for other programs
 WORKERS ?= 4
 
-.PHONY: help chat test test-all lint types contracts unit coverage docs bench recall clean
+.PHONY: help chat install test test-all lint types contracts unit coverage docs bench recall clean
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
+	@echo "make install make \`hermes\` a command of every shell: a link in ~/.local/bin"
 	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
 	@echo "make test-all  the same with all sizes: more examples, deaths and damages, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
@@ -32,7 +33,20 @@ $(VENV)/.chat: pyproject.toml
 # Without the model file the program still answers, from your own history, and says so.
 chat: $(VENV)/.chat
 	@$(BIN)/hermes model path smollm2 >/dev/null 2>&1 || $(BIN)/hermes model install smollm2 || true
-	@$(BIN)/hermes chat $(ARGS)
+	@$(BIN)/hermes chat $(ARGS); status=$$?; \
+	if [ ! -e $(VENV)/.offered ] && ! command -v hermes >/dev/null; then \
+	  touch $(VENV)/.offered; echo "(\`make install\` makes \`hermes\` a command of every shell.)" >&2; \
+	fi; exit $$status
+
+# A link, so that the command is always this copy. Another program of that name is left alone.
+LINK := $(HOME)/.local/bin/hermes
+install: $(VENV)/.chat
+	@if [ -e "$(LINK)" ] && [ "$$(readlink -f "$(LINK)")" != "$$(readlink -f $(BIN)/hermes)" ]; then \
+	  echo "$(LINK) is another program; remove it first" >&2; exit 1; \
+	fi
+	@mkdir -p "$(dir $(LINK))" && ln -sfn "$(abspath $(BIN)/hermes)" "$(LINK)" && echo "$(LINK) → $(abspath $(BIN)/hermes)"
+	@case ":$$PATH:" in *":$(HOME)/.local/bin:"*) ;; *) \
+	  echo "~/.local/bin is not searched by your shell yet: add  export PATH=\"\$$HOME/.local/bin:\$$PATH\"  to its startup file";; esac
 
 test: lint types contracts unit
 

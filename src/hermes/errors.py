@@ -251,3 +251,22 @@ class MissingExtra(HermesError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f'{what} needs a library that is not installed: pip install "hermes-sessions[{extra}]"')
+
+
+# Exit statuses of a question that got no answer, by kind: a script can tell "wait" from "mend".
+_KINDS: tuple[tuple[type[ModelError], str, int], ...] = (
+    (ModelUnreachable, "unreachable", 3),
+    (ModelRefused, "refused", 4),
+    (RateLimited, "busy", 5),
+    (ContextTooLong, "too_long", 6),
+)
+
+
+def kind_of(error: ModelError) -> str:
+    """Why the model did not answer, in a word: unreachable, refused, busy, too_long, or model."""
+    return next((kind for one, kind, _ in _KINDS if isinstance(error, one)), "model")
+
+
+def exit_status(error: Exception) -> int:
+    """The exit status of a command that ends with this error."""
+    return next((status for one, _, status in _KINDS if isinstance(error, one)), 1)

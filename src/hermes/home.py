@@ -42,3 +42,8 @@ def make_private(folder: Path) -> None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise StoreError(f"{folder} is needed as a folder, but a file is in its place") from error
+
+
+def project_folder(folder: Path) -> Path:
+    """The project that a folder belongs to: the git root above it, else the folder itself."""
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)

@@ -8,6 +8,7 @@ read stays.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -109,3 +110,14 @@ def content_text(content: Any) -> str:
 def counted(number: int, what: str, several: str | None = None) -> str:
     """`1 message`, `3 messages`, `2 entries`."""
     return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
+def unfinished(message: Mapping[str, Any]) -> str:
+    """Why a stored reply is not whole, for people; "" for one that is."""
+    if message.get("role") != "assistant":
+        return ""
+    return {
+        "interrupted": "the reply was cut off here",
+        "length": "the reply reached its length limit here",
+        "content_filter": "the endpoint's content filter ended the reply here",
+    }.get(str(message.get("finish_reason")), "")

@@ -26,7 +26,7 @@ class Guide(ModelServer):
         self.task_answer = lambda body: "Parser for config files"
 
     def script_for(self, body: dict[str, Any]) -> list[Any]:
-        if "stream_options" not in body:
+        if "max_tokens" in body or "stream_options" not in body:
             return super().script_for(body)
         last = body["messages"][-1]
         if last["role"] == "tool":

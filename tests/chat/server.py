@@ -40,6 +40,7 @@ class ModelServer:
         self.requests: list[dict[str, Any]] = []
         self.tasks: list[dict[str, Any]] = []
         self.task_answer: Callable[[dict[str, Any]], str] = lambda body: "Talking About Test Things"
+        self.usage: dict[str, Any] = {}  # more that the server says of every call
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -55,7 +56,7 @@ class ModelServer:
 
     def script_for(self, body: dict[str, Any]) -> list[Any]:
         with self._lock:
-            if "stream_options" not in body:  # a title or a summary
+            if "max_tokens" in body or "stream_options" not in body:  # a title or a summary
                 self.tasks.append(body)
                 return [self.task_answer(body)]
             self.requests.append(body)
@@ -106,7 +107,7 @@ class ModelServer:
                     else:
                         self._chunk(body, {"role": "assistant", "content": part})
                 self._chunk(body, {}, finish="tool_calls" if calls else "stop")
-                usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+                usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18, **server.usage}
                 self._event(
                     {
                         "id": "x",

@@ -31,7 +31,7 @@ def test_the_answer_alone_is_on_standard_output_as_plain_text(server: ModelServe
     assert (done.status, done.out, done.err) == (0, "It is **four**.\n", "")
     assert look(messages) == [("user", "two and two?"), ("assistant", "It is **four**.")]
     (row,) = look(lambda db: db.list_sessions_rich())
-    assert row["end_reason"] == "user_exit" and row["source"] == "cli" and row["title"]
+    assert row["end_reason"] == "oneshot" and row["source"] == "cli" and row["title"]
 
 
 def test_one_question_does_not_wait_for_a_title_by_the_model(server: ModelServer, home: Path, look: Look) -> None:
@@ -122,7 +122,7 @@ def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path
     assert child.wait(60) == 128 + signal.SIGTERM
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
-    assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "user_exit"
+    assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "oneshot"
 
 
 def cut_short(home: Path, *answers: Any) -> Wire:
@@ -147,7 +147,7 @@ def test_an_error_of_the_model_is_told_wherever_the_conversation_is(
     refusal = error(400, {"error": {"message": "quokka is no model, key sk-proj-abcdefghijklmnopqrstuvwxyz012345"}})
     with cut_short(home, refusal):
         done = run("-q", "two and two?", home=home)
-        assert done.status == 1 and done.out == "" and "quokka" in done.err
+        assert done.status == 4 and done.out == "" and "quokka" in done.err
         (row,) = look(lambda db: db.list_sessions_rich())
         assert look(messages) == [("user", "two and two?")]
         screen = open_screen("-c")
@@ -178,7 +178,7 @@ def test_when_no_try_brings_the_whole_answer_nothing_is_on_standard_output(home:
             capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert len(wire.bodies) > 2
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1].startswith("hermes: ")
     assert look(messages) == [("user", "two and two?"), ("assistant", "It is fo")], "what arrived is kept in the record"
 

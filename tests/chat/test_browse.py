@@ -638,3 +638,46 @@ def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
         assert screen.wait_until_over() == 0
     finally:
         screen.close()
+
+
+def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: Any) -> None:
+    empty = open_screen("sessions", "browse", width=40, height=12)
+    assert "No conversations yet. Esc leaves," in empty.wait_for("starts one.")  # wrapped, not cut
+    empty.press("Escape")
+    empty.wait_until_over()
+    with SessionDB(db_path=home / "state.db") as db:
+        for name, title, words in (
+            ("20260101_101010_cafe01", "Parser rewrite", "a fast one"),
+            (
+                "20260102_101010_beef02",
+                "Notes",
+                "the parser is slow on long lines, and nobody remembers why that is so",
+            ),
+        ):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", words)
+            db.set_session_title(name, title)
+    (home / "config.yaml").write_text("display: {theme: light}\n")
+    screen = open_screen("sessions", "browse", width=100, height=30)
+    screen.wait_for("2 conversations")
+    assert "48;5;253m" in screen.styled() and "48;5;233m" not in screen.styled()  # light grey behind dark letters
+    screen.type("parser")
+    screen.wait_for("2 of 2 conversations")
+    lines = [line for line in screen.text().splitlines() if "just now" in line]
+    assert "Parser rewrite" in lines[0] and "Notes" in lines[1]
+    screen.press("Escape")
+    screen.wait_for("title, first words, id …")
+    screen.type("cafe")  # in an id by chance: a word is no id
+    screen.wait_for("0 of 2 conversations")
+    screen.press("Escape")
+    screen.wait_for("title, first words, id …")
+    screen.type("20260102")
+    screen.wait_for("1 of 2 conversations")
+    screen.press("Escape")
+    screen.wait_for("title, first words, id …")
+    screen.press("Tab")
+    screen.wait_for("Search inside")
+    screen.type("slow")
+    screen.press("C-t")
+    screen.wait_for("found in 1 conversation")
+    assert "the parser is slow on long lines, and nobody" in screen.text()

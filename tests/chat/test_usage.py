@@ -45,3 +45,26 @@ def test_what_was_not_counted_is_not_zero(server: ModelServer, home: Path, open_
         db.update_token_counts("second", api_call_count=1)
     text = used(open_screen)
     assert "not counted" in text and "0 tokens" not in text
+
+
+def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_their_own(
+    server: ModelServer, home: Path, open_screen: Open
+) -> None:
+    server.usage = {"cost": 0.25}
+    screen = open_screen(width=100)
+    screen.wait_for("❯")
+    screen.line("hello")
+    screen.wait_for("That is all")
+    screen.line("again")
+    screen.wait_for("That is all", times=2)
+    screen.line("/usage")
+    text = screen.wait_for("Side tasks")
+    assert re.search(r"Model calls +2\n", text) and re.search(r"Input +22 tokens\n", text)
+    assert re.search(r"Cost +\$0.5000 \(as .* reports\)", text)
+    assert re.search(r"Side tasks +1 call for titles and summaries, 11 tokens in, 7 out, \$0.2500", text)
+    screen.press("C-d")
+    screen.wait_until_over()
+    with SessionDB(db_path=home / "state.db") as db:
+        (row,) = db.list_sessions_rich()
+        assert (row["actual_cost_usd"], row["cost_status"]) == (0.5, "actual")
+        assert db.get_side_usage(row["id"]) == {"calls": 1, "input_tokens": 11, "output_tokens": 7, "cost_usd": 0.25}

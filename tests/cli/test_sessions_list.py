@@ -50,8 +50,8 @@ def test_with_a_title_the_columns_are_title_preview_last_active_id(hermes_home: 
 def test_without_titles_the_columns_are_preview_last_active_src_id(hermes_home: Path) -> None:
     seeds.untitled(hermes_home)
     head, _, *rows = listed(hermes_home)
-    assert head.replace("Last Active", "Last_Active").split() == ["Preview", "Last_Active", "Src", "ID"]
-    assert [row.split()[-2] for row in rows] == ["homeassista…", "cli", "telegram", "cli"]
+    assert head.replace("Last Active", "Last_Active").split() == ["Preview", "Last_Active", "Src", "Msgs", "ID"]
+    assert [row.split()[-3] for row in rows] == ["homeassista…", "cli", "telegram", "cli"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_pins_and_tags_are_shown_where_there_are_any_and_stand_in_the_json(herme
         db.tag_session("marked", "work", "disk")
     head, _, *lines = listed(hermes_home)
     assert "Marks" in head
-    assert [line.split()[-3:] for line in lines if line.endswith("marked")] == [["#disk", "#work", "marked"]]
+    assert [line.split()[-4:-2] for line in lines if line.endswith("marked")] == [["#disk", "#work"]]
     assert next(line for line in lines if line.endswith("marked")).count("pinned") == 1
     rows = {row["id"]: row for row in json.loads(run("sessions", "list", "--json", home=hermes_home).out)}
     assert rows["marked"]["tags"] == ["disk", "work"] and rows["marked"]["pinned_at"] and rows["plain"]["tags"] == []
@@ -126,7 +126,9 @@ def test_json_is_the_rows_of_the_api(hermes_home: Path) -> None:
     rows = json.loads(run("sessions", "list", "--json", home=hermes_home).out)
     with SessionDB(hermes_home / "state.db") as db:
         wanted = db.list_sessions_rich(limit=20, order_by_last_active=True)
-        assert rows == [{**row, "tags": db.get_tags(row["id"])} for row in wanted]
+        assert rows == [
+            {**row, "tags": db.get_tags(row["id"]), "messages": len(db.get_messages(row["id"]))} for row in wanted
+        ]
     empty = run("sessions", "list", "--json", "--source", "nowhere", home=hermes_home)
     assert json.loads(empty.out) == []
 

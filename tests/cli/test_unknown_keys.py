@@ -78,3 +78,18 @@ def test_a_misspelt_key_of_the_store_is_an_error(home: Path) -> None:
             and done.out == ""
             and "unknown configuration key: store.ulr; did you mean url?" in done.err
         )
+
+
+def test_a_wrong_type_ends_only_the_commands_that_need_that_key(home: Path) -> None:
+    (home / "config.yaml").write_text("compression: {threshold: lots}\ngateway: {port: [1]}\n")
+    for words in (("sessions", "list"), ("sessions", "export", "-"), ("sessions", "tag", "first", "y"), ("insights",)):
+        done = run(*words, home=home, env=QUIET)
+        assert done.status == 0 and done.err.count("line 1: compression.threshold: expected") == 1, done.err
+    asked = run("-q", "hello", home=home, env=QUIET)
+    assert asked.status == 1 and "compression.threshold: expected" in asked.err and asked.err.count("\n") == 1
+    (home / "config.yaml").write_text("platforms: 7\nsession_reset: {at_hour: noon}\n")
+    assert run("-q", "hello", home=home, env=QUIET).status == 0
+    (home / "config.yaml").write_text("store: {durability: 7}\n")
+    assert run("sessions", "list", home=home, env=QUIET).status == 1
+    (home / "config.yaml").write_text("model: [unclosed\n")
+    assert run("sessions", "list", home=home, env=QUIET).status == 1

@@ -3,147 +3,276 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import socket
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from hermes_state import SessionDB
-from tests.support import program
-
-HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> [x](javascript:alert(3)) \x1b[31m ‮rtl"
-SVG = "PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciPjxzY3JpcHQ+YWxlcnQoMSk8L3NjcmlwdD48L3N2Zz4="
+from tests.support.page import Page, fill, png
+from tests.support.sizes import size
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
-    call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"command":"<b>ls</b>"}'}}
-    with SessionDB(home / "state.db") as db:
-        db.create_session("s1", "cli")
-        db.set_session_title("s1", "The <b>parser</b>")
-        db.append_message("s1", "user", f"about the tokenizer {HOSTILE}")
-        db.append_message("s1", "assistant", "```python\nprint('<i>')\n```", reasoning="<u>hm</u>", tool_calls=[call])
-        db.append_message("s1", "tool", "<h1>out</h1>", tool_call_id="c1", tool_name="terminal")
-        picture = {"type": "image_url", "image_url": {"url": f"data:image/svg+xml;base64,{SVG}"}}
-        db.append_message("s1", "user", [{"type": "text", "text": "see"}, picture])
-        db.create_session("t1", "telegram", user_id="42")
-        db.append_message("t1", "user", "the tokenizer on the phone")
+    fill(home)
     return home
 
 
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page for tests that only look."""
+    home = tmp_path_factory.mktemp("seen") / "home"
+    fill(home)
+    with Page(home) as page:
+        yield page
+
+
 @pytest.fixture
-def page(home: Path) -> Iterator[httpx.Client]:
-    with serving(home) as client:
-        yield client
+def page(home: Path) -> Iterator[Page]:
+    with Page(home) as page:
+        yield page
 
 
-class serving:
-    """`hermes web` as a process, and a client that came by its link."""
-
-    def __init__(self, home: Path, *options: str) -> None:
-        self._words = ("web", "--no-browser", *options)
-        self._home = home
-
-    def __enter__(self) -> httpx.Client:
-        self._process: subprocess.Popen[str] = program.start(*self._words, home=self._home)
-        assert self._process.stdout is not None
-        self.link = self._process.stdout.readline().strip()
-        parts = urlsplit(self.link)
-        self._client = httpx.Client(base_url=f"http://{parts.netloc}", timeout=30, follow_redirects=True)
-        assert self._client.get(f"/?{parts.query}").status_code == 200
-        return self._client
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-        self._process.terminate()
-        self._process.communicate(timeout=30)
-
-
-def test_only_the_link_lets_in_and_only_this_page_changes_something(home: Path) -> None:
-    with serving(home) as page:
-        address = str(page.base_url)
-        assert httpx.get(address + "/api/sessions").status_code == 401
-        assert httpx.get(address + "/?token=wrong").status_code == 401
-        assert page.get("/api/sessions", headers={"Host": "evil.test"}).status_code == 403
-        assert page.get("/api/sessions", headers={"Origin": "http://evil.test"}).status_code == 403
-        origin = {"Origin": address}
-        assert page.post("/api/do/pin/s1", json={}).status_code == 403
-        assert page.post("/api/do/pin/s1", json={}, headers={"Origin": "http://127.0.0.1:1"}).status_code == 403
-        assert page.post("/api/do/pin/s1", json={}, headers=origin).json() == {"done": True}
-        policy = page.get("/").headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "unsafe" not in policy
+def test_only_the_link_lets_in_and_only_this_page_changes_something(home: Path, page: Page) -> None:
+    for path in ("/", "/api/sessions", "/api/messages/s1", "/api/live/s1", "/export/jsonl/s1", "/static/app.js"):
+        assert httpx.get(page.address + path, trust_env=False).status_code == 401, path
+    assert httpx.get(page.address + "/?token=wrong", trust_env=False).status_code == 401
+    client = page.client
+    assert client.get("/api/sessions", headers={"Host": "evil.test"}).status_code == 403
+    for origin in (
+        "http://evil.test",
+        "null",
+        "http://127.0.0.1:1",
+        f"http://localhost:{page.address.rpartition(':')[2]}",
+    ):
+        assert client.post("/api/do/pin/s1", json={}, headers={"Origin": origin}).status_code == 403, origin
+        assert client.post("/api/talk", json={"text": "hi"}, headers={"Origin": origin}).status_code == 403, origin
+    del client.headers["Origin"]
+    assert client.post("/api/do/pin/s1", json={}).status_code == 403
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = client.request(method, "/api/do/pin/s1", headers={"Origin": page.address})
+        assert answer.status_code == 405 and "access-control-allow-origin" not in answer.headers
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session("s1")
-        assert row is not None and row["pinned_at"] is not None
+        assert row is not None and row["pinned_at"] is None
 
 
-def test_find_and_read(page: httpx.Client) -> None:
-    listed = page.get("/api/sessions").json()
-    assert {one["id"] for one in listed["sessions"]} == {"s1", "t1"} and listed["sources"] == {"cli": 1, "telegram": 1}
-    found = page.get("/api/search", params={"q": "tokenizer"}).json()["groups"]
-    assert {one["session"]["id"] for one in found} == {"s1", "t1"}
+def test_two_pages_of_one_machine_do_not_log_each_other_out(home: Path, page: Page) -> None:
+    with Page(home) as other:
+        jar = httpx.Client(follow_redirects=True, trust_env=False)
+        for one in (page, other):
+            assert jar.get(one.link).status_code == 200
+        assert jar.get(page.address + "/api/sessions").status_code == 200
+        assert jar.get(other.address + "/api/sessions").status_code == 200
+
+
+def test_find(seen: Page) -> None:
+    assert {one["id"] for one in seen.get("/api/sessions")["sessions"]} == {"s1", "media", "new", "branch", "hostile"}
+    facets = seen.get("/api/facets")
+    assert facets["sources"] == {"cli": 5, "telegram": 1} and facets["tags"] == {"work": 1}
+    assert facets["tools"] == {"terminal": 1} and facets["folders"] == {"/home/ann/src/parser": 1}
+    found = seen.get("/api/search", q="tokenizer")["groups"]
+    assert {one["session"]["id"] for one in found} == {"s1", "media"}
     assert all("<mark>tokenizer</mark>" in one["hits"][0]["html"] for one in found)
-    only = page.get("/api/search", params={"q": "tokenizer", "source": "telegram"}).json()["groups"]
-    assert [one["session"]["id"] for one in only] == ["t1"]
-    told = page.get("/api/messages/s1").json()
-    assert (told["from"], told["total"]) == (0, 4)
-    assert page.get("/api/messages/s1", params={"around": told["messages"][2]["id"]}).json()["total"] == 4
-    assert page.get("/api/session/nothing").status_code == 404
-    assert page.get("/api/insights").json()
+    for name, value, ids in (
+        ("source", "telegram", ["media"]), ("tag", "work", ["s1"]), ("model", "gpt-5-mini", ["s1", "media"]),
+        ("folder", "/home/ann", ["s1"]), ("folder", "/home/an", []), ("since", "2001-01-01", ["s1", "media"]),
+        ("until", "2001-01-01", []), ("role", "assistant", []),
+    ):  # fmt: skip
+        groups = seen.get("/api/search", q="tokenizer", **{name: value})["groups"]
+        assert sorted(one["session"]["id"] for one in groups) == sorted(ids), (name, value)
+        if name != "role":
+            listed = {one["id"] for one in seen.get("/api/sessions", **{name: value})["sessions"]}
+            assert set(ids) <= listed and (ids or not listed), (name, value)
+    tools = seen.get("/api/search", q="out", tool="terminal")["groups"]
+    assert [one["session"]["id"] for one in tools] == ["s1"]
+    assert seen.client.get("/api/sessions", params={"since": "someday"}).status_code == 400
 
 
-def test_what_was_said_never_becomes_part_of_the_page(page: httpx.Client) -> None:
-    told = page.get("/api/messages/s1").json()["messages"]
+def test_read(seen: Page) -> None:
+    told = seen.get("/api/messages/s1")
+    assert (told["from"], told["total"], told["stored"]) == (0, 3, 4)  # the tool's result is with its call
+    called = told["messages"][1]["html"]
+    assert "exit 2" in called and "&lt;h1&gt;out" in called and "Reasoning" in called and "&lt;b&gt;ls" in called
+    result = int(called.split('id="m')[1].split('"')[0])
+    assert seen.get("/api/messages/s1", around=result)["messages"][1]["html"] == called
+    assert told["messages"][1]["tokens"][:2] == [1200, 80] and told["messages"][1]["cost"] == 0.004
+    assert seen.client.get("/api/session/nothing").status_code == 404
+    session = seen.get("/api/session/new")
+    assert session["previous"] == "old" and session["part"] == [2, 2] and session["compressed"] == 8
+    assert {one["id"]: one["parent"] for one in session["family"]} == {"old": None, "new": "old", "branch": "new"}
+    left = seen.get("/api/compressed/new", **{"from": 0})
+    assert [one["html"].strip() for one in left["messages"]] == [f"<p>early words {n}</p>" for n in range(2, 10)]
+    assert seen.get("/api/insights")["by_weekday_hour"]
+
+
+def test_files_are_those_of_messages_one_may_see(home: Path, page: Page) -> None:
+    html = page.get("/api/messages/media")["messages"][0]["html"]
+    places = [part.split('"')[0] for part in html.split('src="')[1:]]
+    assert "<img" in html and "<audio" in html and len(places) == 2
+    shown = page.client.get(places[0])
+    assert shown.content == png() and shown.headers["content-type"] == "image/png"
+    part = page.client.get(places[1], headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.content) == (206, b"RIFF")
+    digest = places[0].rpartition("/")[2]
+    with SessionDB(home / "state.db", read_only=True) as db:
+        other = db.get_messages("s1")[0]["id"]
+    for path in (f"/attachment/{other}/{digest}", f"/attachment/999999/{digest}", f"{places[0][:-64]}{'0' * 64}",
+                 f"/attachment/{other}/..%2f..%2fstate.db"):  # fmt: skip
+        assert page.client.get(path).status_code == 404, path
+    with Page(home, "--user", "telegram:42") as theirs:
+        assert theirs.client.get(places[0]).content == png()
+    with Page(home, "--user", "telegram:43") as nobody:
+        assert nobody.client.get(places[0]).status_code == 404
+    for form, begins in (("jsonl", b"{"), ("markdown", b"#"), ("html", b"<!")):
+        told = page.client.get(f"/export/{form}/s1")
+        assert told.content.lower().startswith(begins) and "attachment" in told.headers["content-disposition"]
+        assert "html" not in told.headers["content-type"]
+    assert page.client.get("/export/exe/s1").status_code == 404
+
+
+def test_what_was_said_never_becomes_part_of_the_page(seen: Page) -> None:
+    told = seen.get("/api/messages/hostile")["messages"]
     html = "".join(one["html"] for one in told)
-    for bad in ("<script", "<img src=x", 'href="javascript', "<b>ls", "<h1>out", "<u>hm", "print('<i>"):
-        assert bad not in html
-    assert "&lt;script&gt;" in html and "<details class=output>" in html
-    hits = page.get("/api/search", params={"q": "tokenizer"}).json()["groups"]
-    assert "<script" not in json.dumps([hit["html"] for group in hits for hit in group["hits"]])
-    digest = html.split('src="/attachment/')[1][:64]
-    file = page.get(f"/attachment/{digest}")
-    assert (
-        file.headers["content-type"] == "application/octet-stream"
-        and "attachment" in file.headers["content-disposition"]
-    )
-    assert page.get("/attachment/" + "0" * 64).status_code == 404
-    assert page.get("/attachment/..%2f..%2fstate.db").status_code == 404
+    for bad in ("<script", "<img", 'href="javascript', "<svg", "<iframe", "<u>hm", "\x1b", "\u202e"):
+        assert bad not in html, bad
+    assert "&lt;script&gt;" in html and len(html) < 200_000
+    hits = seen.get("/api/search", q="window")["groups"]
+    assert hits and "<script" not in json.dumps([hit["html"] for group in hits for hit in group["hits"]])
+    place = html.split('class=attachment><a href="')[1].split('"')[0]
+    file = seen.client.get(place)
+    assert file.headers["content-type"] == "application/octet-stream" and b"svg" in file.content
+    assert "attachment" in file.headers["content-disposition"]
+    whole = seen.client.get(html.split('href="/text/')[0] and "/text/" + html.split('href="/text/')[1].split('"')[0])
+    assert whole.text.endswith("y" * 5_000_000) and whole.headers["content-type"].startswith("text/plain")
+
+
+def test_texts_that_utf8_can_not_carry_break_nothing(home: Path, page: Page) -> None:
+    half = "half \ud83d pair"
+    with SessionDB(home / "state.db") as db:
+        db.create_session("half", "cli", model=half, cwd="/srv/" + half)
+        db.append_message("half", "user", f"okapi {half}", model=half)
+    for path in ("sessions", "facets", "search?q=okapi", "session/half", "messages/half", "insights"):
+        assert page.client.get(f"/api/{path}").status_code == 200, path
+    assert page.client.get("/export/markdown/half").status_code == 200
+
+
+def test_a_redacted_message_is_gone_from_the_page(home: Path, page: Page) -> None:
+    assert "bracket" in json.dumps(page.get("/api/messages/s1"))
+    with SessionDB(home / "state.db") as db:
+        db.redact_message(db.get_messages("s1")[-1]["id"])
+    assert "bracket" not in json.dumps(page.get("/api/messages/s1"))
 
 
 def test_a_user_sees_what_is_theirs_and_changes_nothing(home: Path) -> None:
-    with serving(home, "--user", "telegram:42") as page:
-        assert [one["id"] for one in page.get("/api/sessions").json()["sessions"]] == ["t1"]
-        assert page.get("/api/messages/s1").status_code == 404
-        assert page.post("/api/do/pin/t1", json={}, headers={"Origin": str(page.base_url)}).status_code == 403
+    with Page(home, "--user", "telegram:42") as page:
+        assert [one["id"] for one in page.get("/api/sessions")["sessions"]] == ["media"]
+        assert page.get("/api/facets")["sources"] == {"telegram": 1}
+        assert page.get("/api/insights")["sessions"] == 1
+        assert {one["session"]["id"] for one in page.get("/api/search", q="tokenizer")["groups"]} == {"media"}
+        for path in ("messages", "session", "compressed", "live", "running"):
+            assert page.client.get(f"/api/{path}/s1").status_code == 404, path
+        assert page.client.get("/export/jsonl/s1").status_code == 404
+        assert page.client.get("/api/trash").status_code == 404
+        for path in ("/api/do/pin/media", "/api/talk/media", "/api/talk"):
+            assert page.do(path, text="hi").status_code == 403, path
 
 
-def test_a_message_of_another_process_is_seen_live(home: Path, page: httpx.Client) -> None:
-    with page.stream("GET", "/api/live/s1") as stream:
-        lines = stream.iter_lines()
-        assert next(lines) == "data: 4"
-        with SessionDB(home / "state.db") as db:
-            db.append_message("s1", "user", "new")
-        assert next(line for line in lines if line.startswith("data:")) == "data: 5"
+def test_a_message_of_another_process_is_seen_live_also_in_a_branch(home: Path, page: Page) -> None:
+    for session_id in ("s1", "branch"):
+        with page.client.stream("GET", f"/api/live/{session_id}") as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("data:"))
+            assert next(lines) == "data: 0"
+            with SessionDB(home / "state.db") as db:
+                db.append_message(session_id, "user", "new")
+            assert next(lines) == "data: 1"
 
 
-def test_the_page_does_what_its_buttons_say(home: Path, page: httpx.Client) -> None:
-    origin = {"Origin": str(page.base_url)}
+def test_the_page_does_what_its_buttons_say_and_the_audit_log_has_it(home: Path, page: Page) -> None:
     for action, body in (
-        ("title", {"title": "New"}),
-        ("tag", {"tag": "x"}),
-        ("archive", {}),
-        ("unarchive", {}),
-        ("trash", {}),
-        ("restore", {}),
-    ):
-        assert page.post(f"/api/do/{action}/s1", json=body, headers=origin).status_code == 200, action
-    branch = page.post("/api/do/branch/s1", json={}, headers=origin).json()["done"]
-    assert page.get(f"/api/messages/{branch}").json()["total"] == 4
-    assert page.post("/api/do/explode/s1", json={}, headers=origin).status_code == 404
+        ("title", {"title": "New"}), ("tag", {"tag": "x"}), ("untag", {"tag": "work"}), ("pin", {}), ("unpin", {}),
+        ("archive", {}), ("unarchive", {}), ("trash", {}), ("restore", {}),
+    ):  # fmt: skip
+        assert page.do(f"/api/do/{action}/s1", **body).status_code == 200, action
+        if action == "trash":
+            assert [one["id"] for one in page.get("/api/trash")["sessions"]] == ["s1"]
+    with SessionDB(home / "state.db", read_only=True) as db:
+        first = db.get_messages("s1")[0]["id"]
+    branch = page.do("/api/do/branch/s1", at_message=first).json()["done"]
+    assert page.get(f"/api/messages/{branch}")["total"] == 1
+    assert page.do("/api/do/explode/s1").status_code == 404
+    assert page.do("/api/do/pin/nothing").status_code == 404 and page.do("/api/do/restore/s1").status_code == 404
+    assert page.do("/api/do/title/media", title="New").status_code == 400  # the title is taken
+    assert page.client.post("/api/do/pin/s1", content=b"[1").status_code == 400
+    assert page.client.post("/api/do/title/s1", content=b"x" * 2_000_000).status_code == 413
     with SessionDB(home / "state.db", read_only=True) as db:
         assert db.get_session_title("s1") == "New" and db.get_tags("s1") == ["x"]
-        assert any(one["by"] == "hermes web" for one in db.audit_log())
+        done = [one["action"] for one in reversed(db.audit_log()) if one["by"] == "hermes web"]
+    assert done == ["title", "tag", "untag", "pin", "unpin", "archive", "unarchive", "trash", "restore", "branch"]
+
+
+def test_many_open_pages_do_not_stop_a_writer(home: Path, page: Page) -> None:
+    many = size(50, 1000)
+    if many > 100:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    pages: list[socket.socket] = []
+    try:
+        for number in range(many):
+            pages.append(_looking(page, "s1" if number % 2 else "media"))
+        for one in pages:
+            _until(one, b"data: 0\n")
+        stored = []
+        with SessionDB(home / "state.db") as db:
+            for number in range(20):
+                stored.append(db.append_message("s1", "user", f"while many look {number}"))
+        assert len(set(stored)) == 20
+        for one in pages[1::2]:
+            _until(one, b"data: 1\n")
+        assert page.get("/api/messages/s1")["stored"] == 24
+    finally:
+        for one in pages:
+            one.close()
+
+
+def _looking(page: Page, session_id: str) -> socket.socket:
+    """A connection that watches a session, as a browser does."""
+    cookie = "; ".join(f"{one.name}={one.value}" for one in page.client.cookies.jar)
+    port = int(page.address.rpartition(":")[2])
+    one = socket.create_connection(("127.0.0.1", port), timeout=60)
+    one.sendall(f"GET /api/live/{session_id} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n".encode())
+    return one
+
+
+def _until(connection: socket.socket, wanted: bytes) -> None:
+    seen = b""
+    while wanted not in seen:
+        some = connection.recv(4096)
+        assert some, seen
+        seen += some
+
+
+def test_another_address_needs_a_password_and_a_port_in_use_is_said(home: Path, page: Page) -> None:
+    from tests.support import program
+
+    refused = program.run("web", "--host", "0.0.0.0", "--no-browser", home=home)
+    assert refused.status == 1 and "web.password" in refused.err and "Traceback" not in refused.err
+    taken = program.run("web", "--no-browser", "--port", page.address.rpartition(":")[2], home=home)
+    assert taken.status == 1 and "--port" in taken.err and "Traceback" not in taken.err
+    wrong = program.run("web", "--no-browser", "--user", "nobody", home=home)
+    assert wrong.status != 0 and "SOURCE:ID" in wrong.err and "Traceback" not in wrong.err
+
+
+def test_the_page_ends_with_open_pages_when_it_is_told_to(page: Page) -> None:
+    with _looking(page, "s1") as one:
+        _until(one, b"data: 0\n")
+        page.process.terminate()
+        assert page.process.wait(20) is not None

@@ -5,12 +5,14 @@ Chromium is spoken to over its debugging pipe (JSON, parted by NUL), so no furth
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,21 +81,81 @@ class Browser:
         found: dict[str, Any] = json.loads(one)
         return found
 
-    def open(self, file: Path, width: int, *, dark: bool = False) -> None:
-        """Show a file in a window so many pixels wide, and wait until all of it is there."""
+    def open(self, place: Path | str, width: int, *, dark: bool = False) -> None:
+        """Show a file or an address in a window so many pixels wide, and wait until all of it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        self.call("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:
         """What a line of JavaScript says about the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        return told["result"].get("value")
+
+    def wait(self, expression: str, seconds: float = 20.0) -> Any:
+        """The value of a line of JavaScript as soon as it is true."""
+        end = time.monotonic() + seconds
+        while not (found := self.value(expression)):
+            assert time.monotonic() < end, (
+                f"not true within {seconds} s: {expression}\n{self.value('document.body.innerText')}"
+            )
+            time.sleep(0.03)
+        return found
+
+    def click(self, selector: str, text: str = "") -> None:
+        """Click on the first element of this selector (with this text), as soon as it is there and can be seen."""
+        wanted = (
+            f"[...document.querySelectorAll({json.dumps(selector)})].find(one => one.checkVisibility() &&"
+            f" one.textContent.includes({json.dumps(text)}))"
+        )
+        self.wait(f"!!({wanted})")
+        spot = self.value(
+            f"(() => {{ const one = {wanted}; one.scrollIntoView({{block: 'center'}}); const box = one.getBoundingClientRect();"
+            " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=spot[0], y=spot[1])
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)
+
+    def wheel(self, pixels: int) -> None:
+        """Turn the wheel: down, or up with a negative number."""
+        self.call("Input.dispatchMouseEvent", type="mouseWheel", x=300, y=400, deltaX=0, deltaY=pixels)
+
+    def type(self, text: str) -> None:
+        """Type a text where the cursor is."""
+        self.call("Input.insertText", text=text)
+
+    def key(self, key: str) -> None:
+        """Press a key: a letter, or Enter, Escape …"""
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "PageUp": 33, "PageDown": 34}
+        told: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+        if key == "Enter":
+            told["text"] = "\r"
+        elif len(key) == 1:
+            told["text"] = key
+        self.call("Input.dispatchKeyEvent", type="keyDown", **told)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def problems(self) -> list[str]:
+        """What the page complained about: errors of scripts, and what the browser refused to load or run."""
+        found = []
+        for event in self.events:
+            told = event.get("params", {})
+            if event.get("method") == "Runtime.exceptionThrown":
+                found.append(str(told["exceptionDetails"].get("exception", {}).get("description") or told))
+            elif event.get("method") == "Log.entryAdded" and told["entry"]["level"] == "error":
+                found.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+        return found
+
+    def picture(self, file: Path) -> None:
+        """Save what is seen as a PNG file."""
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def asked_for(self) -> list[str]:
         """Every address the page wanted something from."""

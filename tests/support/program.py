@@ -47,6 +47,8 @@ def environment(home: Path, env: dict[str, str] | None = None, width: int | None
     kept = {key: value for key, value in os.environ.items() if key not in _LEFT_OUT}
     kept["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
     kept |= {"HERMES_HOME": str(home), "TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    kept["PAGER"] = "cat"  # nobody is there to leave a pager
+    kept["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])  # `hermes` is found
     if width is not None:
         kept["COLUMNS"] = str(width)
     return kept | (env or {})

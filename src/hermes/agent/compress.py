@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.lease_renewer import KeptLease, kept
-from hermes.agent.side_tasks import asked_aside, can_write, without_thinking
+from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
 from hermes.errors import ContextTooLong, Fenced, InvalidInput, ModelError, SessionNotFound, StoreError
 from hermes.texts import shortened
@@ -118,7 +118,8 @@ def compress(
         head, tail = edges
         middle = messages[head:tail]
         timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
-        summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
+        with counted_for(db, session_id):
+            summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
         try:
             with db.fenced(f"compress:{session_id}", token):
                 return _commit(

@@ -20,13 +20,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.endpoint.failures import pause
+from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.model import LooksUp, Message, Model, Reply
 from hermes.agent.model import load as load_prices
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.base import Context, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, Notice, Restarted, Stop, Text, Thought, Turn, Work
+from hermes.agent.turn import (
+    Done,
+    Event,
+    Events,
+    Followed,
+    Notice,
+    Restarted,
+    Retrying,
+    Stop,
+    Text,
+    Thought,
+    Turn,
+    Work,
+)
 from hermes.agent.turn_session import Content, Keep, TurnSession
 from hermes.errors import (
     ContextTooLong,
@@ -67,6 +80,7 @@ class Agent:
 
     titles = True  # whether new sessions are given a title
     titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
+    system: str | None = None  # the system prompt of a new session; None: the usual one
     gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
@@ -300,6 +314,8 @@ class Agent:
     def _new_prompt(self) -> str:
         from hermes.agent.prompt_messages import system_prompt
 
+        if self.system is not None:
+            return self.system
         names = set(self.tools) if self.model.calls_tools else set()
         cwd = self.cwd if self.context.user is None and not self.shared else None  # only for the owner
         return system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
@@ -325,6 +341,8 @@ class Agent:
         if reply.finish_reason in ("length", "content_filter"):
             why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"
             yield Notice(f"The reply ends here because of {why}.")
+        elif not calls and not (reply.content or "").strip() and not self._cancel.is_set():
+            yield Notice("The model gave an empty reply; /retry asks again.")
         if not self._cancel.is_set():
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
@@ -357,10 +375,11 @@ class Agent:
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
                     if wait is None:
                         raise
+                    try_ = f"{tries + 1} of {most_tries(error, heard=bool(heard))}"
                     if heard:
-                        yield Restarted(f"{error} (the reply starts over in {wait:.0f} s)")
+                        yield Restarted(f"{error} (the reply starts over in {wait:.0f} s, try {try_})", wait, try_)
                     else:
-                        yield Notice(f"{error} (retrying in {wait:.0f} s)")
+                        yield Retrying(f"{error} (retrying in {wait:.0f} s, try {try_})", wait, try_)
                     if self._cancel.wait(wait):
                         return session.keep(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -23,6 +24,7 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    cost_usd: float | None = None  # what the endpoint itself says that the call cost
 
     @property
     def prompt_tokens(self) -> int:
@@ -50,6 +52,28 @@ class Reply:
     reasoning_details: list[Any] | None = None
     usage: Usage | None = None
     model: str | None = None
+
+
+UsageMeter = Callable[["Model", "Reply"], None]
+_meter: ContextVar[UsageMeter | None] = ContextVar("hermes_side_task_meter", default=None)
+
+
+@contextmanager
+def metered(record: UsageMeter) -> Iterator[None]:
+    """In this block (also in the threads of side_tasks.py) `record` gets the model and the usage of each side task."""
+    token = _meter.set(record)
+    try:
+        yield
+    finally:
+        _meter.reset(token)
+
+
+def side_task_done(model: Model, reply: Reply) -> None:
+    """Called by a model that has answered a side task."""
+    record = _meter.get()
+    if record is not None:
+        with suppress(Exception):  # an uncounted title is no reason to lose it
+            record(model, reply)
 
 
 class Model(Protocol):
@@ -100,12 +124,12 @@ SOURCE = "genai-prices"
 
 @dataclass(slots=True, frozen=True)
 class Cost:
-    """An estimate in US dollars with the table it comes from; `usd` is None when it is unknown."""
+    """US dollars and where they come from: the endpoint's own count or a table; `usd` is None when it is unknown."""
 
     usd: float | None
     source: str | None
     version: str | None
-    status: Literal["estimated", "unknown"]
+    status: Literal["actual", "estimated", "unknown"]
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
@@ -126,7 +150,12 @@ def load() -> None:
 
 
 def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usage | None) -> Cost:
-    """The price of one call. The endpoint must be in the table: the same model costs differently elsewhere."""
+    """The price of one call: as the endpoint says, else by the table.
+
+    The endpoint must be in the table: the same model costs differently elsewhere.
+    """
+    if usage is not None and usage.cost_usd is not None:
+        return Cost(usage.cost_usd, provider or "the endpoint", None, "actual")
     if usage is None or not (usage.prompt_tokens or usage.output_tokens):
         return UNKNOWN
     try:
@@ -151,3 +180,12 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
             continue
         return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
     return UNKNOWN
+
+
+def price_of(model: Model, reply: Reply) -> Cost:
+    """The cost by the model name in the endpoint's answer, else by the requested name."""
+    if model.kind in ("local", "embedded", "extractive"):
+        return OWN
+    names = dict.fromkeys((reply.model or model.name, model.name))
+    prices = [cost(name, model.provider, model.base_url, reply.usage) for name in names]
+    return next((price for price in prices if price.usd is not None), UNKNOWN)

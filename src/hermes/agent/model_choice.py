@@ -129,10 +129,11 @@ def auxiliary_model(config: Config, task: str, main: Model) -> Model:
             kind="endpoint" if section.base_url else main.kind,
             timeout=section.timeout or main.timeout,
             provider=None if section.base_url else main.provider,
+            setting=f"auxiliary.{task}",
         )
     if not section.model:
         return main  # the embedded model has no address
-    return elsewhere(section.model, section.base_url, section.api_key, section.timeout)
+    return elsewhere(section.model, section.base_url, section.api_key, section.timeout, f"auxiliary.{task}")
 
 
 def named_model(name: str, main: Model) -> EndpointModel:
@@ -145,7 +146,11 @@ def named_model(name: str, main: Model) -> EndpointModel:
 
 
 def elsewhere(
-    name: str, base_url: str | None = None, key: str | None = None, timeout: float | None = None
+    name: str,
+    base_url: str | None = None,
+    key: str | None = None,
+    timeout: float | None = None,
+    setting: str = "model",
 ) -> EndpointModel:
     """A model at the endpoint named by the environment."""
     from hermes.config import environment
@@ -153,7 +158,7 @@ def elsewhere(
 
     variables = environment(get_hermes_home())
     address = base_url or variables.get("OPENAI_BASE_URL") or OPENAI
-    return _side_model(name, address, key or key_for(address, variables), timeout=timeout)
+    return _side_model(name, address, key or key_for(address, variables), timeout=timeout, setting=setting)
 
 
 @lru_cache(maxsize=16)
@@ -166,6 +171,7 @@ def _side_model(
     kind: str = "endpoint",
     timeout: float | None = None,
     provider: str | None = None,
+    setting: str = "model",
 ) -> EndpointModel:
     """One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server."""
-    return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider)
+    return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider, setting=setting)

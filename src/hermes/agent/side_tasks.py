@@ -7,17 +7,33 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hermes.agent.model import Usage, metered, price_of
 from hermes.errors import ModelError
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Message, Model
+    from hermes.agent.model import Message, Model, Reply
+    from hermes.store.db import SessionDB
 
 _THINKING = re.compile(r"(?is)<(think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*?</\1\s*>")
 _THINKING_LEFT = re.compile(r"(?is)^.*</(?:think|thinking|thought|reasoning|scratchpad)\s*>")
 _THINKING_OPEN = re.compile(r"(?is)<(?:think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*$")
+
+
+def counted_for(db: SessionDB, session_id: str) -> AbstractContextManager[None]:
+    """In this block the usage of side tasks is counted for this session (SessionDB.get_side_usage)."""
+
+    def record(model: Model, reply: Reply) -> None:
+        used, price = reply.usage or Usage(), price_of(model, reply)
+        db.add_side_usage(
+            session_id, input_tokens=used.prompt_tokens, output_tokens=used.output_tokens, cost_usd=price.usd
+        )
+
+    return metered(record)
 
 
 def can_write(model: Model | None) -> bool:
@@ -78,7 +94,7 @@ def in_parallel(
             answers[number] = answer
 
     threads = [
-        threading.Thread(target=work, daemon=True, name=f"hermes-side-task-{n}")
+        threading.Thread(target=copy_context().run, args=(work,), daemon=True, name=f"hermes-side-task-{n}")
         for n in range(max(1, min(workers, len(jobs))))
     ]
     for thread in threads:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.session_search.passages import EXTRACTIVE
-from hermes.agent.side_tasks import can_write, without_thinking
+from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.titles import titled_key, titling_lease
 from hermes.texts import shortened
@@ -145,7 +145,8 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
 def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
     from hermes.agent.offline.title import title_of
 
-    title = _by_model(asked, answered, model) or title_of(asked, answered)
+    with counted_for(db, session_id):
+        title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
         try:
             db.set_session_title(session_id, _free_title(db, session_id, title, asked, answered), only_if_untitled=True)

@@ -57,7 +57,15 @@ class Notice:
 
 
 @dataclass(slots=True, frozen=True)
-class Restarted(Notice):
+class Retrying(Notice):
+    """A notice that the call failed and is repeated after `seconds`; `try_` says which try that is: "2 of 5"."""
+
+    seconds: float = 0.0
+    try_: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class Restarted(Retrying):
     """A notice that the reply starts over: discard the pieces shown so far."""
 
 

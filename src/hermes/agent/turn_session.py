@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hermes.agent.endpoint.servers import without_password
-from hermes.agent.model import OWN, UNKNOWN, Cost, Message, Model, Reply, cost
+from hermes.agent.model import Message, Model, Reply, price_of
 from hermes.agent.prompt_messages import TOOL_BUDGET, prepared
 from hermes.agent.session_leases import SessionLease
 from hermes.agent.tool_calls import Result
@@ -324,11 +324,12 @@ _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
     """Store a reply with its usage, which is also added to the session's sums; returns the id of the message."""
-    price, counts = _price(model, reply), _counts(reply)
+    price, counts = price_of(model, reply), _counts(reply)
     sums = {
         **counts, "model": model.name, "api_call_count": 1,
         "reasoning_tokens": reply.usage.reasoning_tokens if reply.usage else 0,
-        "estimated_cost_usd": price.usd, "cost_status": price.status, "cost_source": price.source,
+        "estimated_cost_usd": price.usd, "actual_cost_usd": price.usd if price.status == "actual" else None,
+        "cost_status": price.status, "cost_source": price.source,
         "pricing_version": price.version, "billing_provider": model.provider,
         "billing_base_url": without_password(model.base_url) if model.base_url else None,
     }  # fmt: skip
@@ -359,15 +360,6 @@ def _counts(reply: Reply) -> _Counts:
         "cache_read_tokens": usage.cache_read_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
     }
-
-
-def _price(model: Model, reply: Reply) -> Cost:
-    """The cost by the model name in the endpoint's answer, else by the requested name."""
-    if model.kind in ("local", "embedded", "extractive"):
-        return OWN
-    names = dict.fromkeys((reply.model or model.name, model.name))
-    prices = [cost(name, model.provider, model.base_url, reply.usage) for name in names]
-    return next((price for price in prices if price.usd is not None), UNKNOWN)
 
 
 def as_message(reply: Reply) -> Message:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
+def browse(db: SessionDB, zone: tzinfo | None = None, *, theme: str = "auto") -> str | None:
     """Let a person choose a session; its id, or None when they left without choosing. Needs a terminal.
 
-    Dates are those of `zone`; None is the machine's own.
+    Dates are those of `zone`; None is the machine's own. `theme` is light, dark, or auto: as the terminal says it is.
     """
     no_color = os.environ.get("NO_COLOR")
     if no_color == "":
@@ -30,7 +30,7 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
         if error.name is None or error.name.partition(".")[0] not in ("textual", "rich"):
             raise
         raise MissingExtra("the session browser", "chat") from error
-    app = Browser(db, zone)
+    app = Browser(db, zone, light=theme == "light" or (theme == "auto" and _terminal_is_light()))
     try:
         chosen = app.run()
     finally:
@@ -39,3 +39,8 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
     if app.problem is not None:
         raise app.problem
     return None if chosen is None else db.get_compression_tip(chosen)
+
+
+def _terminal_is_light() -> bool:
+    """Whether the terminal says in COLORFGBG that its background is light; most terminals say nothing, and are dark."""
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

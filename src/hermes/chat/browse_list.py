@@ -42,12 +42,15 @@ class ListLine:
     pinned: bool = False
     compressed: bool = False  # it has several parts
     haystack: str = ""  # the text the filter searches, folded
+    folded_title: str = ""
+    folder: str = ""
     snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
     message_id: int | None = None  # for a search hit: the message that matched
     more: int = 0  # for a search hit: further matches in this conversation
 
     def __post_init__(self) -> None:
-        self.haystack = fold(f"{self.title}\n{self.preview}\n{self.id}\n{self.source}")
+        self.folded_title = fold(self.title)
+        self.haystack = fold(f"{self.title}\n{self.preview}\n{self.source}")
 
     def renamed(self, title: str | None) -> None:
         """Set another title."""
@@ -68,20 +71,38 @@ def line_of(row: SessionRow) -> ListLine:
         preview=one_line(row.get("preview")),
         source=one_line(row.get("source")),
         last_active=row.get("last_active") or row.get("started_at"),
+        folder=one_line(row.get("cwd")),
         pinned=row.get("pinned_at") is not None,
         compressed="compression" in (row.get("kind"), row.get("end_reason")),
     )
 
 
+_ID = re.compile(r"[\w-]*\d{4,}[\w-]*|[\w-]*_[\w-]*|[0-9a-f-]{8,}")  # a word that may be meant as an id
+
+
 def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
-    """The lines that contain every word of the text, whatever its case and accents."""
+    """The lines that contain every word of the text, whatever its case and accents; those with all in the title first.
+
+    Ids are compared only with a single word that looks like one: the letters of a name stand in many ids by chance.
+    """
     words = fold(text).split()
     if not words:
         return list(lines)
-    if len(words) == 1:
-        word = words[0]
-        return [line for line in lines if word in line.haystack]
-    return [line for line in lines if all(word in line.haystack for word in words)]
+    found = [line for line in lines if all(word in line.haystack for word in words)]
+    titled = {line.id for line in found if all(word in line.folded_title for word in words)}
+    found.sort(key=lambda line: line.id not in titled)  # stable: within both parts the order of the list
+    if len(words) == 1 and (_ID.fullmatch(words[0]) or any(line.id == text.strip() for line in lines)):
+        word, known = text.strip().casefold(), {line.id for line in found}
+        found += [line for line in lines if line.id not in known and word in line.id.casefold()]
+    return found
+
+
+def by_folder(lines: Sequence[ListLine]) -> list[ListLine]:
+    """The lines of each folder together; the folder with the newest line first."""
+    groups: dict[str, list[ListLine]] = {}
+    for line in lines:
+        groups.setdefault(line.folder, []).append(line)
+    return [line for group in groups.values() for line in group]
 
 
 def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
@@ -110,8 +131,9 @@ def marked(text: str) -> Iterable[tuple[str, bool]]:
 
 
 _GAP = "  "
-_WHEN, _SOURCE, _ID = 10, 8, 24
+_WHEN, _SOURCE, _ID_CELLS = 10, 8, 24
 _BOLD, _DIM, _PLAIN = Style(bold=True), Style(dim=True), Style()
+_ON_LIGHT = Style(color="#8a5a00")  # yellow can't be read there
 _MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), Style(reverse=True)
 
 
@@ -139,6 +161,7 @@ class SessionList(ScrollView, can_focus=False):
         self.zone = zone
         self.lines: Sequence[ListLine] = ()
         self.cursor = 0
+        self.grouped = False  # whether the folder stands before the first line of each
         self.nothing = ""  # the text for an empty list
 
     @property
@@ -201,14 +224,33 @@ class SessionList(ScrollView, can_focus=False):
         base = self.rich_style
         if number < len(self.lines):
             pieces = drawn(self.lines[number], width, self.zone)
+            if self.grouped:
+                first = number == 0 or self.lines[number - 1].folder != self.lines[number].folder
+                pieces.insert(0, (_folder(self.lines[number].folder if first else "", width), _BOLD))
+            if not self.app.current_theme.dark:
+                pieces = [(text, style + _ON_LIGHT if style.color else style) for text, style in pieces]
             if number == self.cursor:  # one bar of one colour; only bold text stays bold
                 base += _HERE
                 pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
-        elif not self.lines and y == min(1, self.page - 1):
-            pieces = [(self.nothing, _DIM)]
+        elif not self.lines and (row := y - min(1, self.page - 1)) >= 0 and row < len(self._empty(width)):
+            pieces = [(self._empty(width)[row], _DIM)]
         else:
             pieces = []
         return Strip(fitted([(_GAP, _PLAIN), *pieces] if not self.lines and pieces else pieces, width, base), width)
+
+    def _empty(self, width: int) -> list[str]:
+        """The text of an empty list, in lines that fit."""
+        from rich.console import Console
+        from rich.text import Text
+
+        room = max(1, width - 2 * len(_GAP))
+        return [part.plain for part in Text(self.nothing).wrap(Console(width=room), room, overflow="fold")]
+
+
+def _folder(folder: str, width: int) -> str:
+    """The end of a folder's path, in a column of its own."""
+    room = max(8, width // 4)
+    return set_cell_size(folder if cell_len(folder) <= room else "…" + folder[1 - room :], room) + _GAP
 
 
 Piece = tuple[str, Style]
@@ -221,8 +263,8 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
         pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
     if width >= 56:
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
-    if width >= 110:
-        pieces.append((set_cell_size(line.id, _ID) + _GAP, _DIM))
+    if width >= 110 and not line.snippet:
+        pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))
     if line.snippet:
         return pieces + _matched(line, width - sum(cell_len(text) for text, _ in pieces))
     if line.title:
@@ -239,8 +281,9 @@ def _matched(line: ListLine, room: int) -> list[Piece]:
     pieces: list[Piece] = []
     if line.title:
         title = line.title
-        if cell_len(title) > room * 2 // 5:
-            title = set_cell_size(title, max(0, room * 2 // 5 - 1)).rstrip() + "…"
+        most = room * 2 // 5 if room < 60 else room // 3
+        if cell_len(title) > most:
+            title = set_cell_size(title, max(0, most - 1)).rstrip() + "…"
         pieces.append((title + _GAP, _BOLD))
         room -= cell_len(title) + len(_GAP)
     around = list(marked(line.snippet))

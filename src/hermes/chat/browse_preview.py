@@ -13,8 +13,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hermes.chat.browse_list import ListLine
+from hermes.commands.session_choice import message_count
 from hermes.store.index_text import plain_parts
-from hermes.texts import counted, harmless, one_line
+from hermes.texts import counted, harmless, one_line, unfinished
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 SHOWN = 30  # messages at the end, or around a match
 CHARACTERS = 600  # of one message
 _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
+
+
+_ON_LIGHT = {"bold yellow": "bold #8a5a00", "bold green": "bold #1a6b2f", "cyan": "#005f7f"}
 
 
 @dataclass(slots=True)
@@ -41,8 +45,16 @@ class Preview:
         return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
 
 
-def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
-    """The conversation behind a line."""
+def preview(db: SessionDB, line: ListLine, zone: tzinfo | None, *, light: bool = False) -> Preview:
+    """The conversation behind a line; `light`: in colours that can be read on a light background."""
+    shown = _preview(db, line, zone)
+    if light:
+        for number, span in enumerate(shown.text.spans):
+            shown.text.spans[number] = span._replace(style=_ON_LIGHT.get(str(span.style), span.style))
+    return shown
+
+
+def _preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation was deleted."))
@@ -88,7 +100,7 @@ def _head(db: SessionDB, session: SessionRow, zone: tzinfo | None) -> Text:
     facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
     if session["model"]:
         facts.append(one_line(session["model"]))
-    facts.append(counted(session["message_count"] or 0, "message"))
+    facts.append(counted(message_count(db, session), "message"))
     tags = db.get_tags(session["id"])
     text.append(" · ".join(facts) + "\n", "dim")
     text.append(session["id"] + "\n", "dim")
@@ -112,6 +124,8 @@ def _message(text: Text, message: MessageRow, hit: bool) -> None:
         body = body[:CHARACTERS].rstrip() + " …"
     if body:
         text.append(body + "\n")
+    if cut_off := unfinished(message):
+        text.append(f"✂ {cut_off}\n", "dim")
     calls = message["tool_calls"]
     if isinstance(calls, list) and calls:
         text.append(f"[{_calls(calls)}]\n", "dim")

@@ -20,7 +20,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from hermes.chat.browse_changes import Changing, Keys
-from hermes.chat.browse_list import ListLine, SessionList, found_inside, line_of, matching
+from hermes.chat.browse_list import ListLine, SessionList, by_folder, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
 from hermes.texts import counted
@@ -43,6 +43,7 @@ Ctrl+X         delete: into the trash
 Ctrl+P         pin, or unpin: a pinned one is never pruned
 Ctrl+E         export into a file
 Ctrl+T         preview on or off
+F2             group by folder, or by time again
 Esc            clear what was typed; leave
 """
 
@@ -83,6 +84,7 @@ class Picker(Changing, inherit_bindings=False):
         Binding("ctrl+p", "pin", "Pin", priority=True),
         Binding("ctrl+e", "export", "Export", priority=True),
         Binding("f1", "keys", "Keys", priority=True),
+        Binding("f2", "folders", "Folders", priority=True),
         Binding("escape", "back", "Back", key_display="esc", priority=True),
         Binding("ctrl+t", "preview", "Preview", priority=True),
         Binding("ctrl+c", "app.quit", show=False, priority=True),
@@ -215,6 +217,8 @@ class Picker(Changing, inherit_bindings=False):
         """Fill the list according to the input line."""
         current = self.lines.current
         shown = self.found if self.is_inside else matching(self.all, self.query_text)
+        if self.lines.grouped:
+            shown = by_folder(shown)
         kept = current.id if keep and current is not None else None
         self.lines.show(shown, keep=kept, nothing="" if shown else self._nothing())
         self._say()
@@ -364,7 +368,7 @@ class Picker(Changing, inherit_bindings=False):
         from rich.text import Text
 
         try:
-            shown = preview(self.db, line, self.zone)
+            shown = preview(self.db, line, self.zone, light=not self.app.current_theme.dark)
         except HermesError as error:
             shown = Preview(Text(str(error)))
         self.post_message(self.Previewed(turn, shown))
@@ -396,6 +400,11 @@ class Picker(Changing, inherit_bindings=False):
         else:
             self.app.exit(None)
 
+    def action_folders(self) -> None:
+        """Group the list by the folders of the conversations, or list them by time again."""
+        self.lines.grouped = not self.lines.grouped
+        self._show()
+
     def action_keys(self) -> None:
         self.app.push_screen(Keys(KEYS))
 
@@ -406,11 +415,13 @@ class Browser(App[str]):
     TITLE = "Conversations"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, db: SessionDB, zone: tzinfo | None = None) -> None:
+    def __init__(self, db: SessionDB, zone: tzinfo | None = None, *, light: bool = False) -> None:
         # Without colour the terminal's own two are used, not shades of grey.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.db, self.zone = db, zone
         self.problem: HermesError | None = None
+        if light and not os.environ.get("NO_COLOR"):
+            self.theme = "textual-light"
 
     def on_mount(self) -> None:
         self.push_screen(Picker(self.db, self.zone))

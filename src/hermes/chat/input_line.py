@@ -27,52 +27,59 @@ _LONG_PASTE = 1_000  # characters; or more lines than
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
 _ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # an entry of prompt_toolkit's FileHistory
-_MARK = re.compile(r"\[pasted text (\d+): [^\]\n]*\]")
+_MARK = re.compile(r"\[((?:pasted|earlier) text \d+): [^\]\n]*\]")
 
 
 class Pastes:
-    """Long pasted texts and their placeholders."""
+    """Long texts and their placeholders: pasted ones, and those of earlier conversations in the history."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
+        self._texts: dict[str, str] = {}
+        self._numbers = {"pasted": 0, "earlier": 0}
 
-    def mark(self, text: str) -> str:
-        """The placeholder of a pasted text; a short text itself."""
-        lines = text.count("\n") + 1
+    def mark(self, text: str, kind: str = "pasted") -> str:
+        """The placeholder of a text; a short text itself. A line break at the end begins no further line."""
+        lines = text.removesuffix("\n").count("\n") + 1
         if len(text) <= _LONG_PASTE and lines <= _MANY_LINES:
             return text
-        number = len(self._texts) + 1
-        self._texts[number] = text
-        return f"[pasted text {number}: {counted(lines, 'line')}, {counted(len(text), 'character')}]"
+        self._numbers[kind] += 1
+        name = f"{kind} text {self._numbers[kind]}"
+        self._texts[name] = text
+        return f"[{name}: {counted(lines, 'line')}, {counted(len(text), 'character')}]"
 
     def expand(self, line: str) -> str:
         """The line with every placeholder replaced by its text."""
-        return _MARK.sub(lambda match: self._texts.get(int(match[1]), match[0]), line)
+        return _MARK.sub(lambda match: self._texts.get(match[1], match[0]), line)
 
 
-def prompt_session(host: Host, home: Path, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
-    """The prompt, ready to ask. Lines are stored in `<home>/history`, which only the owner can read.
+def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
+    """The prompt, ready to ask. Lines are stored in `<home>/history` (None: nowhere), which only the owner can read.
 
     `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed.
     """
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.shortcuts import CompleteStyle
 
     return PromptSession(
-        history=_history(home / "history", pastes, mask),
+        history=InMemoryHistory() if home is None else _history(home / "history", pastes, mask),
+        enable_open_in_editor=True,  # Ctrl-X Ctrl-E
+        tempfile_suffix=".md",
         completer=completer(host),
         complete_style=CompleteStyle.READLINE_LIKE,  # a menu would reserve lines of the screen
         complete_while_typing=False,
         key_bindings=_keys(pastes),
         multiline=True,
         prompt_continuation=lambda width, number, wrapped: " " * width,
-        enable_suspend=True,
     )
 
 
 def _keys(pastes: Pastes) -> KeyBindings:
+    from prompt_toolkit.application import run_in_terminal
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.keys import Keys
+
+    from hermes.chat.keyboard import suspend
 
     keys = KeyBindings()
 
@@ -84,6 +91,10 @@ def _keys(pastes: Pastes) -> KeyBindings:
     @keys.add("c-j")
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
+
+    @keys.add("c-z")
+    def _(event: Any) -> None:
+        run_in_terminal(suspend)
 
     @keys.add(Keys.BracketedPaste)
     def _(event: Any) -> None:
@@ -97,16 +108,19 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     class History(FileHistory):
-        """Stores whole texts instead of placeholders, and no enormous ones."""
+        """Stores whole texts instead of placeholders, and no enormous ones; arrow-up shows long ones folded."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            return (pastes.mark(one, "earlier") for one in super().load_history_strings())
 
         def append_string(self, string: str) -> None:
             whole = readable(pastes.expand(string))
             if 0 < len(whole) <= _HISTORY_UP_TO:
-                super().append_string(whole)
+                super().append_string(readable(string))
 
         def store_string(self, string: str) -> None:
             try:
-                super().store_string(mask(string))
+                super().store_string(mask(readable(pastes.expand(string))))
             except OSError:
                 pass  # a full disk must not stop a conversation here: the message itself is what matters
 

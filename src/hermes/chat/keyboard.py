@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPress
 
 _AT_ONCE = 65_536  # bytes
+_CURSOR_ON = "\x1b[?25h"
 _PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # bracketed paste: line breaks in a pasted text are no Enter
 
 
@@ -34,6 +36,7 @@ class Typing:
         self._descriptor = _keyboard()
         self.line = ""  # the current input line
         self.sent: float | None = None  # when a non-empty line was ended with Enter
+        self.sent_line = ""  # that line
         self._seen = 0
 
     def begin(self) -> None:
@@ -61,7 +64,7 @@ class Typing:
         for press in self._keys[self._seen :]:
             if press.key == Keys.Enter and not escaped:  # Alt-Enter is a new line
                 if self.sent is None and self.line.strip():
-                    self.sent = time.monotonic()
+                    self.sent, self.sent_line = time.monotonic(), self.line.strip()
                 self.line = ""
             elif press.key == Keys.ControlH:
                 self.line = self.line[:-1]
@@ -73,6 +76,15 @@ class Typing:
                 self.line += press.key
             escaped = press.key == Keys.Escape
         self._seen = len(self._keys)
+
+    def drop_sent(self) -> None:
+        """Forget the line that was sent first; what was typed after it stays."""
+        from prompt_toolkit.keys import Keys
+
+        ends = [number for number, press in enumerate(self._keys) if press.key == Keys.Enter]
+        del self._keys[: ends[0] + 1 if ends else 0]
+        self.line, self.sent, self.sent_line, self._seen = "", None, "", 0
+        self._follow()
 
     def unsend(self) -> None:
         """The user stopped everything: typed text stays on the line, but is not sent by itself."""
@@ -131,12 +143,30 @@ def quiet_keyboard() -> Iterator[None]:
     if descriptor is None or before is None:
         yield
         return
+    global _modes
     quiet = [before[0] & ~termios.ICRNL, *before[1:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
     try:
+        _modes = descriptor, before, quiet
         _set(descriptor, quiet)
         yield
     finally:
+        _modes = None
         _set(descriptor, before)
+
+
+_modes: tuple[int, list[Any], list[Any]] | None = None  # the terminal, its settings outside and inside this program
+
+
+def suspend() -> None:
+    """Ctrl-Z: stop this process with the terminal as the shell left it; returns when it continues, quiet as before."""
+    sys.stdout.write(_PASTES_OFF + _CURSOR_ON)
+    sys.stdout.flush()
+    modes = _modes
+    if modes is not None:
+        _set(modes[0], modes[1])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    if modes is not None:
+        _set(modes[0], modes[2])
 
 
 def _keyboard() -> int | None:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from hermes.chat.json_display import JsonDisplay, put_json
 from hermes.chat.render import console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
+from hermes.commands.session_choice import ONESHOT
+from hermes.errors import InvalidInput, ModelError, kind_of
 from hermes.store import housekeeping
 from hermes.texts import harmless, shortened_line
 
@@ -55,6 +59,91 @@ class PipeVoice:
         """None: only the answer is printed."""
 
 
+class JsonVoice(PipeVoice):
+    """Writes one JSON object with the answer to standard output; with `stream`, every event before it, a line each."""
+
+    def __init__(self, *, stream: bool) -> None:
+        super().__init__()
+        self._shown = JsonDisplay(sys.stdout if stream else None)
+
+    def display(self) -> TerminalDisplay:
+        return self._shown
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        return self._shown.calls
+
+    @property
+    def answer(self) -> str:
+        return self._shown.answer
+
+    def result(self, values: dict[str, Any]) -> None:
+        """The last object."""
+        put_json(sys.stdout, {"type": "result", **values} if self._shown.stream else values)
+
+
+def _last_message(conversation: TerminalConversation) -> int:
+    return max((row["id"] for row in conversation.db.get_messages(conversation.session_id)), default=0)
+
+
+def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) -> dict[str, Any]:
+    """What a script wants to know of an answer."""
+    rows = [row for row in conversation.db.get_messages(conversation.session_id) if row["id"] > before]
+    replies = [row for row in rows if row["role"] == "assistant"]
+    costs = [row["cost_usd"] for row in replies]
+
+    def total(name: Literal["input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"]) -> int:
+        return sum(row[name] or 0 for row in replies)
+
+    return {
+        "answer": voice.answer,
+        "session_id": conversation.session_id if conversation.saved else None,
+        "model": next((row["model"] for row in reversed(replies) if row["model"]), conversation.model.name),
+        "tokens": {
+            "input": total("input_tokens") + total("cache_read_tokens") + total("cache_write_tokens"),
+            "output": total("output_tokens"),
+            "cached": total("cache_read_tokens"),
+        },
+        "cost_usd": None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
+        "finish_reason": replies[-1]["finish_reason"] if replies else None,
+        "tool_calls": voice.calls,
+    }
+
+
+_MOST_ATTACHED = 1_000_000  # bytes of a text file that joins a question
+_PICTURES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp"}
+
+
+def with_files(question: str, files: Sequence[Path]) -> str | list[Any]:
+    """The question with files: texts in fences behind it, pictures as parts of their own. InvalidInput for other files."""
+    if not files:
+        return question
+    from base64 import b64encode
+
+    from hermes.interop.markdown import fenced
+
+    texts, pictures = [question], []
+    for path in files:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"{path} can't be attached: {error.strerror}") from None
+        kind = _PICTURES.get(path.suffix.casefold())
+        if kind is not None:
+            url = f"data:image/{kind};base64,{b64encode(data).decode()}"
+            pictures.append({"type": "image_url", "image_url": {"url": url}})
+            continue
+        if len(data) > _MOST_ATTACHED:
+            raise InvalidInput(f"{path} is too large to attach ({len(data):,} bytes; at most {_MOST_ATTACHED:,})")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{path} is neither text nor a picture; it can't be attached") from None
+        texts.append(f"{path}:\n{fenced(text)}")
+    whole = "\n\n".join(part for part in texts if part)
+    return [{"type": "text", "text": whole}, *pictures] if pictures else whole
+
+
 def piped_text() -> str:
     """The piped text, if any; bytes that are not UTF-8 become replacement characters."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -78,22 +167,39 @@ def ask(
     restore_cwd: bool,
     yes: bool,
     keep_model: bool,
+    note: str | None = None,
+    system: str | None = None,
+    saved: bool = True,
+    output: str = "text",
+    attached: Sequence[Path] = (),
 ) -> int:
-    """Ask once and print the answer; the exit status."""
-    voice = PipeVoice()
+    """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
+    content = with_files(question, attached)
+    voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
     conversation = TerminalConversation(
         db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
-        titles_by_model=False,  # the shell waits for the answer alone
+        titles_by_model=False, system=system, saved=saved,  # the shell waits for the answer alone
     )  # fmt: skip
+    conversation.notes += [note] if note else []
     status = 0
     try:
         if session_id is not None and not conversation.open(session_id):
             return 1
-        housekeeping.start(db, config)
-        status = 130 if conversation.talk(question) else 0
+        if session_id is None:
+            conversation.end_reason = ONESHOT
+        if conversation.saved:
+            housekeeping.start(db, config)
+        before = _last_message(conversation)
+        status = 130 if conversation.talk(content) else 0
     except Terminated as ended:
         status = 128 + ended.number
+    except ModelError as error:
+        if isinstance(voice, JsonVoice):
+            voice.result({"error": str(error), "kind": kind_of(error), "session_id": conversation.session_id})
+        raise
     finally:
+        if isinstance(voice, JsonVoice) and status in (0, 130) and sys.exc_info()[0] is None:
+            voice.result(_summary(conversation, voice, before))
         lines = conversation.close()
     if lines and sys.stderr.isatty():
         voice.note(f"{resume_line(conversation.session_id)}  continues this conversation")

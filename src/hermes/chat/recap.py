@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.edit_commands import exchanges, is_summary
 from hermes.commands.session_choice import message_count
 from hermes.store.session_events import described, woven
-from hermes.texts import content_text, counted, harmless
+from hermes.texts import content_text, counted, harmless, unfinished
 from hermes.times import ago, zone_of
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ def entries_of(rows: list[MessageRow]) -> list[Entry]:
         if text:
             settle()
             shown.append(Entry("assistant", cut_assistant(text)))
+        if cut_off := unfinished(row):
+            settle()
+            shown.append(Entry("event", cut_off))
         calls += tool_names(row["tool_calls"])
     settle()
     return shown

@@ -7,11 +7,12 @@ written stands in a small region below that is redrawn a few times a second. Wit
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hermes.agent.turn import Done, Event, Followed, Notice, Text, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Event, Followed, Notice, Retrying, Text, ToolFinished, ToolStarted
 from hermes.chat.terminal_markdown import blocks, markdown
 from hermes.texts import harmless, one_line, shortened_line
 
@@ -171,6 +172,7 @@ class LiveDisplay:
         self._begun = time.monotonic()
         self._above = ""  # what was printed last: "text", "line", or nothing
         self._typed = ""  # the user's type-ahead
+        self._retry_at, self._try = 0.0, ""  # when a failed call is repeated, and which try that is
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
@@ -186,6 +188,8 @@ class LiveDisplay:
         elif isinstance(event, Notice):
             self._flush()
             self._line(self._dim(event.text))
+            if isinstance(event, Retrying):
+                self._retry_at, self._try = time.monotonic() + event.seconds, event.try_
         elif isinstance(event, Followed):
             self._flush()
             self._line(self._dim(followed_line(event)))
@@ -311,7 +315,8 @@ class LiveDisplay:
             for call_id, one in self._running.items()
         ]
         if not parts:
-            parts.append(self._waiting("thinking"))
+            left = self._retry_at - time.monotonic()
+            parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
         if self._typed:
             parts.append(self._input_line())
         return Group(*parts)

@@ -114,18 +114,26 @@ def talk(
     restore_cwd: bool,
     yes: bool,
     keep_model: bool,
+    note: str | None = None,
+    system: str | None = None,
+    saved: bool = True,
 ) -> int:
     """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
     conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd
+        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd, system=system, saved=saved
     )
+
+    conversation.notes += [note] if note else []
 
     def sitting() -> int:
         if session_id is not None and not conversation.open(session_id):
             return 1
         banner(voice, conversation)
-        housekeeping.start(db, config)
+        if conversation.saved:
+            housekeeping.start(db, config)
+        else:
+            voice.note("Nothing of this conversation is saved (--no-save).")
         return _loop(conversation, voice)
 
     with quiet_keyboard() if voice.comfortable else nullcontext():
@@ -215,7 +223,8 @@ def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callabl
     from hermes.home import get_hermes_home
 
     pastes = Pastes()
-    session = prompt_session(conversation, get_hermes_home(), pastes, conversation.db.masked)
+    home = get_hermes_home() if conversation.saved else None
+    session = prompt_session(conversation, home, pastes, conversation.db.masked)
 
     def read() -> str:
         with _signals_wake(session):

@@ -4,6 +4,7 @@ the line that resumes it."""
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from hermes.agent.session_leases import is_gone, is_ours
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
+from hermes.home import project_folder
 from hermes.texts import harmless, shortened_line
 from hermes.times import duration
 
@@ -22,13 +24,16 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 
-def resolve(db: SessionDB, words: str | None) -> str:
-    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last.
+def resolve(db: SessionDB, words: str | None, *, folder: Path | None = None) -> str:
+    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last (in `folder`).
 
     A compressed one continues at the end of its chain. InvalidInput says why no session was found.
     """
     if words is None:
-        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True)
+        where = None if folder is None else str(folder)
+        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True, cwd=where)
+        if not rows and folder is not None:
+            raise InvalidInput(f"there is no conversation in {folder} to continue yet: `hermes` begins one")
         if not rows:
             raise InvalidInput("there is no conversation to continue yet: `hermes` begins one")
         return continued(db, rows[0]["id"])
@@ -38,6 +43,18 @@ def resolve(db: SessionDB, words: str | None) -> str:
     if found.candidates:
         raise InvalidInput(f"several sessions begin with {words}: {', '.join(found.candidates)}")
     raise InvalidInput(f"no session matches {words!r}; `hermes sessions list` shows all sessions")
+
+
+def other_folder(db: SessionDB, session_id: str) -> str | None:
+    """A note that the session belongs to another project than the current folder; None where it does not."""
+    row = db.get_session(session_id)
+    project = project_folder(Path.cwd())
+    if row is None or not row["cwd"] or f"{row['cwd']}/".startswith(f"{project}/".replace("//", "/")):
+        return None
+    return (
+        f"This conversation belongs to {shortened_line(row['cwd'], 200)}; `hermes -c --here` continues the latest one of"
+        f" {project}."
+    )
 
 
 def is_elsewhere(db: SessionDB, session_id: str) -> bool:
@@ -122,7 +139,28 @@ def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
 
 
 def resume_line(session_id: str) -> str:
-    """The shell command that continues a session."""
+    """The shell command that continues a session, in any shell of this user."""
     import shlex
 
-    return f"hermes -r {shlex.quote(session_id)}"
+    return f"{program()} -r {shlex.quote(session_id)}"
+
+
+def program() -> str:
+    """The shell words that start this program: `hermes` where the shell finds this one under that name, else its path."""
+    import shlex
+    import shutil
+
+    beside = os.path.join(os.path.dirname(sys.executable), "hermes")
+    scripts = [path for path in (os.path.abspath(sys.argv[0]), beside) if _is_program(path)]
+    if not scripts:
+        return f"{shlex.quote(sys.executable)} -m hermes.cli.main"
+    found = shutil.which("hermes")
+    if found is not None and os.path.realpath(found) in map(os.path.realpath, scripts):
+        return "hermes"
+    path, home = scripts[0], os.path.expanduser("~")
+    inside = path.removeprefix(home + os.sep)
+    return f"~/{shlex.quote(inside)}" if home != os.sep and inside != path else shlex.quote(path)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.basename(path) == "hermes" and os.path.isfile(path) and os.access(path, os.X_OK)

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.chat import resume
 from hermes.chat.turn_display import TurnDisplay
 from hermes.commands.registry import TERMINAL
+from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 
+WRITE_TO_THE_HOME = ("memory", "skills")  # tools that keep something beside the record
 TITLE_SECONDS = 10.0  # for the title of a session on leaving
 WAITING = "Another process is answering in this conversation ({}); waiting…"
 
@@ -69,6 +71,7 @@ class TerminalConversation:
     stop: Stop | None = None  # set by Ctrl-C
     place = None
     stopped = False
+    end_reason = USER_EXIT
 
     def __init__(
         self,
@@ -81,17 +84,21 @@ class TerminalConversation:
         keep_model: bool = False,
         restore_cwd: bool = True,
         titles_by_model: bool = True,
+        system: str | None = None,
+        saved: bool = True,
     ) -> None:
         from hermes.agent.conversations import new_session_id
 
         self.db, self.config, self.voice = db, config, voice
         self.pending_title: str | None = None
+        self.notes: list[str] = []  # shown when the next session is opened
         self.leaving = False
         self._ending = True  # end the session on leaving; False when it continues elsewhere
         self.since = time.time()
         self._default_model = model
         self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
-        self._titles_by_model = titles_by_model
+        self._titles_by_model, self._system = titles_by_model, system
+        self.saved = saved  # whether anything of this is kept
         self._toolbox = Toolbox(config)
         self._toolbox.start()
         self._turns = TurnDisplay(voice.ask, typed_stops=_busy(config) == "interrupt")
@@ -109,7 +116,7 @@ class TerminalConversation:
                 self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
                 user=self.user, cwd=cwd,
             )  # fmt: skip
-            agent.titles_by_model = self._titles_by_model
+            agent.titles_by_model, agent.titles, agent.system = self._titles_by_model, self.saved, self._system
             return agent
 
         self._agents.drop(self.platform)
@@ -118,7 +125,8 @@ class TerminalConversation:
     def _equip(self) -> None:
         if self.agent.tools or not self.agent.model.calls_tools:
             return
-        self.agent.tools = {tool.name: tool for tool in self._toolbox.tools()}
+        written = () if self.saved else WRITE_TO_THE_HOME
+        self.agent.tools = {tool.name: tool for tool in self._toolbox.tools() if tool.name not in written}
         for problem in self._toolbox.problems:
             self.voice.note(problem)
         self._toolbox.problems = []
@@ -145,7 +153,7 @@ class TerminalConversation:
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return self.voice.choose(question, options)
 
-    def talk(self, text: str) -> bool:
+    def talk(self, text: str | list[Any]) -> bool:
         """Send a message and show the reply; True when it was interrupted."""
         return self._run(self.agent.turn(text))
 
@@ -199,8 +207,9 @@ class TerminalConversation:
         self.db.reopen_session(session_id)
         self.pending_title = None
         self.voice.recap(self.db, session_id, self.config)
-        for notice in back.notices:
+        for notice in (*self.notes, *back.notices):
             self.voice.note(notice)
+        self.notes.clear()
         return True
 
     def _branch_instead(self, session_id: str) -> str | None:
@@ -239,7 +248,7 @@ class TerminalConversation:
         """End the session and release everything; returns the lines to show."""
         session_id = self.session_id
         if self._ending:
-            resume.end(self.db, session_id)
+            resume.end(self.db, session_id, self.end_reason)
         slow = threading.Timer(1.0, self.voice.note, ["Waiting for the session's title; Ctrl-C leaves at once."])
         slow.daemon = True
         slow.start()
@@ -250,7 +259,7 @@ class TerminalConversation:
         finally:
             slow.cancel()
             self._toolbox.close()
-        return resume.farewell(self.db, session_id, self.since) if self._ending else []
+        return resume.farewell(self.db, session_id, self.since) if self._ending and self.saved else []
 
 
 def _busy(config: Config) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.turn import Done
+from hermes.agent.turn import Done, Notice
+from hermes.chat.keyboard import suspend
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0  # seconds a turn has to end after an interrupt
 _GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last words are missing
+
+
+BUSY = "a reply is being written; wait for it, or stop it with Ctrl-C, then try again"
+
+
+def waits(line: str) -> bool:
+    """Whether a line typed during a reply may be sent after it; a handoff of half a reply is refused at once."""
+    return line.split()[:1] != ["/handoff"]
 
 
 class _Ended:
@@ -76,7 +85,8 @@ class TurnDisplay:
         if typing is not None:
             typing.begin()
         try:
-            with handled(dict.fromkeys((signal.SIGINT, *ENDING), lambda got, frame: inbox.put(signal.Signals(got)))):
+            wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if typing is not None else []))
+            with handled(dict.fromkeys(wanted, lambda got, frame: inbox.put(signal.Signals(got)))):
                 worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
                 return self._listen(turn, inbox, display, each, typing)
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store the reply so far
@@ -105,6 +115,9 @@ class TurnDisplay:
             each()
             if typing is not None:
                 typing.read()
+                if typing.sent and not waits(typing.sent_line):
+                    display.feed(Notice(f"{typing.sent_line.split()[0]}: {BUSY}"))
+                    typing.drop_sent()
                 display.typing(typing.line, typing.sent is not None)
                 if stopped is None and self._typed_stops and typing.sent and time.monotonic() - typing.sent > _GRACE:
                     stopped = time.monotonic()
@@ -122,7 +135,12 @@ class TurnDisplay:
                 if item.error is not None:
                     raise item.error
                 return interrupted
-            if isinstance(item, signal.Signals):
+            if item == signal.SIGTSTP:  # Ctrl-Z: the reply goes on when the user comes back
+                display.pause()
+                suspend()
+                if typing is not None:
+                    typing.begin()
+            elif isinstance(item, signal.Signals):
                 signals += 1
                 number = number if item == signal.SIGINT else int(item)
                 if signals > 2 and item == signal.SIGINT:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -27,17 +28,34 @@ _CHOOSE = "\0choose"  # -r without a value
     "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
     text="Continue a session that is named; alone: choose one on a full screen.",
 )  # fmt: skip
+@click.option("--here", is_flag=True, help="With -c alone: the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
 @click.option(
     "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
 )
+@click.option("--system", metavar="TEXT", help="The system prompt of a new conversation, instead of the usual one.")
+@click.option("--no-save", is_flag=True, help="Keep nothing of it on disk; earlier conversations are not seen either.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With -q: one JSON object with the answer, tokens, cost, tool calls."
+)
+@click.option("--stream-json", is_flag=True, help="With -q: events as they happen, one JSON object a line.")
+@click.option(
+    "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With -q: a text or a picture that joins the question; may be given several times.",
+)  # fmt: skip
 @yes_option("Run the agent's destructive commands without asking.")
 def command(
     query: str | None,
     continued: str | None,
     resumed: str | None,
+    here: bool,
     no_restore_cwd: bool,
     model_name: str | None,
+    system: str | None,
+    no_save: bool,
+    as_json: bool,
+    stream_json: bool,
+    attach: tuple[Path, ...],
     yes: bool,
 ) -> int:
     """Talk. Text piped in on standard input joins the question.
@@ -45,19 +63,23 @@ def command(
     \b
       hermes                        a new conversation
       hermes -c                     continue where you left off
+      hermes -c --here              the latest one of this folder
       hermes -c "my project"        continue the newest session of that title
       hermes -r                     choose a session and continue it
       hermes chat -q "what is …?"   one answer
       git diff | hermes chat -q "review this"
     """
+    if here and continued != _LATEST:
+        raise click.UsageError("--here goes with -c alone", click.get_current_context())
     if continued is not None and resumed is not None:
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
+    from hermes.config.loading import TALK
     from hermes.store.opening import open_configured
 
-    config = load_config()
+    config = load_config(needs=TALK)
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:
@@ -66,33 +88,71 @@ def command(
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not question:
         raise click.UsageError("no question given: pass it with -q, or pipe it in", click.get_current_context())
+    if not once and (as_json or stream_json or attach):
+        raise click.UsageError("--json, --stream-json and --attach go with -q", click.get_current_context())
+    if (no_save or system is not None) and (continued is not None or resumed is not None):
+        raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
-    with open_configured(config) as db:
+    with unsaved() if no_save else open_configured(config) as db:
         writable(db)
         if resumed == _CHOOSE:
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        session_id = _wanted(db, continued, resumed)
+        here = here or (continued == _LATEST and config.terminal.continue_ == "here")
+        session_id = _wanted(db, continued, resumed, here)
         from hermes.agent.model_choice import choose_model
+        from hermes.chat.resume import other_folder
 
-        settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": model_name is not None}
+        note = other_folder(db, session_id) if session_id is not None and continued == _LATEST and not here else None
+        keeps = model_name is not None
+        settings: Settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
+                              "system": system, "saved": not no_save}  # fmt: skip
         model = choose_model(config, db)
         if once:
-            return ask(db, config, model, question, session_id=session_id, **settings)
+            output = "stream-json" if stream_json else "json" if as_json else "text"
+            return ask(
+                db, config, model, question, session_id=session_id, output=output, attached=attach, **settings
+            )  # fmt: skip
         from hermes.chat.repl import talk
 
         return talk(db, config, model, session_id=session_id, **settings)
 
 
-def _wanted(db: SessionDB, continued: str | None, resumed: str | None) -> str | None:
+class Settings(TypedDict):
+    """How a conversation is opened."""
+
+    restore_cwd: bool
+    yes: bool
+    keep_model: bool
+    note: str | None
+    system: str | None
+    saved: bool
+
+
+def unsaved() -> SessionDB:
+    """A record in memory, for a conversation that is not kept; without /dev/shm in a temporary folder until it is over."""
+    import os
+    import tempfile
+
+    from hermes.store.db import SessionDB
+
+    if os.access("/dev/shm", os.W_OK):
+        tempfile.tempdir = "/dev/shm"
+    return SessionDB(":memory:")
+
+
+def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import resolve
+    from hermes.home import project_folder
 
     words = resumed if resumed is not None else continued
     if words is None:
         return None
-    return resolve(db, None if words == _LATEST else find_session(db, words, resuming=True))
+    if words != _LATEST:
+        return resolve(db, find_session(db, words, resuming=True))
+    return resolve(db, None, folder=project_folder(Path.cwd()) if here else None)
 
 
 def _needs_terminal() -> None:
@@ -106,9 +166,9 @@ def _needs_terminal() -> None:
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
     from hermes.chat.browse import browse
-    from hermes.cli.shared import zone
+    from hermes.cli.shared import configuration, zone
 
-    return browse(db, zone())
+    return browse(db, zone(), theme=configuration().display.theme)
 
 
 def writable(db: SessionDB) -> None:

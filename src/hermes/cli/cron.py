@@ -86,9 +86,9 @@ def add(
 
 
 def _check_delivery(deliver: str) -> None:
-    from hermes.config import suggestion
+    from hermes.config import load_config, suggestion
 
-    config = configuration()
+    config = load_config()
     known = ["file", "none", *config.enabled_platforms]
     if deliver not in known:
         raise click.UsageError(
@@ -152,10 +152,11 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     from hermes.agent.model_choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.agent.turn import Stop
+    from hermes.config import load_config
     from hermes.home import get_hermes_home
     from hermes.jobs.cron import Runner, claim_due
 
-    config = configuration()
+    config = load_config()
     toolbox = Toolbox(config)
     runner = Runner(store, config, choose_model(config, db), get_hermes_home(), toolbox.tools, lambda *_: [])
     try:

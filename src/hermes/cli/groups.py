@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         if name not in self.table:
             return None
         module = vars(import_module(self.table[name][0]))
-        found: click.Command = module.get("command") or module.get(name) or module[f"{name}_"]
+        found: click.Command = module.get("command") or module.get(own := name.replace("-", "_")) or module[f"{own}_"]
         return found
 
     def resolve_command(

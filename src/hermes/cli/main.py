@@ -1,6 +1,7 @@
 """The entry point: `hermes …`. Finds the command, loads only its file, and turns every error into one line.
 
-Exit statuses: 0 done, 1 not found or refused, 2 wrong usage, 130 interrupted.
+Exit statuses: 0 done, 1 not found or refused, 2 wrong usage, 130 interrupted; and when a model does not answer: 3 it is
+unreachable, 4 it refuses the request, 5 it is busy or fails, 6 the conversation is too long for it.
 """
 
 from __future__ import annotations
@@ -121,11 +122,12 @@ def _run(words: list[str]) -> int:
 
 def _explain(error: Exception) -> int:
     """Print one line about an error; an unexpected exception is named as an internal error."""
-    from hermes.errors import HermesError
+    from hermes.errors import HermesError, exit_status
 
     if isinstance(error, HermesError):
         streams.complain(str(error))
-    elif isinstance(error, OSError):
+        return exit_status(error)
+    if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         streams.complain(f"{name}{error.strerror or error}")
     else:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hermes.config import Config, load_config
+from hermes.config.loading import RECORD
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
 
 def configuration() -> Config:
-    """config.yaml, read once a command."""
+    """config.yaml, read once a command. What is wrong in parts that the record does not need is a warning."""
     click = sys.modules.get("click")
     context = click.get_current_context(silent=True) if click is not None else None
     if context is None:
-        return load_config()
+        return load_config(needs=RECORD)
     meta = context.meta
     if _CONFIG not in meta:
-        meta[_CONFIG] = load_config()
+        meta[_CONFIG] = load_config(needs=RECORD)
     config: Config = meta[_CONFIG]
     return config
 

@@ -1,4 +1,4 @@
-"""`hermes web`: the record in a browser on this machine."""
+"""`hermes web`: the record in a browser."""
 
 from __future__ import annotations
 
@@ -8,37 +8,75 @@ import webbrowser
 
 import click
 
-from hermes.cli.shared import opened
+from hermes.cli.shared import configuration, opened
 from hermes.errors import MissingExtra
 
+_PAGES = 8192  # open pages, each a connection: as many descriptors are asked for
 
-@click.command(help="Open the record in a browser: search, read, tidy. The page is on this machine alone.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port; default: a free one.")
+
+@click.command(
+    help="Open the record in a browser: search, read, tidy, talk.\n\nThe page is on this machine alone, behind the link with"
+    " the token that is printed. Another address (--host, web.host) needs web.password or web.user_header in config.yaml."
+)
+@click.option("--host", metavar="ADDRESS", help="Where to listen; default: web.host (127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port; default: web.port, else a free one.")
 @click.option("--user", metavar="SOURCE:ID", help="Show only what this user may see, such as telegram:42; read-only.")
 @click.option("--read-only", is_flag=True, help="Offer nothing that changes a conversation.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
-def command(port: int, user: str | None, read_only: bool, no_browser: bool) -> None:
+def command(host: str | None, port: int | None, user: str | None, read_only: bool, no_browser: bool) -> None:
     try:
         import uvicorn
 
+        from hermes.serve.web.access import Visitor, check_settings, is_loopback, user_named
         from hermes.serve.web.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "markdown_it", "pygments"):
             raise
         raise MissingExtra("hermes web", "serve") from None
-    source, _, user_id = (user or "").partition(":")
-    if user is not None and not (source and user_id):
-        raise click.BadParameter(f"{user!r} is no user: name it as SOURCE:ID, such as telegram:42")
+    config = configuration()
+    config.require_set("web")
+    host, port = host or config.web.host, config.web.port if port is None else port
+    check_settings(config.web, host)
+    visitor = Visitor(user_named(user) if user else None, read_only or user is not None)
     token = secrets.token_urlsafe(24)
-    with opened(writing=not read_only) as db, socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", port))
-        except OSError:
-            raise click.ClickException(f"port {port} is in use; name another with --port") from None
-        link = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+    _allow_many_connections()
+    with opened(writing=not visitor.read_only) as db, _listening(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        link = f"http://{shown}:{listening.getsockname()[1]}/?token={token}"
         click.echo(link)
         if not no_browser:
             webbrowser.open(link)
-        page = app(db, token, user=(source, user_id) if user else None, read_only=read_only)
-        uvicorn.Server(uvicorn.Config(page, log_level="warning", timeout_graceful_shutdown=2)).run(sockets=[listening])
+        page = app(db, config, token, visitor, local=is_loopback(host))
+        settings = uvicorn.Config(
+            page, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(
+            f"{host!r} is no address of this machine ({error}); name another with --host"
+        ) from None
+    made = socket.socket(family, kind, number)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+        made.listen(512)  # now: a browser that is quicker than the server waits, and is not refused
+    except OSError as error:
+        made.close()
+        raise click.ClickException(
+            f"can't listen on {host}:{port} ({error.strerror}); name another with --host or --port"
+        ) from None
+    return made
+
+
+def _allow_many_connections() -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _PAGES if hard == resource.RLIM_INFINITY else min(_PAGES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
-from hermes.commands.session_choice import message_count
+from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SearchHit, SessionRow
+    from hermes.store.usage import SideUsage
 
 LISTED = 10
 _CUT = 200
@@ -52,7 +53,7 @@ def status(host: Host, arguments: str) -> None:
             facts["Title"] = f"{host.pending_title} (set with the first message)"
     else:
         facts["Title"] = row["title"] or "—"
-        facts["Messages"] = f"{message_count(host.db, row):,}, {counted(row['tool_call_count'] or 0, 'tool call')}"
+        facts["Messages"] = f"{message_count(host.db, row):,}, {counted(tool_call_count(host.db, row), 'tool call')}"
         facts["Started"] = clock(row["started_at"], zone_of(host.config.timezone))
         if row["parent_session_id"]:
             facts["Continues" if row["kind"] == "compression" else "Comes from"] = row["parent_session_id"]
@@ -84,6 +85,8 @@ def usage(host: Host, arguments: str) -> None:
     if total["reasoning_tokens"]:
         facts["Reasoning"] = f"{total['reasoning_tokens']:,} tokens, part of the output"
     facts["Cost"] = _cost(total, host.model.kind)
+    if side := _side_tasks([used for part in chain if (used := host.db.get_side_usage(part)) is not None]):
+        facts["Side tasks"] = side
     if len(rows) > 1:
         facts["Counted"] = f"{counted(len(rows), 'session')}: this one and what was compressed before it"
     host.say("\n".join(_listed(host, facts)))
@@ -115,11 +118,24 @@ def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
+def _side_tasks(used: Sequence[SideUsage]) -> str:
+    """What titles and summaries used, which is no part of the lines above."""
+    if not used:
+        return ""
+    sent, got = (sum(one[name] for one in used) for name in ("input_tokens", "output_tokens"))
+    tokens = f"{sent:,} tokens in, {got:,} out" if sent or got else "tokens not counted"
+    costs = [one["cost_usd"] for one in used]
+    known = [cost for cost in costs if cost is not None]
+    cost = ", cost unknown" if len(known) < len(costs) else f", ${sum(known):,.4f}" if any(known) else ""
+    return f"{counted(sum(one['calls'] for one in used), 'call')} for titles and summaries, {tokens}{cost} (not in the above)"
+
+
 def _cost(row: Mapping[str, Any], kind: str) -> str:
     from hermes.agent.model import OWN
 
     if row["actual_cost_usd"] is not None:
-        return f"${row['actual_cost_usd']:,.4f}"
+        said = f" (as {row['cost_source']} reports)" if row["cost_status"] == "actual" and row["cost_source"] else ""
+        return f"${row['actual_cost_usd']:,.4f}{said}"
     if row["cost_source"] == OWN.source and not row["estimated_cost_usd"]:
         return "none: the model runs on this machine"
     if row["estimated_cost_usd"] is not None:

@@ -8,9 +8,11 @@ session found to the end of its chain of compressions (`continued`); every other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from hermes.store.db import SessionDB
     from hermes.store.rows import SessionRow
     from hermes.store.visibility import User
@@ -85,6 +87,27 @@ def continued(db: SessionDB, session_id: str) -> str:
 
 def message_count(db: SessionDB, row: SessionRow) -> int:
     """How many messages a session shows; those it carries over from another one included."""
-    if row["kind"] in ("branch", "compression"):
-        return len(db.get_messages(row["id"]))
-    return int(row["message_count"] or 0)
+    return message_counts(db, [row])[0]
+
+
+def message_counts(db: SessionDB, rows: Sequence[SessionRow]) -> list[int]:
+    """How many messages each of these sessions shows, as `message_count` says."""
+    children = [row["id"] for row in rows if row["kind"] in ("branch", "compression")]
+    carried = db.carried_message_counts(children) if children else {}
+    return [int(row["message_count"] or 0) + carried.get(row["id"], 0) for row in rows]
+
+
+def tool_call_count(db: SessionDB, row: SessionRow) -> int:
+    """How many tool calls a session shows; those in the messages it carries over included."""
+    if row["kind"] not in ("branch", "compression"):
+        return int(row["tool_call_count"] or 0)
+    calls = (one["tool_calls"] for one in db.get_messages(row["id"]))
+    return sum(len(one) if isinstance(one, list) else 1 for one in calls if one)
+
+
+ONESHOT = "oneshot"  # end_reason of a session of one question (`hermes -q`); continued, it ends with another reason
+
+
+def is_oneshot(row: Mapping[str, Any]) -> bool:
+    """Whether a session is a single question (`hermes -q`) that was not continued."""
+    return bool(row["end_reason"] == ONESHOT)

@@ -67,6 +67,7 @@ class DisplaySettings(Section):
 
     resume_display: str = "full"
     busy: str = "interrupt"
+    theme: str = "auto"
     platforms: dict[str, dict[str, Any]] = {}
 
 
@@ -113,9 +114,10 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """Which commands the agent asks about before it runs them."""
+    """Which commands the agent asks about before it runs them, and which session `hermes -c` continues."""
 
     confirm: str = "destructive"
+    continue_: str = msgspec.field(default="latest", name="continue")
 
 
 class ResetOverride(Section):
@@ -199,6 +201,18 @@ class ApiServerSettings(Section):
     keys: dict[str, str] = {}
 
 
+class WebSettings(Section):
+    """The page (`hermes web`), where others than the person at this machine reach it."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    password: str | None = None
+    url: str | None = None
+    user_header: str | None = None
+    proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1", "::1"])
+    users: dict[str, str] = {}
+
+
 class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
@@ -260,6 +274,7 @@ class Config(Section, dict=True):
     gateway: GatewaySettings = msgspec.field(default_factory=GatewaySettings)
     platforms: dict[str, dict[str, Any]] = {}
     api_server: ApiServerSettings = msgspec.field(default_factory=ApiServerSettings)
+    web: WebSettings = msgspec.field(default_factory=WebSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
 
@@ -332,6 +347,8 @@ class Config(Section, dict=True):
 # Values of which only a few are allowed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "display.resume_display": ("full", "minimal"),
+    "terminal.continue": ("latest", "here"),
+    "display.theme": ("auto", "dark", "light"),
     "display.busy": ("interrupt", "queue"),
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
@@ -373,6 +390,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.http.header_seconds": (0.1, None),
     "gateway.listen.port": (0, 65535),
     "api_server.port": (0, 65535),
+    "web.port": (0, 65535),
     "webhooks.port": (0, 65535),
 }
 
@@ -384,7 +402,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 # Addresses of web servers.
-ADDRESSES = ("gateway.listen.public_url", "model.base_url", "auxiliary.*.base_url", "mcp_servers.*.url")
+ADDRESSES = ("gateway.listen.public_url", "model.base_url", "web.url", "auxiliary.*.base_url", "mcp_servers.*.url")
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I
@@ -439,7 +457,7 @@ def suggestion(name: str, known: Any) -> str:
 
 def fields_of(kind: Any) -> dict[str, Any]:
     """The keys of a section and their types."""
-    return {field.name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
 
 
 def is_section(kind: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from hermes.config.keys import MOST_BYTES, Config
@@ -19,21 +20,28 @@ def config_path() -> Path:
     return get_hermes_home() / "config.yaml"
 
 
-def load_config(path: Path | None = None) -> Config:
+RECORD = ("store", "sessions", "privacy", "timezone")  # the parts of the configuration that reading the record needs
+# … and talking in the terminal
+TALK = (*RECORD, "model", "auxiliary", "compression", "display", "memory", "mcp_servers", "terminal")
+
+
+def load_config(path: Path | None = None, *, needs: Collection[str] | None = None) -> Config:
     """The configuration; all defaults when there is no file. ConfigError says what is wrong and where.
 
-    Keys that nobody knows are ignored, with one warning (UserWarning) a process: another program's keys are no reason
-    to keep people from their record.
+    `needs` are the parts that the caller uses (None: all): a wrong value elsewhere is a warning. Keys that nobody knows are
+    ignored, with one warning (UserWarning) a process: another program's keys are no reason to keep people from their record.
     """
     path = config_path() if path is None else path
     text = read_text(path)
     if text is None:
         return Config()
-    config = parse_config(text, path, ignore_unknown=True)
+    config = parse_config(text, path, ignore_unknown=True, needs=needs)
     unknown: dict[str, str] = config.__dict__.get("unknown_keys", {})
     if unknown:
         more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         _warn_once(f"{next(iter(unknown.values()))}{more}; it is ignored")
+    for wrong in config.__dict__.get("unused_problems", ()):
+        _warn_once(f"{wrong}; not needed here")
     return config
 
 
@@ -46,11 +54,23 @@ def _warn_once(text: str) -> None:
         warnings.warn(text, stacklevel=3)
 
 
-def parse_config(text: str, path: Path, *, ignore_unknown: bool = False) -> Config:
-    """The configuration in a text (`path` is where it came from). With `ignore_unknown`, keys nobody knows are no error."""
+def parse_config(
+    text: str, path: Path, *, ignore_unknown: bool = False, needs: Collection[str] | None = None
+) -> Config:
+    """The configuration in a text (`path` is where it came from). With `ignore_unknown`, keys nobody knows are no error.
+
+    Neither is, with `needs`, a wrong value in another part than these: the default stands there.
+    """
     from hermes.config.reading import check_text
 
     config, problems = check_text(text, path)
+    if needs is not None:
+        unused = [
+            one for one in problems
+            if not one.unknown and one.section in Config.__struct_fields__ and one.section not in needs
+        ]  # fmt: skip
+        config.__dict__["unused_problems"] = tuple(f"{path} {one}" for one in unused)
+        problems = [one for one in problems if one not in unused]
     if ignore_unknown:
         problems = [] if all(one.unknown for one in problems) else problems
     if problems:

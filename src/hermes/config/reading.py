@@ -37,6 +37,11 @@ class ConfigProblem(msgspec.Struct, frozen=True):
     column: int | None = None
     unknown: str | None = None  # the key that nobody knows; such a key is ignored, everything else is an error
 
+    @property
+    def section(self) -> str:
+        """The first part of the key that it is about; something else where it is about the whole file."""
+        return re.split(r"[.:\[]", self.text, maxsplit=1)[0]
+
     def __str__(self) -> str:
         at = f" column {self.column}" if self.column is not None else ""
         return f"line {self.line}{at}: {self.text}"
@@ -71,7 +76,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     except (_TooMuch, RecursionError):
         return Config(), [ConfigProblem(1, "nested too deeply, or its aliases expand to too many values")]
     problems = sorted(reader.problems, key=lambda problem: problem.line)
-    config = found if isinstance(found, Config) and all(one.unknown for one in problems) else Config()
+    config = found if isinstance(found, Config) else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
     config.__dict__["unknown_keys"] = {one.unknown: f"{path} {one}" for one in problems if one.unknown}
     return config, problems
@@ -165,7 +170,8 @@ class _Reader:
             value = self.value(fields[key], child, [*keys, key], at)
             if value is not _MISSING:
                 values[key] = value
-        found = kind(**values)
+        names = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+        found = kind(**{names[key]: value for key, value in values.items()})
         whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
         if whole and isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
             said = "command (a program to start) or url (an address)"

@@ -29,6 +29,6 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             yield Found(0, session)
 
 
-def take(db: SessionDB, path: Path) -> dict[str, int]:
+def take(db: SessionDB, path: Path, *, again: bool = True) -> dict[str, int]:
     """Import a whole store at once, which keeps what an export leaves out; the counts."""
-    return db.import_database(path)
+    return db.import_database(path, again=again)

@@ -95,7 +95,7 @@ class HistoryWatcher:
                 continue
             try:
                 counts = self._db.import_sessions(
-                    self._sessions(chosen, path), update=True, refused=lambda session, error: None
+                    self._sessions(chosen, path), update=True, again=False, refused=lambda session, error: None
                 )
             except HermesError as error:
                 self.problems.append(Problem(0, str(error), path))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cache
 from html import escape
@@ -22,7 +22,7 @@ from hermes.interop.markdown import calls_of
 from hermes.store.attachments import references
 from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
-from hermes.texts import shortened
+from hermes.texts import shortened, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;
-  --code: #f1efea; --accent: #9a6700; --green: #1a7f37 }
+  --code: #f1efea; --accent: #9a6700; --green: #1a7f37;
+  --keyword: #b3261e; --string: #0a5c2b; --number: #0550ae; --name: #6639ba }
 @media (prefers-color-scheme: dark) { :root { --page: #16181c; --text: #e4e6ea; --dim: #9aa1ac; --line: #2c3037;
-  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364 } }
+  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364;
+  --keyword: #ff8f85; --string: #a5d6a7; --number: #9ecbff; --name: #d2a8ff } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--text);
   font: 16px/1.6 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; overflow-wrap: anywhere }
@@ -73,6 +75,10 @@ th, td { border: 1px solid var(--line); padding: .3rem .7rem; overflow-wrap: nor
 details { margin: .35rem 0 } summary { cursor: pointer; color: var(--dim); font-size: .875rem }
 summary b { color: var(--text); font-weight: 600 }
 img { display: block; max-width: 100%; max-height: 40rem; border-radius: .4rem; margin: .5rem 0 }
+pre .k, pre .kn, pre .kd, pre .kc, pre .ow { color: var(--keyword) }
+pre .s, pre .s1, pre .s2, pre .sd, pre .sa { color: var(--string) }
+pre .c, pre .c1, pre .cm, pre .ch { color: var(--dim); font-style: italic } pre .mi, pre .mf, pre .m { color: var(--number) }
+pre .nf, pre .nc, pre .nb, pre .nt { color: var(--name) } pre .gi { color: var(--green) } pre .gd { color: var(--keyword) }
 .nothing { color: var(--dim); font-style: italic; margin: 0 }
 @media (max-width: 30rem) { body { padding: 1.25rem .9rem 3rem } article { padding-inline-start: .7rem } }
 @media print { body { max-width: none } article { content-visibility: visible }
@@ -98,13 +104,18 @@ def write(export: Export) -> Iterator[bytes]:
     title, zone = export.title, export.zone
     yield f"{_HEAD}<title>{_safe(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n".encode()
     opening = f"<nav>\n<h1>{_safe(title)}</h1>\n<ol>\n"
+    names: dict[str, str] = {}  # of the sessions in this page
+    children: dict[str, list[str]] = {}
     for row in export.contents:
         yield _out(opening + _entry(row, zone))
         opening = ""
+        names[row["id"]] = row.get("title") or row.get("preview") or row["id"]
+        if row.get("parent_session_id"):
+            children.setdefault(str(row["parent_session_id"]), []).append(row["id"])
     if not opening:
         yield b"</ol>\n</nav>\n"
     for session in export.sessions:
-        yield _out(_session_head(session, zone))
+        yield _out(_session_head(session, zone, names, children.get(session["id"], [])))
         for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
             yield _out(_event(item, zone) if is_event else _message(item, zone, export.attachments))
         yield b"</section>\n"
@@ -127,19 +138,32 @@ def _entry(row: SessionRow, zone: tzinfo | None) -> str:
     return f'<li><a href="#{_safe(quote(row["id"]))}" dir="auto">{_safe(name)}</a> <small>{when}</small></li>\n'
 
 
-def _session_head(session: ExportedSession, zone: tzinfo | None) -> str:
+def _session_head(
+    session: ExportedSession, zone: tzinfo | None, names: Mapping[str, str], children: Sequence[str]
+) -> str:
     facts = [
         session["id"],
         session.get("source"),
         session.get("model"),
         clock(session.get("started_at"), zone, unknown=""),
     ]
+    about = [_safe(fact) for fact in facts if fact]
     if session.get("parent_session_id"):
-        facts.append(f"continues {session['parent_session_id']}")
-    facts += [f"#{tag}" for tag in session.get("tags") or []]
+        how = {"branch": "branched from", "reset": "follows"}.get(str(session.get("kind")), "continues")
+        about.append(f"{how} {_link(str(session['parent_session_id']), names)}")
+    if children:
+        about.append("continued in " + ", ".join(_link(child, names) for child in children))
+    about += [_safe(f"#{tag}") for tag in session.get("tags") or []]
     name = session.get("title") or session["id"]
-    about = " · ".join(_safe(fact) for fact in facts if fact)
-    return f'<section id="{_safe(session["id"])}">\n<h1 dir="auto">{_safe(name)}</h1>\n<p class="about">{about}</p>\n'
+    line = " · ".join(about)
+    return f'<section id="{_safe(session["id"])}">\n<h1 dir="auto">{_safe(name)}</h1>\n<p class="about">{line}</p>\n'
+
+
+def _link(session_id: str, names: Mapping[str, str]) -> str:
+    """A session as a link, if it is in this page; else its id."""
+    if session_id not in names:
+        return _safe(session_id)
+    return f'<a href="#{_safe(quote(session_id))}" dir="auto">{_safe(names[session_id])}</a>'
 
 
 def _event(event: SessionEvent, zone: tzinfo | None) -> str:
@@ -169,6 +193,8 @@ def _body(message: MessageRow, role: str, attachments: Path | None) -> Iterator[
             yield _folded(_first_line(text), typed(text))
         else:
             yield said(text) if role == "assistant" and len(text) <= _MARKDOWN_UP_TO else typed(text)
+    if cut_off := unfinished(message):
+        yield f'<p class="nothing">✂ {_safe(cut_off)}</p>\n'
     yield from _pictures(message.get("content"), attachments)
     for called, given in calls_of(message):
         about = " ".join(given[:160].split()) + ("…" if len(given) > 160 else "")
@@ -201,12 +227,29 @@ def said(text: str) -> str:
 def _markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    options = {"html": False, "breaks": True, "highlight": _highlighted}
+    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
     parser.core.ruler.push("direction", _direct)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     parser.add_render_rule("image", _linked_picture)
     return parser
+
+
+def _highlighted(code: str, language: str, _: str) -> str:
+    """Code with its words marked by kind, as HTML; "" (as it is) for a language that is not known."""
+    try:
+        from pygments import highlight  # type: ignore[import-untyped]
+        from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+        from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+        from pygments.util import ClassNotFound  # type: ignore[import-untyped]
+    except ImportError:
+        return ""
+    try:
+        lexer = get_lexer_by_name(language) if language and len(code) <= _MARKDOWN_UP_TO else None
+    except ClassNotFound:
+        lexer = None
+    return "" if lexer is None else str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
 
 
 def _direct(state: StateCore) -> None:

@@ -14,7 +14,7 @@ from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
-from hermes.texts import one_line
+from hermes.texts import one_line, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -81,5 +81,7 @@ def _message(message: MessageRow, zone: tzinfo | None) -> str:
     text = plain_content(message.get("content"))
     if text.strip():
         parts.append(fenced(text) if role == "tool" else text.strip("\n"))
+    if cut_off := unfinished(message):
+        parts.append(f"*({cut_off})*")
     parts += [f"Calls `{one_line(called)}`:\n\n{fenced(given, 'json')}" for called, given in calls_of(message)]
     return "\n" + "\n\n".join(parts) + "\n"

@@ -289,6 +289,14 @@ def await_parent(tx: Tx, child: str) -> None:
     )
 
 
+def await_again(tx: Tx, child: str, parent: str) -> None:
+    """Record the parent that a session had: it was deleted here and may come back from another store."""
+    tx.run(
+        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        (AWAITED + child, parent),
+    )
+
+
 def await_no_more(tx: Tx, child: str) -> None:
     """A session is deleted: a later session with its id does not get this parent."""
     tx.run("DELETE FROM state_meta WHERE key = ?", (AWAITED + child,))

@@ -50,14 +50,14 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
 
     # ------------------------------------------------------------------------------------------ the record as a whole
 
-    def import_database(self, path: Path | str) -> dict[str, int]:
+    def import_database(self, path: Path | str, *, again: bool = True) -> dict[str, int]:
         """Import every session of another state.db, of any version; that file is not altered. Values that programs
         have set there (set_meta) are imported where this store has none of that name.
 
-        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped.
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. `again` as in import_sessions.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir)
+            counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir, again=again)
             with other._engine.read() as tx:
                 values = session_exports.meta_of(tx)
         with self._engine.write() as tx:

@@ -21,6 +21,7 @@ from hermes.store import (
     foreign_rows,
     import_updates,
     messages,
+    retention,
     session_events,
     session_exports,
     sessions,
@@ -94,16 +95,25 @@ class ExchangeCalls(OpenStore):
         attachments_dir: Path | str | None = None,
         refused: Callable[[Mapping[str, Any], Exception], None] | None = None,
         update: bool = False,
+        again: bool = True,
     ) -> dict[str, int]:
         """Store exported sessions one after the other; references between them stay valid. Attachments are copied
         from `attachments_dir`, if it is given. A session that can't be imported raises, or goes to `refused`, if given.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. With `update`, those
-        that were imported from another program get the new messages from there: {"updated": n} counts them.
+        that were imported from another program get the new messages from there: {"updated": n} counts them. Without
+        `again`, a session that was deleted here stays deleted: {"deleted": n} counts them. One that was shredded here
+        never comes back.
         """
         counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
+        with self._engine.read() as tx:
+            deleted = retention.deleted(tx)
         for data in exported:
+            gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
+            if gone or (gone is not None and not again):
+                counts["deleted"] = counts.get("deleted", 0) + 1
+                continue
             try:
                 done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
             except _STORE_TROUBLE:  # the store failed, not this session: the next one would fail as well
@@ -114,6 +124,9 @@ class ExchangeCalls(OpenStore):
                 refused(data, error)
                 continue
             if done:
+                if gone is not None:
+                    with self._engine.write() as tx:
+                        retention.audit(tx, "restore", data["id"], "import")
                 counts["sessions"] += 1
                 rows = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in rows)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hermes.errors import InvalidInput
 from hermes.store import codec, handoffs, leases, retention, sessions
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
@@ -96,10 +97,10 @@ class Keeping(OpenStore):
             self._scribe.changed(part, "trash", *retention.MOVED)
         return bool(moved)
 
-    def restore_session(self, session_id: str, *, whole: bool = False) -> bool:
+    def restore_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
         """Take a session (with `whole`, all parts of its conversation) out of the trash, with its title or the next
         number of that title."""
-        moved = self._each_part(session_id, retention.restore, whole=whole)
+        moved = self._each_part(session_id, lambda tx, part: retention.restore(tx, part, by), whole=whole)
         for part in moved:
             self._scribe.changed(part, "restore", *retention.MOVED)
         return bool(moved)
@@ -109,6 +110,11 @@ class Keeping(OpenStore):
         with self._engine.read() as tx:
             return retention.trashed(tx)
 
+    def deleted_sessions(self) -> dict[str, bool]:
+        """The ids of sessions that were deleted for good and have not come back, each with whether it was shredded."""
+        with self._engine.read() as tx:
+            return retention.deleted(tx)
+
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
         """Delete the sessions that have been in the trash longer than this; returns how many."""
         with self._engine.read() as tx:
@@ -116,9 +122,19 @@ class Keeping(OpenStore):
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int = 100) -> list[AuditEntry]:
-        """What was trashed, restored, deleted and shredded, when and by which command; the newest first."""
+        """What was trashed, restored, deleted and shredded, and what `record_audit` added; the newest first."""
         with self._engine.read() as tx:
             return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+
+    def record_audit(self, action: str, session_id: str | None, *, by: str, detail: str = "") -> None:
+        """Add a line to the audit log about a change that the store does not record there itself (secrets masked).
+
+        The names of the store's own lines (trash, restore, delete, replace, clear) are refused: InvalidInput.
+        """
+        if action in retention.OWN_ACTIONS:
+            raise InvalidInput(f"{action} is an action that the store records itself")
+        with self._engine.write() as tx:
+            retention.audit(tx, action, session_id, by, self._masked(detail) or "")
 
     def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
         """Remove untitled, ended sessions without messages that are older than a day; returns how many."""

@@ -276,6 +276,14 @@ class MessageCalls(OpenStore):
         with self._engine.read() as tx:
             return messages.count(tx, session_id, visible_to)
 
+    def carried_message_counts(self, session_ids: Sequence[str]) -> dict[str, int]:
+        """How many messages of other sessions each of these shows: a branch those before it, a compressed one its edges.
+
+        With a session's own `message_count` that is how many `get_messages` gives. Sessions that show none are left out.
+        """
+        with self._engine.read() as tx:
+            return messages.carried_counts(tx, list(session_ids))
+
     def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
         """The session that shows a message: its own, else one that carries it; None when none visible does."""
         with self._engine.read() as tx:
@@ -300,6 +308,8 @@ class MessageCalls(OpenStore):
         title: str | None = None,
         tag: str | None = None,
         tool: str | None = None,
+        cwd: str | None = None,
+        exclude_sessions: Sequence[str] | None = None,
         visible_to: User | None = None,
     ) -> list[SearchHit]:
         """Messages that match, best first; any text is a valid query, "" finds nothing.
@@ -311,8 +321,9 @@ class MessageCalls(OpenStore):
         from hermes.store import search  # slow to import for callers that only list
 
         filters = search.Filters(
-            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool
-        )
+            source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool, cwd,
+            exclude_sessions,
+        )  # fmt: skip
         with self._engine.searching() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to)
 

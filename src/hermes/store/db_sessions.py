@@ -11,6 +11,7 @@ from hermes.store import (
     codec,
     lineage,
     listing,
+    overview,
     sessions,
     titles,
 )
@@ -21,9 +22,10 @@ from hermes.store.title_rules import sanitize_title as _sanitize_title
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import tzinfo
 
-    from hermes.store.rows import Insights, SessionRow
+    from hermes.store.rows import Facets, Insights, Relative, SessionRow
 
 
 class SessionCalls(OpenStore):
@@ -126,6 +128,32 @@ class SessionCalls(OpenStore):
         if changed:
             self._scribe.changed(session_id, "usage", *changed)
 
+    def move_folder(self, old: str, new: str) -> int:
+        """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
+        with self._engine.read() as tx:
+            held = sessions.held_in(tx, old)
+        with self._writing(*(session_id for session_id, _ in held)) as tx:
+            moved = sessions.move_folder(tx, old, new)
+        for session_id in moved:
+            self._scribe.changed(session_id, "folder", "cwd")
+        return len(moved)
+
+    def add_side_usage(
+        self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
+    ) -> None:
+        """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
+        with self._engine.write(alone=False) as tx:
+            if sessions.is_shown(tx, session_id, None):
+                used: _usage.SideUsage = {
+                    "calls": 1, "input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd,
+                }  # fmt: skip
+                _usage.add_side(tx, session_id, used)
+
+    def get_side_usage(self, session_id: str) -> _usage.SideUsage | None:
+        """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
+        with self._engine.read() as tx:
+            return _usage.side_of(tx, session_id)
+
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""
         with self._engine.read() as tx:
@@ -159,11 +187,16 @@ class SessionCalls(OpenStore):
         include_archived: bool = True,
         pinned: bool = False,
         tag: str | None = None,
+        model: str | None = None,
+        cwd: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
-        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
+        `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `limit=None` gives all of
+        them; a negative limit or offset is InvalidInput.
         """
         extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
         if pinned:
@@ -171,6 +204,9 @@ class SessionCalls(OpenStore):
         if tag is not None:
             extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
             params.append(tag)
+        for condition, values in listing.narrowed(model, cwd, since, until):
+            extra.append(condition)
+            params += values
         with self._take_in(), self._engine.read() as tx:
             return listing.rich(
                 tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
@@ -205,6 +241,16 @@ class SessionCalls(OpenStore):
             return insights.insights(
                 tx, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
             )  # fmt: skip
+
+    def facets(self, *, visible_to: User | None = None) -> Facets:
+        """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""
+        with self._engine.read() as tx:
+            return overview.facets(tx, visible_to)
+
+    def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
+        with self._engine.read() as tx:
+            return overview.states(tx, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles
 
@@ -307,6 +353,11 @@ class SessionCalls(OpenStore):
         """The first of a session's ancestors; the id itself when it has no parent."""
         with self._engine.read() as tx:
             return lineage.ancestors(tx, session_id)[0]
+
+    def get_family(self, session_id: str, *, visible_to: User | None = None) -> list[Relative]:
+        """The session and all its relatives (branches, compressions, their parents) that may be seen, parents first."""
+        with self._engine.read() as tx:
+            return overview.family(tx, session_id, visible_to)
 
     def resolve_resume_session_id(self, session_id: str) -> str:
         """The session that a resume continues: this one, else its first descendant that shows messages."""

@@ -189,6 +189,25 @@ def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
         os.close(handle)
 
 
+def drafted(database: Path) -> list[str]:
+    """The sessions with a draft, of a running process or of one that is gone."""
+    found = []
+    for path in _files(companion(database, "drafts")):
+        try:
+            with path.open("rb") as file:
+                found.append(str(json.loads(file.readline())["session"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # removed meanwhile, or not begun yet
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
 def _locked(handle: int) -> bool:
     """Whether we locked the file, and its name still refers to it."""
     try:

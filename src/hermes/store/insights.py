@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Insights,
         InsightsActivity,
         InsightsCost,
+        InsightsDay,
         InsightsModel,
         InsightsSession,
         InsightsSource,
@@ -56,6 +57,8 @@ class _Session(NamedTuple):
     title: str | None
     preview: str | None
     model: str | None
+    kind: str | None
+    parent_session_id: str | None
     started_at: float
     message_count: Any
     api_call_count: Any
@@ -83,12 +86,30 @@ class _Share:
 
 
 @dataclass(slots=True)
+class _Quarter:
+    """What was said and used in a quarter of an hour."""
+
+    messages: int = 0
+    tokens: int = 0
+    cost: float | None = None
+
+    def add(self, cost: Any, used: list[Any]) -> None:
+        self.messages += 1
+        for value in used:
+            if value:
+                self.tokens += _whole(value)
+        if cost is not None and (money := _money(cost)) is not None:
+            self.cost = (self.cost or 0.0) + money
+
+
+@dataclass(slots=True)
 class _Talk:
     """A session and its messages of the period."""
 
     row: _Session
     began: bool  # in the period
     messages: int = 0
+    carried: int = 0  # messages of other sessions that it shows
     tools: Counter[str] = field(default_factory=Counter)
     first: float = math.inf
     last: float = -math.inf
@@ -118,12 +139,15 @@ def insights(
     since, until = _period(days, now)
     talks = {row.id: _Talk(row, since <= row.started_at <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
-    quarters: Counter[int] = Counter()
+    quarters: dict[int, _Quarter] = {}
     counts = {session_id: _whole(talk.row.message_count) for session_id, talk in talks.items()}
     for session_id, stamp, role, calls, model, cost, *used in _said(tx, counts, since, until):
-        quarters[int(stamp // _QUARTER)] += 1
+        quarters.setdefault(int(stamp // _QUARTER), _Quarter()).add(cost, used)
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
+    children = [talk.row.id for talk in counted if talk.row.kind in ("branch", "compression")]
+    for session_id, count in messages.carried_counts(tx, children).items():
+        talks[session_id].carried = count
     for talk in counted:
         _settle(talk)
     return {
@@ -381,19 +405,25 @@ def _by_tool(talks: list[_Talk]) -> list[InsightsTool]:
     return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
 
 
-def _activity(quarters: Counter[int], until: float, zone: tzinfo | None) -> InsightsActivity:
-    """Messages by hour of the day, by weekday (Monday first) and by day, and the streaks of days."""
-    hours, weekdays, days = [0] * 24, [0] * 7, Counter[date]()
-    for quarter, count in sorted(quarters.items()):
+def _activity(quarters: dict[int, _Quarter], until: float, zone: tzinfo | None) -> InsightsActivity:
+    """By hour of the day, by weekday (Monday first), by both and by day, and the streaks of days."""
+    grid = [[0] * 24 for _ in range(7)]
+    days: dict[date, InsightsDay] = {}
+    for quarter, said in sorted(quarters.items()):
         when = datetime.fromtimestamp(quarter * _QUARTER, zone)
-        hours[when.hour] += count
-        weekdays[when.weekday()] += count
-        days[when.date()] += count
+        grid[when.weekday()][when.hour] += said.messages
+        day = days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
+        day["messages"] += said.messages
+        day["tokens"] += said.tokens
+        day["cost_usd"] = _sum((day["cost_usd"], said.cost))
+    ordered = dict(sorted(days.items()))
     return {
-        "by_hour": hours,
-        "by_weekday": weekdays,
-        "by_day": {day.isoformat(): count for day, count in sorted(days.items())},
-        "streaks": _streaks(sorted(day.toordinal() for day in days), datetime.fromtimestamp(until, zone).toordinal()),
+        "by_hour": [sum(column) for column in zip(*grid, strict=True)],
+        "by_weekday": [sum(row) for row in grid],
+        "by_weekday_hour": grid,
+        "by_day": {day.isoformat(): used["messages"] for day, used in ordered.items()},
+        "usage_by_day": {day.isoformat(): used for day, used in ordered.items()},
+        "streaks": _streaks([day.toordinal() for day in ordered], datetime.fromtimestamp(until, zone).toordinal()),
     }
 
 
@@ -414,7 +444,7 @@ def _line(talk: _Talk) -> InsightsSession:
         "title": talk.row.title,
         "preview": messages.preview_of(talk.row.preview),
         "source": talk.row.source,
-        "messages": talk.messages,
+        "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
         "tokens": talk.tokens,
         "cost_usd": talk.cost,
@@ -422,8 +452,11 @@ def _line(talk: _Talk) -> InsightsSession:
 
 
 def _longest(talks: list[_Talk]) -> list[InsightsSession]:
-    spoken = [talk for talk in talks if talk.messages]
-    spoken.sort(key=lambda talk: (-talk.messages, talk.first - talk.last, talk.row.id))
+    continued = {talk.row.parent_session_id for talk in talks if talk.row.kind == "compression"}
+    spoken = [
+        talk for talk in talks if talk.messages and talk.row.id not in continued
+    ]  # a conversation once, as in lists
+    spoken.sort(key=lambda talk: (-talk.messages - talk.carried, talk.first - talk.last, talk.row.id))
     return [_line(talk) for talk in spoken[:TOP]]
 
 

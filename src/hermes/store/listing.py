@@ -6,13 +6,14 @@ a hundred thousand. A chain of compressions is one line: its newest member, in i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import lineage, sessions
 from hermes.store.engines.base import Tx
 from hermes.store.messages import preview_of
-from hermes.store.visibility import User, session_clause
+from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
@@ -64,6 +65,19 @@ def rich(
     if not include_children and project_tips:
         rows = [_as_line(tx, row, visible_to, as_tips) for row in rows]
     return [_finish(row) for row in rows]
+
+
+def narrowed(
+    model: str | None, cwd: str | None, since: float | None, until: float | None
+) -> Iterator[tuple[str, list[Any]]]:
+    """Conditions on the sessions row `s`, each with its parameters."""
+    if model is not None:
+        yield "s.model = ?", [model]
+    if cwd is not None:
+        yield in_folder("s", cwd)
+    for sign, value in ((">=", since), ("<=", until)):
+        if value is not None:
+            yield f"{_ACTIVE} {sign} ?", [float(value)]
 
 
 ALL = 1 << 40

@@ -371,6 +371,21 @@ def shown_rows(tx: Tx, session_id: str, columns: str = _ROW, *, redacted: bool =
     return out
 
 
+def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
+    """How many messages of other sessions each of these shows, where it shows any."""
+    found: dict[str, int] = {}
+    for first in range(0, len(session_ids), 500):
+        some = session_ids[first : first + 500]
+        rows = tx.rows(
+            "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id"
+            f" BETWEEN r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND r.session_id IN"
+            f" ({', '.join('?' * len(some))}) GROUP BY r.session_id",
+            some,
+        )
+        found |= {codec.restored(session_id): int(count) for session_id, count in rows}
+    return found
+
+
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
     """Which of a session's own messages with these ids are redacted."""
     sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles
+from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles, usage
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
 
@@ -23,6 +23,7 @@ GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
+OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
 
@@ -32,6 +33,20 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
         "INSERT INTO audit(at, action, session_id, by, detail) VALUES(?, ?, ?, ?, ?)",
         (time.time(), action, session_id, by or None, detail or None),
     )
+
+
+def deleted(tx: Tx) -> dict[str, bool]:
+    """The sessions that were deleted for good and have not come back, each with whether it was shredded."""
+    found: dict[str, bool] = {}
+    for session_id, action, detail in tx.rows(
+        "SELECT session_id, action, detail FROM audit WHERE action IN ('delete', 'restore') AND session_id IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = audit.session_id AND s.purged IS NULL) ORDER BY id"
+    ):
+        if action == "delete":
+            found[session_id] = str(detail or "").startswith("shredded")
+        else:
+            found.pop(session_id, None)
+    return found
 
 
 # --------------------------------------------------------------------------------------------- trash
@@ -173,7 +188,8 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
     for name in (lease(session_id) for lease in named):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
-    tx.run("DELETE FROM state_meta WHERE key = ?", (titles.titled_key(session_id),))
+    for key in (titles.titled_key(session_id), usage.side_key(session_id)):
+        tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
         tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
     return [row[0] for row in shells]

@@ -215,7 +215,7 @@ class SessionEvent(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """What was trashed, restored, deleted or shredded: `audit_log`."""
+    """What was trashed, restored, deleted, shredded, or changed through a page: `audit_log`."""
 
     at: float
     action: str
@@ -262,6 +262,29 @@ class ExportedSession(SessionRow):
     rewound_messages: NotRequired[list[HiddenMessage | RedactedMessage]]
     attached: NotRequired[dict[str, list[AttachmentEntry]]]
     """The attachments of each message, by its id."""
+
+
+class Facets(TypedDict):
+    """What sessions can be narrowed to, each name with how often it occurs, the most frequent first: `facets`."""
+
+    sources: dict[str, int]
+    models: dict[str, int]
+    folders: dict[str, int]
+    tags: dict[str, int]
+    tools: dict[str, int]
+
+
+class Relative(TypedDict):
+    """A session among its branches and compressions: `get_family`."""
+
+    id: str
+    parent: str | None
+    kind: str | None
+    end_reason: str | None
+    title: str | None
+    preview: str
+    messages: int
+    started_at: float
 
 
 class InsightsTokens(TypedDict):
@@ -334,12 +357,22 @@ class InsightsSession(TypedDict):
     cost_usd: float | None
 
 
+class InsightsDay(TypedDict):
+    """One day: its messages, and the tokens and cost that they record (usage kept by session alone has no day)."""
+
+    messages: int
+    tokens: int
+    cost_usd: float | None
+
+
 class InsightsActivity(TypedDict):
-    """Messages by hour of the day, by weekday (Monday first) and by day."""
+    """Messages by hour of the day, by weekday (Monday first), by both, and by day; usage by day."""
 
     by_hour: list[int]
     by_weekday: list[int]
+    by_weekday_hour: list[list[int]]
     by_day: dict[str, int]
+    usage_by_day: dict[str, InsightsDay]
     streaks: InsightsStreaks
 
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
 # Keys in which a store records its own index, changes and tables.
-OWN_KEYS = ("fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events")
+OWN_KEYS = (
+    "fts_indexed_to", "words_noted_to", "words_removed", "adopted_to", "changes_noted_after", "session_events", "sync_store",
+)  # fmt: skip
+_SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")  # keys of SessionState
 _EVENTS = "events"
@@ -244,7 +247,9 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         (key, value)
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith((carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE, SHREDDING))
+        and not str(codec.restored(key)).startswith(
+            (carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE, SHREDDING, _SYNCED)
+        )
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
-from hermes.store.visibility import User, session_clause
+from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
@@ -354,3 +354,22 @@ def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
         (session_id, str(source), str(user_id)),
     )
     return True
+
+
+# ---------------------------------------------------------------------------------------------- folders
+
+
+def move_folder(tx: Tx, old: str, new: str) -> list[str]:
+    """Set the folders of sessions in `old` or below it to the same places in `new`; returns those sessions."""
+    old, new = old.rstrip("/"), new.rstrip("/")
+    rows = held_in(tx, old)
+    for session_id, cwd in rows:
+        tx.run("UPDATE sessions SET cwd = ? WHERE id = ?", (new + cwd[len(old) :] or "/", session_id))
+    return [session_id for session_id, _ in rows]
+
+
+def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
+    """(id, folder) of the sessions that were held in a folder or below it."""
+    inside, values = in_folder("s", folder)
+    rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {inside}", values)
+    return [(codec.restored(session_id), codec.restored(cwd)) for session_id, cwd in rows]

@@ -21,6 +21,7 @@ from hermes.store.attachments import Attachments
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.prompt_files import prompt_path
 from hermes.store.session_copies import copies_of
+from hermes.store.sync import tables as sync_tables
 from hermes.store.transcript_writer import TranscriptWriter
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     plan = _planned(tx, parts, earlier)
     children: list[str] = []
     gateway_queues.shred(tx, plan.parts)
+    sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
         cut, _ = retention.mark_deleted(tx, part)

@@ -21,6 +21,7 @@ from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
 from hermes.store.gateway_tables import statements as gateway_statements
 from hermes.store.session_exports import OWN_KEYS
+from hermes.store.sync import tables as sync_tables
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -133,6 +134,11 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
     if jobs:
         here.make_tables(cron_jobs.TABLES)
         tables += _tables(cron_jobs.TABLES)
+    with there.read() as tx:
+        synced = there.has_table(tx, "sync_seen")
+    if synced:
+        sync_tables.prepare(here)
+        tables += _tables([one for one in sync_tables.TABLES if one.startswith("CREATE TABLE")])
     moved = Moved()
     while True:
         moved.rounds += 1

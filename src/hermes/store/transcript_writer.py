@@ -19,7 +19,7 @@ from hermes.store.engines.base import Engine
 from hermes.store.messages import Ready, StoredColumns
 from hermes.store.transcript import Entry, Journal, event, line
 
-_NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron"))
+_NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron", "web"))
 _RAW = frozenset(codec.JSON_FIELDS)
 _LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import Tx
@@ -55,3 +57,47 @@ def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool
         return []
     done = tx.run(f"UPDATE sessions SET {', '.join(sets)} WHERE id = ? AND purged IS NULL", [*params, session_id])
     return changed if done else []
+
+
+# ---------------------------------------------------------------------------------------------- side tasks
+
+
+class SideUsage(TypedDict):
+    """What titles and summaries of a session used: no part of its counters. `cost_usd` is None when a price is unknown."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+def side_key(session_id: str) -> str:
+    """The key of state_meta with the usage of a session's side tasks."""
+    return f"side_usage:{session_id}"
+
+
+def side_of(tx: Tx, session_id: str) -> SideUsage | None:
+    """What the side tasks of a session used; None when there were none."""
+    value = tx.value("SELECT value FROM state_meta WHERE key = ?", (side_key(session_id),))
+    try:
+        return None if value is None else msgspec.json.decode(value, type=SideUsage)
+    except msgspec.DecodeError:  # another program wrote it
+        return None
+
+
+def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
+    """Add to what the side tasks of a session used."""
+    tx.hold(session_id)
+    before = side_of(tx, session_id)
+    if before is not None:
+        costs = before["cost_usd"], used["cost_usd"]
+        used = {
+            "calls": before["calls"] + used["calls"],
+            "input_tokens": before["input_tokens"] + used["input_tokens"],
+            "output_tokens": before["output_tokens"] + used["output_tokens"],
+            "cost_usd": None if costs[0] is None or costs[1] is None else costs[0] + costs[1],
+        }
+    tx.run(
+        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        (side_key(session_id), msgspec.json.encode(used).decode()),
+    )

@@ -28,3 +28,11 @@ def session_clause(visible_to: User | None, alias: str = "s") -> tuple[str, list
         f" WHERE v.session_id = {alias}.id AND v.source = ? AND v.user_id = ?))",
         [source, user_id, source, user_id],
     )
+
+
+def in_folder(alias: str, folder: str) -> tuple[str, list[Any]]:
+    """A condition on the sessions row `alias`: it works in this folder or below it."""
+    folder = folder.rstrip("/")
+    below = f"{folder}/"
+    condition = f"({alias}.cwd = ? OR substr({alias}.cwd, 1, length(CAST(? AS TEXT))) = ?)"
+    return condition, [folder or "/", below, below]

@@ -7,6 +7,7 @@ index and id, and reasoning comes under three names. Fields are stored unchanged
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -188,7 +189,14 @@ def usage_in(counts: dict[str, Any]) -> Usage:
         cache_read_tokens=read,
         cache_write_tokens=written,
         reasoning_tokens=_first(completion, "reasoning_tokens") or _first(counts, "reasoning_tokens"),
+        cost_usd=_dollars(counts.get("cost")),
     )
+
+
+def _dollars(value: Any) -> float | None:
+    """A price that an endpoint gives (OpenRouter, LiteLLM and others call it `cost`)."""
+    is_price = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if is_price else None
 
 
 def _first(counts: Any, *names: str) -> int:

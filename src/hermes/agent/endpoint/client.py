@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hermes.agent.endpoint.assembly import Assembler
-from hermes.agent.endpoint.failures import explained, refusal_in
+from hermes.agent.endpoint.failures import explained, of_setting, refusal_in
 from hermes.agent.endpoint.servers import is_near, without_password
 from hermes.agent.endpoint.transport import END, FAR, NEAR, NOTHING_YET, EndpointConnections, Requests, kept_stream
-from hermes.agent.model import Message, Piece, Reply
+from hermes.agent.model import Message, Piece, Reply, side_task_done
 from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:
@@ -51,8 +51,11 @@ class EndpointModel:
         timeout: float | None = None,
         *,
         provider: str | None = None,
+        setting: str = "model",
     ) -> None:
+        """`setting` is the part of config.yaml that names this model: errors tell to look there."""
         self.name = name
+        self.setting = setting
         self.kind = kind
         self.base_url: str | None = base_url or OPENAI
         self.api_key = api_key
@@ -115,10 +118,10 @@ class EndpointModel:
             else:
                 yield parts.reply(interrupted=True)
                 return
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         finally:
             reader.stop()
         if not parts.finished:
@@ -127,7 +130,7 @@ class EndpointModel:
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; `timeout` is for the whole call."""
-        body = {"stream": True, "max_tokens": max_tokens}
+        body = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
         end = None if timeout is None else time.monotonic() + timeout
         parts = Assembler()
         reader = self._lines.call(lambda line: self._open(line, messages, body))
@@ -138,14 +141,15 @@ class EndpointModel:
                 if chunk is not NOTHING_YET:
                     for _ in parts.take(chunk):
                         pass
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         finally:
             reader.stop()
         if not parts.finished:
             raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
+        side_task_done(self, parts.reply())
         return without_thoughts(parts.text())
 
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
@@ -154,10 +158,10 @@ class EndpointModel:
             heard = self._sdk().audio.transcriptions.create(
                 model=self.name, file=(name, data, mime or "application/octet-stream")
             )
-        except HermesError:
-            raise
+        except HermesError as error:
+            raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
-            raise explained(error, self.where, self.name) from error
+            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         return str(getattr(heard, "text", heard))
 
     def _open(self, line: Any, messages: Sequence[Message], body: dict[str, Any]) -> Any:
@@ -235,7 +239,7 @@ class EndpointModel:
                 api_key=key, base_url=self._address, max_retries=0, timeout=timeout, http_client=client
             )
         except Exception as error:  # an invalid address
-            raise ModelRefused(f"{self.where!r} is not an address; check model.base_url ({error})") from error
+            raise ModelRefused(f"{self.where!r} is not an address; check model.base_url") from error
         return made, client
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
+from hermes.errors import ContextTooLong, HermesError, ModelError, ModelRefused, ModelUnreachable, RateLimited
 
 # Too long, in the words of OpenAI, vLLM, llama.cpp, Ollama, LM Studio, Anthropic, Gemini, Mistral, Groq, Cohere …
 _TOO_LONG = re.compile(
@@ -50,6 +50,16 @@ def explained(error: Exception, where: str, model: str) -> ModelError:
     if isinstance(error, openai.APIError):  # an error in the middle of a stream carries no status
         return refusal_in(error.body or error.message, where, model)
     return ModelUnreachable(f"the reply of {where} broke off ({_cause(error)})")
+
+
+def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
+    """The error of a model that another part of config.yaml than `model` names: it says which."""
+    if setting == "model" or not isinstance(error, ModelError) or setting in str(error):
+        return error
+    text = str(error).replace("model.default", f"{setting}.model")
+    text = text.replace("model.base_url", f"{setting}.base_url").replace("model.api_key", f"{setting}.api_key")
+    error.args = (f"the model of {setting} ({model}) failed: {text}", *error.args[1:])
+    return error
 
 
 def refusal_in(body: Any, where: str, model: str) -> ModelError:
@@ -126,11 +136,24 @@ def _status_in(body: Any) -> int | None:
     return None
 
 
+# What the system and the libraries below say, in our words; the libraries' own texts are for their authors.
+_CAUSES = (
+    (r"refused", "the connection was refused"),
+    (r"name or service|nodename|name resolution|getaddrinfo|no address associated", "the host name is not known"),
+    (r"certificate|ssl|tls", "no secure connection could be made"),
+    (r"unreachable|no route", "the network is unreachable"),
+    (r"reset by peer|broken pipe|without sending|incomplete|disconnected|closed", "the server closed the connection"),
+    (r"timed? ?out", "no answer in time"),
+    (r"decod|json|utf|unexpected|expecting|illegal|protocol", "the server sent something else than a reply"),
+)
+
+
 def _cause(error: BaseException) -> str:
-    """The innermost reason, in one short line."""
+    """The innermost reason, in a few words."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    said = f"{type(error).__name__} {error}".casefold()
+    return next((words for pattern, words in _CAUSES if re.search(pattern, said)), "the reason is not known")
 
 
 TRIES = 5  # in all
@@ -139,14 +162,18 @@ _LONGEST = 30.0
 _LONGEST_WAIT = 120.0  # beyond this the user should retry later
 
 
+def most_tries(error: ModelError, *, heard: bool) -> int:
+    """How often a call that fails so is made, in all. `heard`: a part of the reply had arrived."""
+    return TRIES if isinstance(error, RateLimited) or heard else _TRIES_IN_VAIN
+
+
 def pause(tries: int, error: ModelError, *, first: float, heard: bool) -> float | None:
     """Seconds to wait before try number `tries` + 1, or None for no further retry.
 
     The server's Retry-After counts (never less than that); else twice as long each time, with a
     little jitter so that many clients don't retry at one moment. `heard`: a part of the reply had arrived.
     """
-    busy = isinstance(error, RateLimited)
-    if tries >= (TRIES if busy or heard else _TRIES_IN_VAIN):
+    if tries >= most_tries(error, heard=heard):
         return None
     asked = error.retry_after if isinstance(error, RateLimited) else None
     if asked is not None:

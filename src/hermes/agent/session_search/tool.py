@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.history_text import as_json, quoted
 from hermes.agent.session_search.lookups import MOST_SESSIONS, MOST_WINDOW, WINDOW, Lookup
 from hermes.agent.session_search.passages import Chains, Excerpt, excerpts
+from hermes.agent.side_tasks import counted_for
 from hermes.agent.tools.base import Context, Tool
 from hermes.errors import HermesError, InvalidInput, ToolError
 
@@ -92,15 +93,16 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     given = {name: arguments[name] for name in known if arguments.get(name) not in (None, "")}
     main: Model | None = context.state.get("model")
     try:
-        answer = search_sessions(
-            context.db,
-            _auxiliary(context.config, main),
-            context.config,
-            current=context.session_id,
-            visible_to=context.user,
-            cancelled=context.cancelled,
-            **given,
-        )
+        with counted_for(context.db, context.session_id):
+            answer = search_sessions(
+                context.db,
+                _auxiliary(context.config, main),
+                context.config,
+                current=context.session_id,
+                visible_to=context.user,
+                cancelled=context.cancelled,
+                **given,
+            )
     except HermesError as error:
         raise ToolError(str(error)) from error
     return as_json(answer)

@@ -15,6 +15,7 @@ import click
 
 from hermes.cli.common import find_session, session_option, source_option
 from hermes.cli.completers import complete_files
+from hermes.cli.sessions.drafts import recover_drafts
 from hermes.cli.shared import opened, progress, put, zone
 from hermes.interop import formats
 from hermes.texts import counted
@@ -45,7 +46,9 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
             _keep_off(target, db)
             if form is None and formats.writer_for(target) is None:
                 _refuse_unknown_ending(target)
-        selection = _Selection(db, source, None if session is None else find_session(db, session))
+        session_id = None if session is None else find_session(db, session)
+        recover_drafts(db, session_id)
+        selection = _Selection(db, source, session_id)
         with progress("exporting", selection.total) as step:
             export_ = selection.export(step)
             pieces = formats.written(chosen, export_)

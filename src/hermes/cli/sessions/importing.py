@@ -41,6 +41,7 @@ class _Chosen:
 
     since: float | None
     folder: str | None
+    again: bool = False
 
     def takes(self, session: Mapping[str, Any]) -> bool:
         if self.since is not None and (session.get("ended_at") or session.get("started_at") or 0.0) < self.since:
@@ -60,6 +61,9 @@ class _Report:
         updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
         print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated},"
               f" {counted(counts['skipped'], 'session')} {'were' if counts['skipped'] != 1 else 'was'} here already")  # fmt: skip
+        if counts["deleted"]:
+            print(f"{counted(counts['deleted'], 'session')} deleted here before {'was' if counts['deleted'] == 1 else 'were'}"
+                  " left out; --again imports what was not shredded")  # fmt: skip
         damaged = [one for one in self.problems if one.unknown is None]
         for one in damaged[:_MOST_LISTED]:
             print(f"hermes: {_place(one)}{one.reason}", file=sys.stderr)
@@ -91,13 +95,20 @@ def _place(problem: Problem) -> str:
     help="Only sessions that were active since then: 7d, yesterday, 2026-01-31.",
 )
 @click.option("--folder", metavar="DIR", help="Only sessions that worked in this folder or below it.")
+@click.option("--again", is_flag=True, help="Also sessions that were deleted here, unless they were shredded.")
 @yes_option()
 def import_(
-    paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, yes: bool
+    paths: tuple[str, ...],
+    found: bool,
+    dry_run: bool,
+    since: float | None,
+    folder: str | None,
+    again: bool,
+    yes: bool,
 ) -> int:
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
-    chosen = _chosen(since, folder)
+    chosen = _chosen(since, folder, again)
     report = _Report()
     with tempfile.TemporaryDirectory(prefix="hermes-import-") as scratch:
         sources = _asked_for(dry_run, yes, chosen) if found else [
@@ -113,8 +124,8 @@ def import_(
     return report.print(dry_run)
 
 
-def _chosen(since: float | None, folder: str | None) -> _Chosen:
-    return _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()))
+def _chosen(since: float | None, folder: str | None, again: bool) -> _Chosen:
+    return _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()), again)
 
 
 def _sources(file: str, scratch: Path) -> list[Source]:
@@ -160,12 +171,12 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
     module = chosen_format.load()
     whole = chosen.since is None and chosen.folder is None
     if not dry_run and whole and hasattr(module, "take"):
-        report.counts.update(module.take(db, path))
+        report.counts.update(module.take(db, path, again=chosen.again))
         return
     problems: list[Problem] = []
     found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))
     if dry_run:
-        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program)))
+        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program), chosen.again))
         report.problems += problems
         return
     at = 0
@@ -184,7 +195,13 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
 
     try:
         report.counts.update(
-            db.import_sessions(sessions(), attachments_dir=folder, refused=refused, update=bool(chosen_format.program))
+            db.import_sessions(
+                sessions(),
+                attachments_dir=folder,
+                refused=refused,
+                update=bool(chosen_format.program),
+                again=chosen.again,
+            )
         )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)
@@ -196,13 +213,17 @@ def _masked(db: SessionDB, session: Mapping[str, Any]) -> Mapping[str, Any]:
     return masked(session, db.masked)
 
 
-def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool) -> dict[str, int]:
+def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> dict[str, int]:
     """What an import would do."""
     counts = {"sessions": 0, "messages": 0, "skipped": 0, "updated": 0}
     trashed = {row["id"] for row in db.list_trash()}
+    deleted = db.deleted_sessions()
     seen: set[str] = set()
     for session in sessions:
         rows = session.get("messages") or []
+        if (gone := deleted.get(session["id"])) is not None and (gone or not again):
+            counts["deleted"] = counts.get("deleted", 0) + 1
+            continue
         if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
             new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1

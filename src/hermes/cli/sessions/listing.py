@@ -9,7 +9,7 @@ import click
 
 from hermes.cli.common import ROWS, json_option, source_option
 from hermes.cli.sessions.quick import print_list
-from hermes.cli.shared import opened, zone
+from hermes.cli.shared import configuration, opened, zone
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -19,11 +19,14 @@ from hermes.cli.shared import opened, zone
 @click.option("--pinned", is_flag=True, help="Only pinned ones.")
 @click.option("--archived", is_flag=True, help="Only archived ones.")
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
+@click.option("--here", is_flag=True, help="Only those of this folder (its git root).")
+@click.option("--no-oneshots", is_flag=True, help="Without single questions (-q) that were not continued.")
 @json_option(ROWS)
 def list_(
-    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, as_json: bool
-) -> None:
-    print_list(source, limit, tag, pinned, archived, every, as_json)
+    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, here: bool,
+    no_oneshots: bool, as_json: bool,
+) -> None:  # fmt: skip
+    print_list(source, limit, tag, pinned, archived, every, as_json, here, not no_oneshots)
 
 
 @click.command("browse")
@@ -34,7 +37,7 @@ def browse_() -> None:
     from hermes.chat.browse import browse
 
     with opened(writing=True) as db:
-        chosen = browse(db, zone())
+        chosen = browse(db, zone(), theme=configuration().display.theme)
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts without the browser's memory and terminal state.

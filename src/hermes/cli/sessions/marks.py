@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,3 +122,17 @@ untag = _tagging(
     "untag", "Remove tags: `untag ID TAG…`, or with a filter for many sessions.",
     _untag,
 )  # fmt: skip
+
+
+@click.command("move-folder", help="Sessions that were held in the folder OLD, or below it, belong to NEW from now on.")
+@click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
+@click.argument("new", metavar="NEW", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def move_folder(old: Path, new: Path) -> None:
+    before, after = (os.path.abspath(os.path.expanduser(one)) for one in (old, new))
+    if before == after:
+        raise click.UsageError("OLD and NEW are the same folder", click.get_current_context())
+    with opened(writing=True) as db:
+        moved = db.move_folder(before, after)
+    if not moved:
+        raise click.ClickException(f"no session was held in {before}")
+    print(f"{counted(moved, 'session')} moved from {before} to {after}")

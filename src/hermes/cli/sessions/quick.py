@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hermes.cli.shared import EVERY, opened, print_json, zone
-from hermes.cli.table import Column, printed, screen_width, table
+from hermes.cli.table import GAP, Column, cells, printed, screen_width
+from hermes.commands.session_choice import is_oneshot, message_counts
+from hermes.home import project_folder
+from hermes.texts import one_line
 from hermes.times import ago
-
-if TYPE_CHECKING:
-    pass
 
 NO_TITLE = "—"
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
@@ -43,17 +44,23 @@ def _read(words: list[str]) -> dict[str, Any] | None:
 
 def print_list(
     source: str | None = None, limit: int = 20, tag: str | None = None, pinned: bool = False, archived: bool = False,
-    every: bool = False, as_json: bool = False,
+    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool = True,
 ) -> None:  # fmt: skip
-    """The latest conversations, one line each."""
+    """The latest conversations, one line each; `here`: of this folder's project; `oneshots`: with single questions."""
+    folder = str(project_folder(Path.cwd())) if here else None
     with opened() as db:
         rows = db.list_sessions_rich(
-            source=source, limit=EVERY if every or archived else limit, order_by_last_active=True,
-            include_archived=every or archived, pinned=pinned, tag=tag,
+            source=source, limit=EVERY if every or archived or not oneshots else limit, order_by_last_active=True,
+            include_archived=every or archived, pinned=pinned, tag=tag, cwd=folder,
         )  # fmt: skip
+        if not oneshots:
+            rows = [row for row in rows if not is_oneshot(row)][: None if every or archived else limit]
         if archived:
             rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
-        listed: list[Mapping[str, Any]] = [{**row, "tags": db.get_tags(row["id"])} for row in rows]
+        counts = message_counts(db, rows)
+        listed: list[Mapping[str, Any]] = [
+            {**row, "tags": db.get_tags(row["id"]), "messages": shown} for row, shown in zip(rows, counts, strict=True)
+        ]
         empty = not rows and db.session_count() == 0
     if as_json:
         print_json(listed)
@@ -68,11 +75,9 @@ def screen(rows: Sequence[Mapping[str, Any]]) -> str:
     where = zone()
     ages = [ago(row["last_active"], where) for row in rows]
     previews = [row["preview"] or "" for row in rows]
-    ids = [row["id"] for row in rows]
-    marks = [_marks(row) for row in rows]
     if any(row["title"] for row in rows):
         columns = [Column("Title", 8, 40, 3), Column("Preview", 8), Column("Last Active", 11, worth=2), Column("ID")]
-        cells = [[row["title"] or NO_TITLE for row in rows], previews, ages, ids]
+        values = [[row["title"] or NO_TITLE for row in rows], previews, ages, [row["id"] for row in rows]]
     else:
         columns = [
             Column("Preview", 8, worth=3),
@@ -80,16 +85,44 @@ def screen(rows: Sequence[Mapping[str, Any]]) -> str:
             Column("Src", 3, 12),
             Column("ID"),
         ]
-        cells = [previews, ages, [row["source"] for row in rows], ids]
-    if any(marks):
-        wider = [*columns[:-1], Column("Marks", 6, 24), columns[-1]]
-        lines = table(wider, zip(*cells[:-1], marks, ids, strict=True), 1_000, terminal=sys.stdout.isatty())
-        if len(lines[1]) <= screen_width():  # where there is room for it without taking any from the others
-            return "\n".join(lines)
-    return printed(columns, zip(*cells, strict=True))
+        values = [previews, ages, [row["source"] for row in rows], [row["id"] for row in rows]]
+    room = screen_width() - sum(_width(column, one) + len(GAP) for column, one in zip(columns, values, strict=True))
+    for column, one in _more(rows):
+        width = _width(column, one) + len(GAP)
+        if any(one) and width <= room:
+            columns.insert(-1, column)
+            values.insert(-1, one)
+            room -= width
+    return printed(columns, zip(*values, strict=True))
+
+
+def _width(column: Column, values: Sequence[str]) -> int:
+    """The cells that a column wants; a preview is useful from 40 on."""
+    widest = max(map(cells, map(one_line, [column.head, *values])))
+    return min(widest, 40 if column.head == "Preview" else column.most) if column.least is not None else widest
+
+
+def _more(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Column, list[str]]]:
+    """What is shown of sessions where there is room, the most useful first."""
+    return [
+        (Column("Marks", 6, 24), [_marks(row) for row in rows]),
+        (Column("Msgs", 4), [f"{row['messages']:,}" for row in rows]),
+        (Column("Model", 6, 24), [row["model"] or "" for row in rows]),
+        (Column("Folder", 6, 32), [_folder(row["cwd"]) for row in rows]),
+    ]
+
+
+def _folder(path: str | None) -> str:
+    """A folder as people write it: `~/…` in the home; of a long one the end."""
+    home = os.path.expanduser("~")
+    shown = (
+        "~" + (path or "").removeprefix(home) if home != os.sep and f"{path}/".startswith(f"{home}/") else path or ""
+    )
+    return shown if len(shown) <= 32 else "…" + shown[-31:]
 
 
 def _marks(row: Mapping[str, Any]) -> str:
-    """That a session is pinned, and its tags."""
+    """That a session is pinned, that it is a single question, and its tags."""
     pinned = ["pinned"] if row["pinned_at"] is not None else []
-    return " ".join([*pinned, *(f"#{tag}" for tag in row.get("tags") or ())])
+    once = ["one-shot"] if is_oneshot(row) else []
+    return " ".join([*pinned, *once, *(f"#{tag}" for tag in row.get("tags") or ())])

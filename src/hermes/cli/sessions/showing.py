@@ -6,20 +6,27 @@ pipe it is printed as it is.
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.common import find_session, json_option
 from hermes.cli.completers import complete_session
+from hermes.cli.sessions.drafts import recover_drafts
 from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, opened, print_json, put, styled, zone
 from hermes.cli.table import cut, screen_width, wrap
 from hermes.store.session_events import described, woven
-from hermes.texts import content_text, counted, harmless, one_line
+from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -71,7 +78,7 @@ class Renderer:
     full: bool = False
     zone: tzinfo | None = None
 
-    def head(self, session: Mapping[str, Any], notes: list[str]) -> list[str]:
+    def head(self, session: Mapping[str, Any], messages: int, notes: list[str]) -> list[str]:
         """The lines above the conversation."""
         about = [
             session["id"],
@@ -79,7 +86,7 @@ class Renderer:
             session.get("model"),
             f"began {clock(session['started_at'], self.zone)}",
         ]
-        about.append(counted(session.get("message_count") or 0, "message"))
+        about.append(counted(messages, "message"))
         if session.get("ended_at") is not None:
             reason = f" ({one_line(session['end_reason'])})" if session.get("end_reason") else ""
             notes = [f"ended {clock(session['ended_at'], self.zone)}{reason}", *notes]
@@ -107,6 +114,8 @@ class Renderer:
             out += self._short(text)
         else:
             out += self._body(text, plain=role != "assistant")
+        if cut_off := unfinished(message):
+            out.append(styled(f"{_INDENT}✂ {cut_off}", DIM, on=self.colour))
         for called, arguments in calls(message):
             whole = f"⚙ {called}({arguments})"
             lines = wrap(whole, self.width - 4) if self.full else [cut(whole, max(8, self.width - 2))]
@@ -173,6 +182,7 @@ POLL_SECONDS = 0.25
 def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_json: bool) -> None:
     with opened() as db:
         session_id = find_session(db, " ".join(words))
+        recover_drafts(db, session_id)
         if as_json and not follow:
             session = db.export_session(session_id)
             if session is not None and last is not None:
@@ -183,6 +193,12 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
         renderer = Renderer(screen_width(), colourful(), terminal, full, zone())
         view = _Lines(db, session_id) if as_json else _Screen(db, session_id, renderer)
         try:
+            if terminal and not follow and not as_json:
+                text = StringIO()
+                with redirect_stdout(text):
+                    view.begin(last)
+                paged(text.getvalue())
+                return
             view.begin(last)
             while follow:
                 time.sleep(POLL_SECONDS)
@@ -190,6 +206,28 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
         except KeyboardInterrupt:
             if not follow:
                 raise
+
+
+def paged(text: str) -> None:
+    """Print a text; through $PAGER (less) where it is longer than the screen. PAGER=cat, or an empty one, prints it whole."""
+    pager = os.environ.get("PAGER", "less")
+    height = shutil.get_terminal_size().lines
+    words = shlex.split(pager) if text.count("\n") >= height else []
+    if not words or words == ["cat"] or shutil.which(words[0]) is None:
+        print(text, end="")
+        return
+    # R: colours as they are · F, X would leave the text on the screen; the terminal's scrollback is for what was asked
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        env={**os.environ, "LESS": f"{os.environ.get('LESS', '')} -R"},
+        text=True,
+        errors="replace",
+    )
+    try:
+        process.communicate(text)
+    except KeyboardInterrupt:  # Ctrl-C belongs to the pager
+        process.wait()
 
 
 class _View:
@@ -209,7 +247,7 @@ class _View:
         left_out = 0 if last is None else max(0, len(messages) - last)
         self.state, self.ended = _state(session), session.get("ended_at")
         self.seen = {message["id"] for message in messages}
-        self.open(session, left_out)
+        self.open(session, len(messages), left_out)
         happened = self.db.get_session_events(self.session_id)
         self.events = len(happened)
         for is_event, item in woven(messages[left_out:], _later(happened, messages[:left_out])):
@@ -256,7 +294,7 @@ class _View:
             reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
             self.remark(f"the session ended{reason}")
 
-    def open(self, session: Mapping[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
         """Before the first message."""
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -295,7 +333,7 @@ class _Screen(_View):
         self.renderer = renderer
         self.owner: str | None = None
 
-    def open(self, session: Mapping[str, Any], left_out: int) -> None:
+    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
         notes = []
         parent = session.get("parent_session_id")
         if parent:
@@ -309,7 +347,7 @@ class _Screen(_View):
         tags = self.db.get_tags(self.session_id)
         if tags:
             notes.append("tags: " + ", ".join(map(one_line, tags)))
-        self._print(self.renderer.head(session, notes))
+        self._print(self.renderer.head(session, messages, notes))
         if left_out:
             self._print(self.renderer.between(f"{counted(left_out, 'earlier message')}"))
 

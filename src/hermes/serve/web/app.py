@@ -1,65 +1,111 @@
-"""The page's routes. What it shows comes from SessionDB with the visibility of its user; what it changes, SessionDB audits."""
+"""The page's routes. What it shows comes from SessionDB with the visibility of its visitor; what it changes is audited."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hermes.errors import HermesError, SessionNotFound
-from hermes.serve.web import render
-from hermes.serve.web.access import Access
+from hermes.agent.session_leases import is_gone, is_ours, source_of
+from hermes.errors import HermesError, SessionBusy, SessionNotFound
+from hermes.serve.web.access import Access, Visitor, visitor_of
+from hermes.serve.web.answers import Answer
+from hermes.serve.web.changing import Changing, told_in
+from hermes.serve.web.finding import Finding, number
+from hermes.serve.web.reading import Reading
+from hermes.serve.web.talking import PageTurn, Talks
+from hermes.serve.web.watching import Watch
+from hermes.times import zone_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from hermes.config import Config
     from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
 
-_PAGE = 100  # messages or sessions that are sent at once
-_LOOK_SECONDS = 0.5
-_STATIC = {"app.js": "text/javascript", "style.css": "text/css"}
-_TYPES = {"q": str, "source": str, "role": str, "model": str, "tag": str, "tool": str}
+_PING_SECONDS = 20.0
+_STATIC = {
+    "style.css": "text/css", "icon.svg": "image/svg+xml",
+    **{f"{name}.js": "text/javascript" for name in ("app", "dom", "find", "read", "talk", "insights")},
+}  # fmt: skip
 
 
-def app(db: SessionDB, token: str, *, user: User | None = None, read_only: bool = False) -> ASGIApp:
-    """The whole page, behind its token."""
-    pages = _Pages(db, user, read_only)
+def app(db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: bool = True) -> ASGIApp:
+    """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
+    zone = zone_of(config.timezone)
+    finding, talks = Finding(db, zone), Talks(db, config)
+    reading, changing = Reading(db, finding, Watch(db), zone), Changing(db)
+    talking = _TalkRoutes(db, talks, reading)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        ready = asyncio.create_task(asyncio.to_thread(_warm_up, db))
+        yield
+        await asyncio.to_thread(talks.close)
+        await ready
+
     routes = [
-        Route("/", pages.index),
-        Route("/s/{session_id:path}", pages.index),
-        Route("/insights", pages.index),
+        Route("/", index),
+        Route("/s/{session_id:path}", index),
+        Route("/new", index),
+        Route("/trash", index),
+        Route("/insights", index),
         Route("/static/{name}", static),
-        Route("/attachment/{digest}", pages.attachment),
-        Route("/api/sessions", pages.sessions),
-        Route("/api/search", pages.search),
-        Route("/api/insights", pages.insights),
-        Route("/api/session/{session_id:path}", pages.session),
-        Route("/api/messages/{session_id:path}", pages.messages),
-        Route("/api/live/{session_id:path}", pages.live),
-        Route("/api/do/{action}/{session_id:path}", pages.do, methods=["POST"]),
+        Route("/attachment/{message_id:int}/{digest}", reading.attachment),
+        Route("/text/{message_id:int}", reading.text),
+        Route("/export/{form}/{session_id:path}", reading.export),
+        Route("/api/sessions", finding.sessions),
+        Route("/api/search", finding.search),
+        Route("/api/facets", finding.facets),
+        Route("/api/insights", finding.insights),
+        Route("/api/trash", finding.trash),
+        Route("/api/session/{session_id:path}", reading.session),
+        Route("/api/messages/{session_id:path}", reading.messages),
+        Route("/api/compressed/{session_id:path}", reading.compressed),
+        Route("/api/live/{session_id:path}", reading.live),
+        Route("/api/running/{session_id:path}", talking.running),
+        Route("/api/talk", talking.talk, methods=["POST"]),
+        Route("/api/talk/{session_id:path}", talking.talk, methods=["POST"]),
+        Route("/api/turn/{turn_id}", talking.follow),
+        Route("/api/stop/{turn_id}", talking.stop, methods=["POST"]),
+        Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
+        Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
-    made = Starlette(routes=routes, exception_handlers={HermesError: _explained, HTTPException: _explained})
-    return Access(made, token)
+    explained = {HermesError: _explained, HTTPException: _explained}
+    made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
+    return Access(made, token, config.web, visitor, local=local)
+
+
+def _warm_up(db: SessionDB) -> None:
+    """Search once, so that the first search of a person does not wait for what it needs to be loaded."""
+    with suppress(HermesError):
+        db.search_messages("a", limit=1)
 
 
 async def _explained(request: Request, error: Exception) -> Response:
-    status = (
-        error.status_code if isinstance(error, HTTPException) else 404 if isinstance(error, SessionNotFound) else 400
-    )
-    text = error.detail if isinstance(error, HTTPException) else str(error)
-    return JSONResponse({"error": text}, status)
+    if isinstance(error, HTTPException):
+        return Answer({"error": error.detail}, error.status_code)
+    status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
+    return Answer({"error": str(error)}, status)
+
+
+def index(request: Request) -> Response:
+    """The page itself; its script asks for the rest."""
+    data = resources.files("hermes.serve.web").joinpath("static", "index.html").read_text("utf-8")
+    visitor = visitor_of(request)
+    for name, on in (("read_only", visitor.read_only), ("owner", visitor.user is None)):
+        data = data.replace("{{" + name + "}}", "true" if on else "false")
+    return HTMLResponse(data)
 
 
 def static(request: Request) -> Response:
@@ -71,238 +117,74 @@ def static(request: Request) -> Response:
     return Response(data, media_type=_STATIC[name])
 
 
-class _Pages:
-    def __init__(self, db: SessionDB, user: User | None, read_only: bool) -> None:
-        self._db, self._user, self._read_only = db, user, read_only or user is not None
-        self._rendered: OrderedDict[tuple[str, int, int], list[dict[str, Any]]] = OrderedDict()
-        self._lookouts: dict[str, _Lookout] = {}
+class _TalkRoutes:
+    """The routes of turns. Only who may change something reaches them."""
 
-    def index(self, request: Request) -> Response:
-        """The page itself; its script asks for the rest."""
-        data = resources.files("hermes.serve.web").joinpath("static", "index.html").read_text("utf-8")
-        return HTMLResponse(data.replace("{{read_only}}", "true" if self._read_only else "false"))
+    def __init__(self, db: SessionDB, talks: Talks, reading: Reading) -> None:
+        self._db, self._talks, self._reading = db, talks, reading
 
-    def sessions(self, request: Request) -> Response:
-        """A page of conversations, the latest first."""
-        query = request.query_params
-        offset = _number(query.get("offset"))
-        rows = self._db.list_sessions_rich(
-            source=query.get("source") or None, tag=query.get("tag") or None, limit=_PAGE, offset=offset,
-            order_by_last_active=True, include_archived=query.get("archived") == "1", visible_to=self._user,
-        )  # fmt: skip
-        told = [self._headline(dict(row)) for row in rows]
-        sources = self._db.source_counts(visible_to=self._user) if not offset else {}
-        return JSONResponse({"sessions": told, "more": len(rows) == _PAGE, "sources": sources})
-
-    def _headline(self, row: dict[str, Any]) -> dict[str, Any]:
-        names = (
-            "id",
-            "title",
-            "preview",
-            "source",
-            "model",
-            "message_count",
-            "last_active",
-            "pinned_at",
-            "archived_at",
-            "cwd",
-            "kind",
-        )
-        return {**{name: row.get(name) for name in names}, "tags": self._db.get_tags(row["id"], visible_to=self._user)}
-
-    def search(self, request: Request) -> Response:
-        """Hits grouped by conversation, in the order of the best of each."""
-        asked = {name: request.query_params.get(name) or None for name in _TYPES}
-        if not asked["q"]:
-            return JSONResponse({"groups": [], "ms": 0})
-        started = time.perf_counter()
-        hits = self._db.search_messages(
-            asked["q"], [asked["source"]] if asked["source"] else None, role_filter=[asked["role"]] if asked["role"] else None,
-            limit=60, model=asked["model"], tag=asked["tag"], tool=asked["tool"], since=_moment(request, "since", 0),
-            until=_moment(request, "until", 1), visible_to=self._user,
-        )  # fmt: skip
-        groups: dict[str, dict[str, Any]] = {}
-        for hit in hits:
-            if hit["session_id"] not in groups:
-                row = self._db.get_session(hit["session_id"], visible_to=self._user)
-                groups[hit["session_id"]] = {
-                    "session": self._headline(dict(row or {"id": hit["session_id"]})),
-                    "hits": [],
-                }
-            groups[hit["session_id"]]["hits"].append(
-                {"id": hit["id"], "role": hit["role"], "at": hit["timestamp"], "html": render.marked(hit["snippet"])}
-            )
-        taken = round((time.perf_counter() - started) * 1000, 1)
-        sources = self._db.source_counts(visible_to=self._user)
-        return JSONResponse({"groups": list(groups.values()), "ms": taken, "sources": sources})
-
-    def _found(self, request: Request) -> str:
-        session_id = request.path_params["session_id"]
-        if self._db.get_session(session_id, visible_to=self._user) is None:
-            raise SessionNotFound(session_id)
-        return str(session_id)
-
-    def session(self, request: Request) -> Response:
-        """One conversation: its columns, and what comes before and after it in its lineage."""
-        session_id = self._found(request)
-        row = dict(self._db.get_session(session_id, visible_to=self._user) or {})
-        chain = self._db.get_compression_lineage(session_id) or [session_id]
-        place = chain.index(session_id) if session_id in chain else 0
-        return JSONResponse({
-            **self._headline(row), "started_at": row["started_at"], "ended_at": row["ended_at"],
-            "cost": row["estimated_cost_usd"],
-            "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"], "parent": row["parent_session_id"],
-            "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
-            "part": [place + 1, len(chain)], "messages": len(self._shown(session_id)),
+    def running(self, request: Request) -> Response:
+        """The turn of this page that runs in a conversation, and which other process is answering there."""
+        session_id, _ = self._reading.found(request)
+        turn = self._talks.running_in(session_id)
+        holder = self._db.lease_holder(f"turn:{self._db.get_compression_tip(session_id)}")
+        other = holder is not None and not is_ours(holder) and not is_gone(holder)
+        return Answer({
+            "turn": None if turn is None or visitor_of(request).read_only else turn.id,
+            "other": source_of(holder) if other else None,
         })  # fmt: skip
 
-    def _shown(self, session_id: str) -> list[dict[str, Any]]:
-        """The messages of a session as the page shows them; rendered once for each state of the session."""
-        rows = self._db.get_messages(session_id, visible_to=self._user)
-        key = (session_id, len(rows), rows[-1]["id"] if rows else 0)
-        if key not in self._rendered:
-            results = {
-                str(row["tool_call_id"]): dict(row) for row in rows if row["role"] == "tool" and row["tool_call_id"]
-            }
-            self._rendered[key] = [_Lazy(dict(row), results) for row in rows]
-            while len(self._rendered) > 8:
-                self._rendered.popitem(last=False)
-        return self._rendered[key]
+    async def talk(self, request: Request) -> Response:
+        """Begin a turn: in a new conversation, or in the one that is named."""
+        told = await told_in(request)
+        session_id = None
+        if "session_id" in request.path_params:
+            session_id, _ = await run_in_threadpool(self._reading.found, request)
+        loop, by = asyncio.get_running_loop(), visitor_of(request).by
+        turn = await run_in_threadpool(self._talks.begin, session_id, str(told.get("text") or ""), by, loop)
+        return Answer({"turn": turn.id, "session": turn.session_id})
 
-    def messages(self, request: Request) -> Response:
-        """A page of messages: from a place, around a message, or the last ones."""
-        rows = self._shown(self._found(request))
-        query = request.query_params
-        if "around" in query:
-            wanted = _number(query["around"])
-            place = next((number for number, row in enumerate(rows) if row["id"] >= wanted), len(rows))
-            start = max(0, place - _PAGE // 2)
-        else:
-            start = _number(query["from"]) if "from" in query else max(0, len(rows) - _PAGE)
-        some = [row.html() for row in rows[start : start + _PAGE]]  # type: ignore[attr-defined]
-        return JSONResponse({"from": start, "total": len(rows), "messages": some})
-
-    async def live(self, request: Request) -> Response:
-        """Server-sent events: how many messages the session has now, whenever that changes."""
-        session_id = await run_in_threadpool(self._found, request)
-        lookout = self._lookouts.setdefault(session_id, _Lookout(lambda: self._db.message_count(session_id)))
+    async def follow(self, request: Request) -> Response:
+        """Server-sent events: what happens in a turn, from its beginning or from where the browser was."""
+        turn = self._turn(request)
+        start = number(request.headers.get("last-event-id"))
 
         async def events() -> AsyncIterator[bytes]:
-            async for count in lookout.changes():
-                yield f"data: {count}\n\n".encode()
+            items = aiter(turn.follow(start))
+            waiting = asyncio.ensure_future(anext(items))
+            try:
+                while True:
+                    done, _ = await asyncio.wait({waiting}, timeout=_PING_SECONDS)
+                    if not done:
+                        yield b": still here\n\n"
+                        continue
+                    try:
+                        place, some = waiting.result()
+                    except StopAsyncIteration:
+                        return
+                    yield f"id: {place}\ndata: {json.dumps(some)}\n\n".encode()
+                    waiting = asyncio.ensure_future(anext(items))
+            finally:
+                waiting.cancel()
+                await asyncio.wait({waiting})
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
-    def insights(self, request: Request) -> Response:
-        """The sums that `hermes insights --json` prints."""
-        return JSONResponse(json.loads(json.dumps(
-            self._db.insights(days=_number(request.query_params.get("days")) or 30, visible_to=self._user), default=str
-        )))  # fmt: skip
+    async def stop(self, request: Request) -> Response:
+        """End a turn soon; what has arrived of the reply is kept."""
+        await told_in(request)
+        self._turn(request).stop.want()
+        return Answer({"done": True})
 
-    def attachment(self, request: Request) -> Response:
-        """A picture that a browser may show, or a file to download. Other types never run in the page."""
-        digest = request.path_params["digest"]
-        if self._user is not None or len(digest) != 64 or not all(c in "0123456789abcdef" for c in digest):
-            raise HTTPException(404, "no such attachment")
-        try:
-            data = (self._db.attachments_dir / digest[:2] / digest).read_bytes()
-        except OSError:
-            raise HTTPException(404, "the attachment is not on this machine") from None
-        mime = render.picture_type(data)
-        headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
-        return Response(data, media_type=mime or "application/octet-stream", headers=headers)
+    async def answer(self, request: Request) -> Response:
+        """Answer the question that a turn asks."""
+        told = await told_in(request)
+        if not self._turn(request).answer(str(told.get("question") or ""), told.get("yes") is True):
+            raise HTTPException(409, "this question is not asked any more")
+        return Answer({"done": True})
 
-    async def do(self, request: Request) -> Response:
-        """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch."""
-        if self._read_only:
-            raise HTTPException(403, "this page is read-only")
-        told = await request.json() if await request.body() else {}
-        action, session_id = request.path_params["action"], request.path_params["session_id"]
-        changes: dict[str, Callable[[], Any]] = {
-            "title": lambda: self._db.set_session_title(session_id, str(told.get("title", ""))),
-            "tag": lambda: self._db.tag_session(session_id, str(told.get("tag", ""))),
-            "untag": lambda: self._db.untag_session(session_id, str(told.get("tag", ""))),
-            "pin": lambda: self._db.pin_session(session_id, True),
-            "unpin": lambda: self._db.pin_session(session_id, False),
-            "archive": lambda: self._db.archive_session(session_id, True),
-            "unarchive": lambda: self._db.archive_session(session_id, False),
-            "trash": lambda: self._db.trash_session(session_id, by="hermes web", whole=True),
-            "restore": lambda: self._db.restore_session(session_id, whole=True),
-            "branch": lambda: self._branch(session_id, told.get("at_message")),
-        }
-        if action not in changes:
-            raise HTTPException(404, "no such action")
-        return JSONResponse({"done": await run_in_threadpool(changes[action])})
-
-    def _branch(self, session_id: str, at_message: Any) -> str:
-        from hermes.agent.conversations import new_session_id
-
-        return self._db.branch_session(session_id, new_session_id(), at_message=_number(at_message) or None)
-
-
-class _Lazy(dict[str, Any]):
-    """A message that becomes HTML when it is first asked for."""
-
-    def __init__(self, row: dict[str, Any], results: dict[str, dict[str, Any]]) -> None:
-        super().__init__(id=row["id"])
-        self._row, self._results = row, results
-        self._made: dict[str, Any] | None = None
-
-    def html(self) -> dict[str, Any]:
-        if self._made is None:
-            self._made = render.message(self._row, self._results)
-        return self._made
-
-
-class _Lookout:
-    """One look at a session for all who watch it."""
-
-    def __init__(self, look: Callable[[], int]) -> None:
-        self._look = look
-        self._count = -1
-        self._changed = asyncio.Condition()
-        self._watchers = 0
-        self._task: asyncio.Task[None] | None = None
-
-    async def changes(self) -> AsyncIterator[int]:
-        self._watchers += 1
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-        seen = -1
-        try:
-            while True:
-                async with self._changed:
-                    await self._changed.wait_for(lambda last=seen: self._count not in (-1, last))  # type: ignore[misc]
-                    seen = self._count
-                yield seen
-        finally:
-            self._watchers -= 1
-
-    async def _run(self) -> None:
-        while self._watchers:
-            count = await run_in_threadpool(self._look)
-            if count != self._count:
-                async with self._changed:
-                    self._count = count
-                    self._changed.notify_all()
-            await asyncio.sleep(_LOOK_SECONDS)
-        self._task = None
-
-
-def _number(value: Any) -> int:
-    try:
-        return max(0, int(value or 0))
-    except (TypeError, ValueError):
-        return 0
-
-
-def _moment(request: Request, name: str, end: int) -> float | None:
-    value = request.query_params.get(name)
-    if not value:
-        return None
-    from hermes.times import span
-
-    try:
-        return span(value, None)[end]
-    except ValueError as error:
-        raise HTTPException(400, str(error)) from None
+    def _turn(self, request: Request) -> PageTurn:
+        turn = self._talks.turn(str(request.path_params["turn_id"]))
+        if turn is None or visitor_of(request).read_only:
+            raise HTTPException(404, "no such turn")
+        return turn

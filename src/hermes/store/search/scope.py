@@ -11,7 +11,7 @@ from hermes.errors import InvalidInput
 from hermes.store import messages
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
-from hermes.store.visibility import User, session_clause
+from hermes.store.visibility import User, in_folder, session_clause
 
 
 class Filters(msgspec.Struct, frozen=True):
@@ -28,6 +28,8 @@ class Filters(msgspec.Struct, frozen=True):
     title: str | None = None
     tag: str | None = None
     tool: str | None = None
+    cwd: str | None = None
+    exclude_sessions: Sequence[str] | None = None
 
 
 NO_FILTERS = Filters()
@@ -62,6 +64,7 @@ def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tup
     where, params = session_clause(visible_to, alias)
     for name, column, negate in (
         ("source_filter", "source", ""), ("exclude_sources", "source", "NOT "), ("session_ids", "id", ""),
+        ("exclude_sessions", "id", "NOT "),
     ):  # fmt: skip
         value = getattr(filters, name)
         if value is not None and (value or not negate):
@@ -79,6 +82,9 @@ def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tup
     if filters.tag is not None:
         where += f" AND EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"
         params = [*params, filters.tag]
+    if filters.cwd is not None:
+        inside, folder = in_folder(alias, filters.cwd)
+        where, params = f"{where} AND {inside}", [*params, *folder]
     return where, params
 
 

@@ -1,0 +1,146 @@
+"""`hermes sessions sync`: this store and another place hold what either had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.completers import complete_files
+from hermes.cli.shared import configuration, index, note, opened, progress
+from hermes.texts import counted, one_line
+
+if TYPE_CHECKING:
+    from hermes.interop.sync_exchange import Progress, Result
+    from hermes.store.db import SessionDB
+
+
+@click.command(
+    help="Synchronise with DEST, so that both sides hold every conversation of either.\n\nDEST is a folder that machines share"
+    " (Syncthing, a USB stick, a network mount), ssh://[USER@]HOST[:PORT][/PATH] (a machine with hermes; PATH is its Hermes"
+    " home), or another store: postgresql://USER@HOST/DATABASE, sqlite:///PATH or the path of a state.db."
+    "\n\nNothing is overwritten: a session that was continued on both sides becomes two branches. What was deleted goes to the"
+    " other side's trash; what was shredded is shredded there, too. Interrupted, it continues with the next call."
+)
+@click.argument("dest", metavar="DEST", required=False, shell_complete=complete_files)
+@click.option("--hermes", "program", metavar="COMMAND", default="hermes", show_default=True,
+              help="The hermes command on the other machine, for ssh://.")  # fmt: skip
+@click.option("--serve", is_flag=True, help="Answer another machine's calls on standard input and output.")
+def sync(dest: str | None, program: str, serve: bool) -> int:
+    if serve == (dest is not None):
+        raise click.UsageError("--serve takes no DEST" if serve else "name a DEST: a folder, ssh://HOST or a store")
+    if dest is None:
+        return _serve()
+    grace = configuration().sessions.trash_days
+    with opened(writing=True) as db, _Bars() as bars:
+        result, there = _sync(db, dest, program, grace, bars.step)
+        bars.close()
+        if result.here.messages:
+            index(db)
+    return _report(result, there)
+
+
+def _serve() -> int:
+    from hermes.interop.sync_exchange import StorePlace
+    from hermes.interop.sync_ssh import serve
+
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # whatever is printed is no answer
+    with opened(writing=True) as db:
+        serve(StorePlace(db, configuration().sessions.trash_days), sys.stdin.buffer, answers)
+    return 0
+
+
+def _sync(
+    db: SessionDB, dest: str, program: str, grace: float, step: Progress
+) -> tuple[Result, tuple[int, int] | None]:
+    """Synchronise with whatever DEST is; what came here, and how many sessions and messages came there, if it is a store."""
+    from hermes.interop.sync_exchange import StorePlace, sync
+
+    if dest.startswith("ssh://"):
+        from hermes.interop.sync_ssh import RemotePlace
+
+        with RemotePlace(dest, program) as remote:
+            result = sync(db, remote, grace=grace, progress=step)
+            return result, remote.done()
+    if (where := _store(dest)) is None:
+        from hermes.interop.sync_folder import FolderPlace
+        from hermes.store.sync.replica import Replica
+
+        folder = FolderPlace(Path(dest).expanduser(), Replica(db, grace).store)
+        return sync(db, folder, grace=grace, progress=step), None
+    from hermes.errors import InvalidInput
+    from hermes.store.db import SessionDB
+
+    with SessionDB(**where, redact_secrets=False, transcripts=configuration().sessions.transcripts) as other:
+        if other.where == db.where:
+            raise InvalidInput(f"{one_line(other.where)} is the store in use; name another one")
+        place = StorePlace(other, grace, step)
+        result = sync(db, place, grace=grace, progress=step)
+        return result, (place.counts.sessions, place.counts.messages)
+
+
+def _store(dest: str) -> dict[str, Any] | None:
+    """How to open DEST, if it is a store."""
+    from hermes.cli.sessions.migrating import _filled_in
+
+    if "://" in dest:
+        return {"url": _filled_in(dest)}
+    path = Path(dest).expanduser()
+    if path.is_file():
+        return {"db_path": path}
+    return None
+
+
+class _Bars:
+    """A bar for each thing that is done."""
+
+    def __init__(self) -> None:
+        self._stack, self._label = ExitStack(), ""
+        self._bar: Callable[[int], None] | None = None
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stack.close()
+        self._label = ""
+
+    def step(self, label: str, done: int, total: int) -> None:
+        if label != self._label:
+            self.close()
+            self._label, self._bar = label, self._stack.enter_context(progress(label, total))
+        if self._bar is not None:
+            self._bar(done)
+
+
+def _report(result: Result, there: tuple[int, int] | None) -> int:
+    here = result.here
+    came = f"{counted(here.sessions, 'session')} and {counted(here.messages, 'message')} came here"
+    if there is not None:
+        went = f"{counted(there[0], 'session')} and {counted(there[1], 'message')} went there"
+    else:
+        went = f"{counted(result.given, 'session')} written there"
+    print(f"{came}, {went}")
+    if here.forks:
+        print(f"{counted(here.forks, 'branch', 'branches')} made for sessions that were continued on both sides")
+    told = (
+        (here.trashed, "session", "deleted elsewhere, in the trash here now"),
+        (here.deleted, "session", "deleted here, as elsewhere"),
+        (here.shredded, "session", "shredded here, as elsewhere"),
+    )
+    for count, what, how in told:
+        if count:
+            print(f"{counted(count, what)} {how}")
+    if here.waiting:
+        note(f"{counted(here.waiting, 'session')} in use, or not arrived in full; the next sync takes them")
+    for problem in result.problems[:20]:
+        note(one_line(problem))
+    return 1 if result.problems else 0

@@ -1,0 +1,15 @@
+"""JSON for the page. Half a surrogate pair, which the record may hold in any text, is escaped: UTF-8 can't carry it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+
+class Answer(JSONResponse):
+    """A JSON response in ASCII."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode("ascii")

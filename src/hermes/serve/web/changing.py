@@ -1,0 +1,86 @@
+"""What the page changes in a conversation. Each change is in the audit log with who asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hermes.errors import SessionNotFound
+from hermes.serve.web.access import Visitor, visitor_of
+from hermes.serve.web.answers import Answer
+from hermes.serve.web.finding import number
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+_LONGEST = 1_000_000  # bytes of a request
+
+
+async def told_in(request: Request) -> dict[str, Any]:
+    """The JSON object in a request that changes something; HTTPException when the visitor may not, or it is none."""
+    if visitor_of(request).read_only:
+        raise HTTPException(403, "this page is read-only")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > _LONGEST:
+            raise HTTPException(413, f"a request has at most {_LONGEST:,} bytes")
+    import msgspec
+
+    try:
+        told = msgspec.json.decode(body or b"{}")
+    except msgspec.DecodeError as error:
+        raise HTTPException(400, f"the request is not JSON ({error})") from None
+    if not isinstance(told, dict):
+        raise HTTPException(400, "the request is not a JSON object")
+    return told
+
+
+class Changing:
+    """Title, tags, pin, archive, trash, branch."""
+
+    def __init__(self, db: SessionDB) -> None:
+        self._db = db
+
+    async def do(self, request: Request) -> Response:
+        """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch."""
+        told = await told_in(request)
+        action, session_id = str(request.path_params["action"]), str(request.path_params["session_id"])
+        return Answer({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
+
+    def _done(self, action: str, session_id: str, told: dict[str, Any], visitor: Visitor) -> Any:
+        db, by = self._db, visitor.by
+        text = str(told.get("title" if action == "title" else "tag") or "")
+        changes: dict[str, Callable[[], Any]] = {
+            "title": lambda: db.set_session_title(session_id, text),
+            "tag": lambda: db.tag_session(session_id, text),
+            "untag": lambda: db.untag_session(session_id, text),
+            "pin": lambda: db.pin_session(session_id, True),
+            "unpin": lambda: db.pin_session(session_id, False),
+            "archive": lambda: db.archive_session(session_id, True),
+            "unarchive": lambda: db.archive_session(session_id, False),
+            "trash": lambda: db.trash_session(session_id, by=by, whole=True),
+            "restore": lambda: db.restore_session(session_id, by=by, whole=True),
+            "branch": lambda: self._branch(session_id, told.get("at_message")),
+        }
+        if action not in changes:
+            raise HTTPException(404, "no such action")
+        if action != "restore" and db.get_session(session_id) is None:
+            raise SessionNotFound(session_id)
+        done = changes[action]()
+        if action == "restore" and not done:
+            raise SessionNotFound(session_id)
+        if action not in ("trash", "restore"):  # those two the store records itself
+            detail = text or (f"new session {done}" if action == "branch" else "")
+            db.record_audit(action, session_id, by=by, detail=detail)
+        return done
+
+    def _branch(self, session_id: str, at_message: Any) -> str:
+        from hermes.agent.conversations import new_session_id
+
+        return self._db.branch_session(session_id, new_session_id(), at_message=number(at_message) or None)

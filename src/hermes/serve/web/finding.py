@@ -1,0 +1,140 @@
+"""The page's lists: conversations, search hits grouped by conversation, what can be filtered by, the trash and the sums."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hermes.serve.web import render
+from hermes.serve.web.access import visitor_of
+from hermes.serve.web.answers import Answer
+from hermes.texts import one_line
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+    from hermes.store.db import SessionDB
+    from hermes.store.rows import Facets
+    from hermes.store.visibility import User
+
+PAGE = 100  # sessions or messages that are sent at once
+_HITS = 60
+_MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
+_FACETS_SECONDS = 30.0  # how old the names to filter by may be
+_HEADLINE = (
+    "id", "title", "preview", "source", "model", "message_count", "last_active", "pinned_at", "archived_at", "cwd", "kind",
+)  # fmt: skip
+
+
+class Finding:
+    """Everything the page lists."""
+
+    def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
+        self._db, self._zone = db, zone
+        self._facets: dict[User | None, tuple[float, Facets]] = {}
+
+    def sessions(self, request: Request) -> Response:
+        """A page of conversations, the latest first."""
+        query, user = request.query_params, visitor_of(request).user
+        since, until = self._period(request)
+        rows = self._db.list_sessions_rich(
+            source=query.get("source") or None, tag=query.get("tag") or None, model=query.get("model") or None,
+            cwd=query.get("folder") or None, since=since, until=until, pinned=query.get("pinned") == "1", limit=PAGE,
+            offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
+            visible_to=user,
+        )  # fmt: skip
+        return Answer({"sessions": [self.headline(dict(row), user) for row in rows], "more": len(rows) == PAGE})
+
+    def headline(self, row: dict[str, Any], user: User | None) -> dict[str, Any]:
+        """What a line about a session says."""
+        told = {name: row.get(name) for name in _HEADLINE}
+        told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]
+        return {**told, "tags": self._db.get_tags(row["id"], visible_to=user)}
+
+    def search(self, request: Request) -> Response:
+        """Hits grouped by conversation, in the order of the best of each; `not` names conversations to leave out."""
+        query, user = request.query_params, visitor_of(request).user
+        words = (query.get("q") or "").strip()
+        if not words:
+            return Answer({"groups": [], "ms": 0})
+        since, until = self._period(request)
+        started = time.perf_counter()
+        hits = self._db.search_messages(
+            words, [query["source"]] if query.get("source") else None,
+            role_filter=[query["role"]] if query.get("role") else None, limit=_HITS, model=query.get("model") or None,
+            tag=query.get("tag") or None, tool=query.get("tool") or None, cwd=query.get("folder") or None,
+            since=since, until=until,
+            exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
+        )  # fmt: skip
+        groups: dict[str, dict[str, Any]] = {}
+        for hit in hits:
+            if hit["session_id"] not in groups:
+                row = self._db.get_session(hit["session_id"], visible_to=user)
+                told = self.headline(dict(row or {"id": hit["session_id"]}), user)
+                groups[hit["session_id"]] = {"session": told, "hits": []}
+            groups[hit["session_id"]]["hits"].append(
+                {
+                    "id": hit["id"], "role": hit["role"], "tool": hit["tool_name"], "at": hit["timestamp"],
+                    "html": render.marked(hit["snippet"]),
+                }
+            )  # fmt: skip
+        taken = round((time.perf_counter() - started) * 1000, 1)
+        return Answer({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
+
+    def facets(self, request: Request) -> Response:
+        """What the chips offer; a little old where that saves looking through the store for every page."""
+        user = visitor_of(request).user
+        at, found = self._facets.get(user, (-_FACETS_SECONDS, None))
+        if found is None or time.monotonic() - at > _FACETS_SECONDS:
+            found = self._db.facets(visible_to=user)
+            self._facets[user] = time.monotonic(), found
+        return Answer(found)
+
+    def trash(self, request: Request) -> Response:
+        """The conversations in the trash."""
+        if visitor_of(request).user is not None:
+            raise HTTPException(404, "the trash is the owner's")
+        rows = [
+            {
+                "id": row["id"], "source": row["source"], "trashed_at": row["trashed_at"],
+                "title": one_line(row["trashed_title"]) or one_line(row["preview"])[:300],
+            }
+            for row in self._db.list_trash()
+        ]  # fmt: skip
+        return Answer({"sessions": rows})
+
+    def insights(self, request: Request) -> Response:
+        """The sums that `hermes insights --json` prints."""
+        query, user = request.query_params, visitor_of(request).user
+        found = self._db.insights(
+            days=min(number(query.get("days")) or 30, 36_500), source=query.get("source") or None, timezone=self._zone,
+            visible_to=user,
+        )  # fmt: skip
+        return Answer(found)
+
+    def _period(self, request: Request) -> tuple[float | None, float | None]:
+        return _moment(request, "since", 0, self._zone), _moment(request, "until", 1, self._zone)
+
+
+def number(value: Any) -> int:
+    """A whole number from 0 on; anything else is 0."""
+    try:
+        return min(max(0, int(value or 0)), 1 << 53)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _moment(request: Request, name: str, end: int, zone: tzinfo | None) -> float | None:
+    value = request.query_params.get(name)
+    if not value:
+        return None
+    from hermes.times import span
+
+    try:
+        return span(value, zone)[end]
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None

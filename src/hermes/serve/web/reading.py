@@ -1,0 +1,226 @@
+"""One conversation for the page: its columns, its relatives, its messages a piece at a time, its files, and when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from hermes.errors import SessionNotFound
+from hermes.serve.web import render
+from hermes.serve.web.access import visitor_of
+from hermes.serve.web.answers import Answer
+from hermes.serve.web.finding import PAGE, Finding, number
+from hermes.serve.web.watching import Watch
+from hermes.texts import content_text, encodable, one_line
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+    from hermes.store.db import SessionDB
+    from hermes.store.visibility import User
+
+_PING_SECONDS = 20.0
+_EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
+Row = dict[str, Any]
+
+
+class Reading:
+    """Conversations as the page shows them."""
+
+    def __init__(self, db: SessionDB, finding: Finding, watch: Watch, zone: tzinfo | None) -> None:
+        self._db, self._finding, self._watch, self._zone = db, finding, watch, zone
+        self._renderer = render.Renderer(self._type_of)
+
+    def found(self, request: Request) -> tuple[str, User | None]:
+        """The session that a request names, and who asks; SessionNotFound when they may not see it."""
+        session_id, user = str(request.path_params["session_id"]), visitor_of(request).user
+        if self._db.get_session(session_id, visible_to=user) is None:
+            raise SessionNotFound(session_id)
+        return session_id, user
+
+    def session(self, request: Request) -> Response:
+        """One conversation: its columns, and what comes before and after it in its lineage."""
+        session_id, user = self.found(request)
+        row = dict(self._db.get_session(session_id, visible_to=user) or {})
+        family = self._db.get_family(session_id, visible_to=user)
+        known = {one["id"] for one in family}
+        chain = [one for one in self._db.get_compression_chain(session_id) if one in known] or [session_id]
+        place = chain.index(session_id) if session_id in chain else 0
+        left_out = self._left_out(session_id, chain, place, user)
+        own = (row["id"] for row in self._rows(session_id, user) if row["session_id"] == session_id) if left_out else ()
+        for one in family:
+            one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
+        return Answer({
+            **self._finding.headline(row, user), "started_at": row["started_at"], "ended_at": row["ended_at"],
+            "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
+            "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
+            "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
+            "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
+            "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
+            "summary": next(iter(own), None),
+        })  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def messages(self, request: Request) -> Response:
+        """A page of messages: from a place, around a message, or the last ones."""
+        session_id, user = self.found(request)
+        return self._piece(request, self._rows(session_id, user))
+
+    def compressed(self, request: Request) -> Response:
+        """The messages of the part before that this part shows only as a summary."""
+        session_id, user = self.found(request)
+        chain = self._db.get_compression_chain(session_id)
+        place = chain.index(session_id) if session_id in chain else 0
+        return self._piece(request, self._left_out(session_id, chain, place, user))
+
+    def _rows(self, session_id: str, user: User | None) -> list[Row]:
+        return [dict(row) for row in self._db.get_messages(session_id, visible_to=user)]
+
+    def _left_out(self, session_id: str, chain: list[str], place: int, user: User | None) -> list[Row]:
+        if not place:
+            return []
+        shown = {row["id"] for row in self._rows(session_id, user)}
+        return [row for row in self._rows(chain[place - 1], user) if row["id"] not in shown]
+
+    def _piece(self, request: Request, rows: list[Row]) -> Response:
+        entries, results, place_of = _entries(rows)
+        query = request.query_params
+        if "around" in query:
+            wanted = number(query["around"])
+            later = next((place for place, row in enumerate(entries) if row["id"] >= wanted), len(entries))
+            start = max(0, place_of.get(wanted, later) - PAGE // 2)
+        else:
+            start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
+        some = [self._renderer.message(row, results) for row in entries[start : start + PAGE]]
+        return Answer({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
+
+    async def live(self, request: Request) -> Response:
+        """Server-sent events: one whenever the session has changed."""
+        session_id, _ = await run_in_threadpool(self.found, request)
+
+        async def events() -> AsyncIterator[bytes]:
+            changes = self._watch.changes(session_id)
+            try:
+                waiting = asyncio.ensure_future(anext(changes))
+                while True:
+                    done, _ = await asyncio.wait({waiting}, timeout=_PING_SECONDS)
+                    if not done:
+                        yield b": still here\n\n"
+                        continue
+                    yield f"data: {waiting.result()}\n\n".encode()
+                    waiting = asyncio.ensure_future(anext(changes))
+            finally:
+                waiting.cancel()
+                await asyncio.wait({waiting})
+                await changes.aclose()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    # ------------------------------------------------------------------------------------------ files
+
+    def _message(self, request: Request) -> tuple[Row, User | None]:
+        user, message_id = visitor_of(request).user, number(request.path_params["message_id"])
+        session_id = self._db.session_of_message(message_id, visible_to=user)
+        rows = self._rows(session_id, user) if session_id is not None else []
+        row = next((one for one in rows if one["id"] == message_id), None)
+        if row is None:
+            raise HTTPException(404, "no such message")
+        return row, user
+
+    def attachment(self, request: Request) -> Response:
+        """A picture or recording that a browser may show, or a file to download. Other types never run in the page.
+
+        Only as part of a message that the visitor may see.
+        """
+        row, _ = self._message(request)
+        digest = str(request.path_params["digest"])
+        if len(digest) != 64 or f"attachment:sha256:{digest}" not in str(row["content"]):
+            raise HTTPException(404, "no such attachment")
+        place = self._file(digest)
+        if not place.is_file() and self._db.is_shared:
+            self._db.resolve_attachments(row["content"])  # another machine's: fetched to here
+        if not place.is_file():
+            raise HTTPException(404, "the attachment is not on this machine")
+        mime = self._type_of(digest)
+        headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
+        return FileResponse(place, media_type=mime or "application/octet-stream", headers=headers)
+
+    def _file(self, digest: str) -> Path:
+        return self._db.attachments_dir / digest[:2] / digest
+
+    def _type_of(self, digest: str) -> str | None:
+        try:
+            with self._file(digest).open("rb") as stream:
+                return render.shown_type(stream.read(16))
+        except OSError:
+            return None
+
+    def text(self, request: Request) -> Response:
+        """The whole text of a message, to download."""
+        row, _ = self._message(request)
+        told = [row.get("reasoning"), content_text(row["content"])]
+        data = "\n\n".join(str(encodable(one)) for one in told if one).encode()
+        name = f'attachment; filename="message-{row["id"]}.txt"'
+        return Response(data, media_type="text/plain; charset=utf-8", headers={"content-disposition": name})
+
+    def export(self, request: Request) -> Response:
+        """The conversation as a file to download: jsonl, markdown or html."""
+        from hermes.interop import formats
+
+        session_id, user = self.found(request)
+        form = str(request.path_params["form"])
+        if form not in _EXPORTS:
+            raise HTTPException(404, f"no such format; there are {', '.join(_EXPORTS)}")
+        chosen = formats.writers()[form]
+
+        def sessions() -> Iterator[Any]:
+            found = self._db.export_session(session_id, visible_to=user)
+            if found is not None:
+                yield found
+
+        title = self._db.get_session_title(session_id, visible_to=user) or session_id
+        export = formats.Export(
+            sessions=sessions(), title=title, zone=self._zone, attachments=self._db.attachments_dir, contents=iter(())
+        )
+        ending = (chosen.endings or (f".{form}",))[0]
+        safe = (
+            "".join(sign if sign.isalnum() or sign in " -_" else "-" for sign in one_line(title))[:80].strip()
+            or "session"
+        )
+        headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(safe + ending)}"}
+        return StreamingResponse(formats.written(chosen, export), media_type=_EXPORTS[form], headers=headers)
+
+
+def _entries(rows: list[Row]) -> tuple[list[Row], dict[str, Row], dict[int, int]]:
+    """The messages that stand in the page by themselves, tools' results by their call, and the place of every message.
+
+    A result belongs to its call; one whose call is not shown stands by itself.
+    """
+    calls = {
+        str(call.get("id")) for row in rows for call in row.get("tool_calls") or () if isinstance(call, dict) and call.get("id")
+    }  # fmt: skip
+    entries: list[Row] = []
+    results: dict[str, Row] = {}
+    place_of: dict[int, int] = {}
+    callers: dict[str, int] = {}
+    for row in rows:
+        named = str(row.get("tool_call_id") or "")
+        if row["role"] == "tool" and named in calls and named in callers and named not in results:
+            results[named] = row
+            place_of[row["id"]] = callers[named]
+            continue
+        for call in row.get("tool_calls") or ():
+            if isinstance(call, dict):
+                callers.setdefault(str(call.get("id")), len(entries))
+        place_of[row["id"]] = len(entries)
+        entries.append(row)
+    return entries, results, place_of

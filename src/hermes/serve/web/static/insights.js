@@ -1,0 +1,87 @@
+// The sums as plots (SVG, drawn here), each with its numbers as a table.
+import { ask, chips, count, link, main, make, money, plural, say } from "./dom.js";
+
+const NS = "http://www.w3.org/2000/svg";
+const DAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+function svg(tag, attributes, ...inside) {
+  const one = document.createElementNS(NS, tag);
+  for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
+  one.append(...inside);
+  return one;
+}
+const tip = text => { const one = svg("title", {}); one.textContent = text; return one; };
+const short = number => number >= 1e9 ? (number / 1e9).toFixed(1) + "G" : number >= 1e6 ? (number / 1e6).toFixed(1) + "M" : number >= 1e4 ? Math.round(number / 1e3) + "K" : count(number);
+const sum = tokens => tokens.input + tokens.output + tokens.cache_read + tokens.cache_write;
+
+function table(heads, rows) {
+  return make("details", {}, make("summary", {}, "Table"), make("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: "Table" }, make("table", {},
+    make("thead", {}, make("tr", {}, ...heads.map(head => make("th", { scope: "col" }, head)))),
+    make("tbody", {}, ...rows.map(row => make("tr", {}, ...row.map((cell, at) => make(at ? "td" : "th", at ? {} : { scope: "row" }, cell))))))));
+}
+function figure(title, plot, heads, rows) {
+  return make("figure", {}, make("figcaption", {}, make("h2", {}, title)), plot, table(heads, rows));
+}
+// Columns side by side: one for each day.
+function columns(title, values, told) {
+  const width = 420, height = 110, most = Math.max(...values.map(([, value]) => value), 0), step = width / Math.max(values.length, 1);
+  const one = svg("svg", { viewBox: `0 0 ${width} ${height + 18}`, role: "img", "aria-label": `${title} by day, at most ${told(most)}`, class: "plot" });
+  one.append(svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }));
+  values.forEach(([day, value], at) => {
+    const tall = most ? Math.max(value ? 2 : 0, (value / most) * (height - 14)) : 0;
+    one.append(svg("rect", { x: at * step + step * 0.1, y: height - tall, width: Math.max(step * 0.8, 0.5), height: tall, rx: Math.min(2, step / 4), class: "mark" }, tip(`${day}: ${told(value)}`)));
+  });
+  const text = (x, anchor, words, y = height + 14) => { const made = svg("text", { x, y, "text-anchor": anchor, class: "label" }); made.textContent = words; return made; };
+  if (values.length) one.append(text(0, "start", values[0][0]), text(width, "end", values[values.length - 1][0]), text(width, "end", told(most), 11));
+  return one;
+}
+// Bars below each other: one for each name.
+function bars(values, told) {
+  const most = Math.max(...values.map(([, value]) => value), 0), rows = values.map(([name, value, href]) => {
+    const bar = svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", class: "bar", "aria-hidden": "true" }, svg("rect", { x: 0, y: 0, width: most ? Math.max(value ? 0.5 : 0, (value / most) * 100) : 0, height: 10, class: "mark" }));
+    return make("li", {}, href ? make("a", { href, className: "name" }, make("bdi", {}, name)) : make("bdi", { className: "name", title: name }, name), bar, make("span", { className: "value" }, told(value)));
+  });
+  return make("ul", { className: "bars" }, ...rows);
+}
+function heat(grid) {
+  const most = Math.max(...grid.flat(), 0), cell = 16, left = 34, one = svg("svg", { viewBox: `0 0 ${left + 24 * cell} ${7 * cell + 18}`, role: "img", "aria-label": "Messages by weekday and hour", class: "plot" });
+  const text = (x, y, words, anchor = "end") => { const made = svg("text", { x, y, class: "label", "text-anchor": anchor }); made.textContent = words; return made; };
+  grid.forEach((row, day) => {
+    one.append(text(left - 6, day * cell + 12, DAYS[day]));
+    row.forEach((value, hour) => one.append(svg("rect", { x: left + hour * cell + 1, y: day * cell + 1, width: cell - 2, height: cell - 2, rx: 2, class: value ? "mark" : "none", "fill-opacity": value ? 0.15 + 0.85 * (value / most) : 1 }, tip(`${DAYS[day]} ${String(hour).padStart(2, "0")}:00: ${plural(value, "message")}`))));
+  });
+  for (const hour of [0, 6, 12, 18]) one.append(text(left + hour * cell + 2, 7 * cell + 14, String(hour).padStart(2, "0"), "start"));
+  return one;
+}
+function everyDay(told) { // days without messages are days, too
+  const found = [], known = told.usage_by_day, names = Object.keys(known);
+  if (!names.length) return found;
+  const noon = name => { const [year, month, day] = name.split("-").map(Number); return Date.UTC(year, month - 1, day, 12); };
+  for (let at = noon(names[0]); at <= noon(names[names.length - 1]); at += 864e5) {
+    const name = new Date(at).toISOString().slice(0, 10);
+    found.push([name, known[name] || { messages: 0, tokens: 0, cost_usd: null }]);
+  }
+  return found;
+}
+export async function showInsights() {
+  chips.replaceChildren();
+  const days = Number(new URLSearchParams(location.search).get("days")) || 30;
+  const told = await ask("/api/insights?days=" + days), usage = everyDay(told);
+  const periods = make("nav", { className: "periods", ariaLabel: "Period" }, ...[7, 30, 90, 365].map(one => make("a", { href: "/insights?days=" + one, className: "chip" + (one === days ? " on" : ""), ...(one === days ? { ariaCurrent: "page" } : {}) }, one === 365 ? "A year" : plural(one, "day"))),
+    make("a", { className: "json", href: "/api/insights?days=" + days, title: `hermes insights --days ${days} --json`, download: `insights-${days}.json` }, "JSON"));
+  const number = (value, name) => make("div", { className: "number" }, make("strong", {}, value), make("span", { className: "dim" }, name));
+  const totals = make("div", { className: "numbers" }, number(count(told.sessions), "conversations"), number(count(told.messages), "messages"), number(count(told.tool_calls), "tool calls"), number(short(sum(told.tokens)), "tokens"), number(money(told.cost.usd) || "—", told.cost.unknown_sessions ? `cost, without ${plural(told.cost.unknown_sessions, "session")} of unknown price` : "cost"), number(count(told.streaks.current), "days in a row"));
+  main.replaceChildren(make("h1", {}, "Insights"), periods, totals);
+  if (!told.sessions) { main.append(make("p", { className: "empty" }, "No conversations in this time.")); say(""); return; }
+  const plots = make("div", { className: "plots" });
+  const daily = (title, key, show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, show(used[key] || 0)]));
+  plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short), daily("Cost", "cost_usd", value => money(value) || "$0"));
+  const counted = told.by_model.some(one => sum(one.tokens)); // without tokens, the number of replies
+  const models = told.by_model.map(one => [one.model || "(no model recorded)", counted ? sum(one.tokens) : one.replies, one]);
+  if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(models.slice(0, 12).map(([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  plots.append(figure("Sources", bars(told.by_source.map(one => [one.source, one.messages]).slice(0, 12), count), ["Source", "Conversations", "Messages", "Tokens", "Cost"], told.by_source.map(one => [one.source, count(one.sessions), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  plots.append(figure("Hours and weekdays", heat(told.by_weekday_hour), ["", ...Array.from({ length: 24 }, (_, hour) => String(hour).padStart(2, "0"))], told.by_weekday_hour.map((row, day) => [DAYS[day], ...row.map(count)])));
+  if (told.by_tool.length) plots.append(figure("Tools", bars(told.by_tool.map(one => [one.tool, one.calls]).slice(0, 12), count), ["Tool", "Calls", "Conversations"], told.by_tool.map(one => [one.tool, count(one.calls), count(one.sessions)])));
+  plots.append(figure("Longest conversations", bars(told.longest.map(one => [one.title || one.preview || one.id, one.messages, link(one.id)]), count), ["Conversation", "Messages", "Cost"], told.longest.map(one => [one.title || one.preview || one.id, count(one.messages), money(one.cost_usd) || "—"])));
+  main.append(plots);
+  say(`The last ${plural(days, "day")}, in ${told.timezone}`);
+}

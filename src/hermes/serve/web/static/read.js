@@ -1,0 +1,223 @@
+// A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
+import { ask, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, time } from "./dom.js";
+import { facts, name } from "./find.js";
+import { attachTalk, detachTalk } from "./talk.js";
+
+const WINDOW = 300; // messages that are in the page at once
+let open = null, live = null, go = null, busy = false;
+
+export function setGo(other) { go = other; }
+export function leave() {
+  live?.close();
+  live = open = null;
+  detachTalk();
+}
+
+// ------------------------------------------------------------------------------------------------ one message
+function used(message) {
+  const [input, output, read, written] = message.tokens, sent = (input || 0) + (read || 0) + (written || 0);
+  return [message.model, sent || output ? `${count(sent)} in, ${count(output)} out` : "", message.cost ? money(message.cost) : ""].filter(Boolean).join(" · ");
+}
+function drawMessage(message, { folded = false } = {}) {
+  const header = make("header", {}, make("span", { className: "who" }, message.id === open?.session.summary ? "Summary" : message.role), time(message.at), make("span", { className: "used", title: "Model, tokens and cost" }, used(message)));
+  if (message.ended === "interrupted") header.append(make("span", { className: "state bad" }, "stopped"));
+  const tools = make("span", { className: "tools" });
+  tools.append(button("Copy", () => copy(body.innerText), { title: "Copy this message" }));
+  if (!readOnly && !folded) tools.append(button("Branch", () => branch(message.id), { title: "A new conversation that begins with everything up to here" }));
+  tools.append(make("a", { href: "#m" + message.id, className: "anchor", title: "A link to this message", ariaLabel: `Link to message ${message.id}` }, "#" + message.id));
+  header.append(tools);
+  const body = make("div", { className: "body", dir: "auto" });
+  body.innerHTML = message.html; // made by the server: everything in it is escaped
+  for (const block of body.querySelectorAll("pre")) {
+    const frame = make("div", { className: "code" });
+    block.tabIndex = 0;
+    block.replaceWith(frame);
+    frame.append(block, button("Copy", () => copy(block.textContent), { ariaLabel: "Copy this code" }));
+  }
+  for (const table of body.querySelectorAll("table")) { const frame = make("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: "Table" }); table.replaceWith(frame); frame.append(table); }
+  const one = make("article", { className: "message " + message.role, id: "m" + message.id }, header, body);
+  one.dataset.key = JSON.stringify([message.html, message.ended]);
+  return one;
+}
+async function branch(at) {
+  const made = await ask(`/api/do/branch/${path(open.id)}`, at ? { at_message: at } : {});
+  go(link(made.done));
+}
+
+// ------------------------------------------------------------------------------------------------ a conversation
+export async function showSession(id) {
+  leave();
+  chips.replaceChildren();
+  const target = location.hash.match(/^#m(\d+)$/);
+  const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
+  if (location.pathname !== link(id)) return; // another page was opened meanwhile
+  document.title = name(session) + " · Hermes";
+  const list = make("section", { id: "messages", ariaLabel: "Messages" });
+  open = { id, list, first: told.from, last: told.from + told.messages.length, total: told.total, session };
+  list.append(...told.messages.map(drawMessage));
+  main.replaceChildren(...[head(session), before(session), list].filter(Boolean));
+  if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
+  if (target) aim(target[0].slice(1)); else toEnd();
+  position();
+  watch();
+}
+function watch() {
+  live = new EventSource("/api/live/" + path(open.id));
+  live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
+}
+function toEnd() { scrollTo(0, document.documentElement.scrollHeight); }
+export function aim(id) {
+  const one = document.getElementById(id);
+  document.querySelectorAll(".target").forEach(other => other.classList.remove("target"));
+  if (!one) return false;
+  for (let fold = one.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  one.classList.add("target");
+  one.scrollIntoView({ block: "center" });
+  return true;
+}
+export async function aimAt(id) { // a link within the conversation, to a message that may not be in the page
+  if (aim(id) || !open) return;
+  const told = await ask(`/api/messages/${path(open.id)}?around=${id.slice(1)}`);
+  fresh(told);
+  aim(id);
+}
+function fresh(told) {
+  open.list.replaceChildren(...told.messages.map(drawMessage));
+  open.first = told.from; open.last = told.from + told.messages.length; open.total = told.total;
+  position();
+}
+function position() {
+  say(open.total ? `${count(open.first + 1)}–${count(open.last)} of ${plural(open.total, "message")}` : "No messages yet");
+}
+export async function toFirst() { if (open) { fresh(await ask(`/api/messages/${path(open.id)}?from=0`)); scrollTo(0, 0); } }
+export async function toLast() { if (open) { fresh(await ask(`/api/messages/${path(open.id)}`)); toEnd(); } }
+
+// ------------------------------------------------------------------------------------------------ above the messages
+function head(session) {
+  const act = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
+  const again = async () => { const told = await ask("/api/session/" + path(session.id)); if (open?.id === session.id) { open.session = told; document.querySelector(".head").replaceWith(head(told)); document.title = name(told) + " · Hermes"; } };
+  const actions = make("div", { className: "actions" });
+  const resume = "hermes -r " + session.id;
+  actions.append(button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
+  if (!readOnly) {
+    actions.append(
+      button("Rename", async () => { const title = await question("Rename", { label: "Title", value: session.title || "" }); if (title !== null) { await act("title", { title }); await again(); say("Renamed.", 4); } }),
+      button("Tag", async () => { const tag = await question("Tag", { label: "Tag", value: "" }); if (tag) { await act("tag", { tag }); await again(); say("Tagged.", 4); } }),
+      button(session.pinned_at ? "Unpin" : "Pin", async () => { await act(session.pinned_at ? "unpin" : "pin"); await again(); }),
+      button(session.archived_at ? "Unarchive" : "Archive", async () => { await act(session.archived_at ? "unarchive" : "archive"); await again(); }),
+      button("Branch", () => branch(null), { title: "A new conversation that begins with this one" }));
+  }
+  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]];
+  actions.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
+  if (!readOnly) actions.append(button("Trash", async () => {
+    if (!await question("Put this conversation in the trash?", { text: "It can be restored from the trash.", ok: "Put in the trash" })) return;
+    live?.close(); // it would tell of a conversation that can't be read any more
+    try { await act("trash"); } catch (error) { watch(); throw error; }
+    go("/");
+    say("In the trash.", 6);
+  }, { className: "danger" }));
+  const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", async () => { await act("untag", { tag }); await again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
+  return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
+    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), actions);
+}
+function lineage(session) {
+  if (session.family.length < 2 && session.part[1] < 2) return null;
+  const branches = session.family.filter(one => one.kind === "branch").length;
+  const told = [session.part[1] > 1 ? `Part ${session.part[0]} of ${session.part[1]}` : "", branches ? plural(branches, "branch").replace("branchs", "branches") : ""].filter(Boolean).join(" · ") || "Relatives";
+  const children = {};
+  for (const one of session.family) (children[one.parent] ||= []).push(one);
+  const draw = parent => make("ul", {}, ...(children[parent] || []).map(one => {
+    const how = one.parent === null ? "" : one.kind === "branch" ? "branch: " : one.kind === "compression" || one.kind === null ? "continued: " : one.kind + ": ";
+    const text = make("bdi", {}, name(one));
+    const here = one.id === session.id ? make("strong", { ariaCurrent: "page" }, how, text) : make("a", { href: link(one.id) }, how, text);
+    return make("li", {}, here, make("span", { className: "dim" }, ` ${plural(one.messages, "message")}`), children[one.id] ? draw(one.id) : null);
+  }));
+  const steps = make("span", { className: "steps" });
+  if (session.previous) steps.append(make("a", { href: link(session.previous), rel: "prev" }, "← Previous part"));
+  if (session.next) steps.append(make("a", { href: link(session.next), rel: "next" }, "Next part →"));
+  if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
+  return make("div", { className: "lineage" }, make("details", {}, make("summary", {}, told), draw(null)), steps);
+}
+// What a summary stands for: the messages of the part before, shown here on demand, a piece at a time.
+function before(session) {
+  if (!session.compressed) return null;
+  const text = `Show what was compressed (${plural(session.compressed, "message")})`;
+  const box = make("details", { className: "compressed" }, make("summary", {}, text)), inside = make("div", {});
+  const more = async from => {
+    const told = await ask(`/api/compressed/${path(session.id)}?from=${from}`);
+    inside.querySelector("button.more")?.remove();
+    inside.append(...told.messages.map(message => drawMessage(message, { folded: true })));
+    const next = told.from + told.messages.length;
+    if (next < told.total) inside.append(button("More of them", () => more(next), { className: "more" }));
+  };
+  box.append(inside);
+  box.addEventListener("toggle", () => { if (box.open && !inside.childElementCount) more(0).catch(error => say("Error: " + error.message)); });
+  return box;
+}
+
+// ------------------------------------------------------------------------------------------------ scrolling
+async function load(where) {
+  const mine = open, from = where === "before" ? Math.max(0, open.first - 100) : open.last;
+  const told = await ask(`/api/messages/${path(open.id)}?from=${from}`);
+  if (mine !== open) return;
+  open.total = told.total;
+  if (where === "before") {
+    const anchor = open.list.firstElementChild, top = anchor?.getBoundingClientRect().top;
+    open.list.prepend(...told.messages.slice(0, open.first - told.from).map(drawMessage));
+    open.first = told.from;
+    while (open.list.childElementCount > WINDOW) { open.list.lastElementChild.remove(); open.last--; }
+    if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
+  } else {
+    const anchor = open.list.lastElementChild, top = anchor?.getBoundingClientRect().top;
+    open.list.append(...told.messages.map(drawMessage));
+    open.last = told.from + told.messages.length;
+    while (open.list.childElementCount > WINDOW) { open.list.firstElementChild.remove(); open.first++; }
+    if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
+  }
+  position();
+}
+async function onScroll() {
+  if (!open || busy) return;
+  busy = true;
+  try {
+    const height = document.documentElement.scrollHeight;
+    if (scrollY < 1200 && open.first > 0) await load("before");
+    else if (scrollY + innerHeight > height - 1200 && open.last < open.total) await load("after");
+  } catch (error) { say("Error: " + error.message); } finally { busy = false; }
+}
+addEventListener("scroll", onScroll, { passive: true });
+
+// ------------------------------------------------------------------------------------------------ live
+let refreshing = null, wanted = false;
+export function refresh() { // one at a time; a change during it is looked at afterwards
+  if (refreshing) { wanted = true; return refreshing; }
+  refreshing = (async () => {
+    do { wanted = false; await renew(); } while (wanted);
+  })().finally(() => { refreshing = null; });
+  return refreshing;
+}
+async function renew() {
+  const mine = open;
+  if (!mine) return;
+  const low = scrollY + innerHeight > document.documentElement.scrollHeight - 250, atEnd = mine.last >= mine.total;
+  const told = await ask(`/api/messages/${path(mine.id)}?from=${Math.max(mine.first, mine.last - 30)}`);
+  if (mine !== open) return;
+  mine.total = told.total;
+  if (told.total <= mine.first && mine.first) return fresh(await ask(`/api/messages/${path(mine.id)}`)); // rewound
+  told.messages.forEach((message, number) => {
+    const place = told.from + number - mine.first, now = mine.list.children[place];
+    if (!now && !atEnd) return;
+    const drawn = drawMessage(message);
+    if (!now) mine.list.append(drawn);
+    else if (now.id !== drawn.id || now.dataset.key !== drawn.dataset.key) {
+      const folds = [...now.querySelectorAll("details")].map(fold => fold.open);
+      drawn.querySelectorAll("details").forEach((fold, at) => { fold.open = Boolean(folds[at]); });
+      now.replaceWith(drawn);
+    }
+  });
+  while (mine.list.childElementCount > Math.max(0, told.total - mine.first)) mine.list.lastElementChild.remove();
+  while (mine.list.childElementCount > WINDOW && low) { mine.list.firstElementChild.remove(); mine.first++; }
+  mine.last = mine.first + mine.list.childElementCount;
+  if (low) toEnd();
+  position();
+}

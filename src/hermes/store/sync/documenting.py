@@ -1,0 +1,500 @@
+"""What was changed in this store since the last time, put into its documents.
+
+A session is compared with what it was when it was last compared; what differs was changed here, and gets a clock. So no
+write of any program has to know of synchronisation, and what another program wrote into the file counts as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hermes.store import codec, lineage, messages, session_events
+from hermes.store.carried_messages import SHELL, await_again
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
+from hermes.store.sessions import PROMPT
+from hermes.store.sync import document as documents
+from hermes.store.sync import tables
+from hermes.store.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
+from hermes.store.sync.tables import State
+
+FIELDS = (
+    "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
+    "billing_provider", "billing_base_url", "billing_mode", "cost_status", "cost_source", "pricing_version", "kind", "cwd",
+    "pinned_at", "archived_at", "meta",
+)  # fmt: skip
+USAGE = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "estimated_cost_usd",
+    "actual_cost_usd", "api_call_count",
+)  # fmt: skip
+_ROW = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title", "system_prompt_hash")
+# Messages of a session in the trash travel with those who show them.
+_OWNER_TRASHED = "(SELECT o.trashed_at FROM sessions o WHERE o.id = from_session)"
+_RELATED = (
+    ("session_tags", "tag"),
+    ("session_members", "source, user_id"),
+    ("session_refs", f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}"),
+    ("session_rewinds", "batch, cut_id"),
+)
+
+
+# ------------------------------------------------------------------------------------------ what has changed at all
+
+
+def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
+    """By session (all, or these), a short name of how it looks. An edit leaves a row, so no text is read."""
+    among = "" if session_ids is None else f" AND {{}} IN ({', '.join('?' * len(session_ids))})"
+    given = () if session_ids is None else tuple(session_ids)
+    found: dict[str, list[Any]] = {}
+    sql = f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL{among.format('id')}"
+    for session_id, *row in tx.rows(sql, given):
+        found[session_id] = [[codec.restored(value) for value in row]]
+    counted = (
+        "SELECT session_id, count(*), max(id), sum(coalesce(hidden, 0) * (id % 1000003)), sum(length(content)) FROM messages"
+        f" WHERE TRUE{among.format('session_id')} GROUP BY session_id"
+    )
+    queries = [counted]
+    for table, columns in _RELATED:
+        where = f"WHERE TRUE{among.format('session_id')} ORDER BY session_id, {columns}"
+        queries.append(f"SELECT session_id, {columns} FROM {table} {where}")
+    if session_events.are_kept(tx):
+        queries.append(
+            f"SELECT session_id, count(*), max(at) FROM session_events WHERE TRUE{among.format('session_id')} GROUP BY session_id"
+        )
+    for number, query in enumerate(queries):
+        for session_id, *row in tx.rows(query, given):
+            if session_id in found:
+                found[session_id].append([number, *(_plain(value) for value in row)])
+    kept = (
+        "SELECT y.tree, count(*), sum(m.hidden * (m.id % 1000003)), sum(length(m.content)) FROM sync_messages y JOIN messages m"
+        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL"
+        f"{among.format('y.tree')} GROUP BY y.tree"
+    )
+    for tree, *row in tx.rows(kept, given):
+        found[_KEPT_OF + tree] = [[_plain(value) for value in row]]
+    return {session_id: digest(rows) for session_id, rows in found.items()}
+
+
+# Prefix of a session's id: those of its messages that are there only for others, since it was deleted.
+_KEPT_OF = SHELL + "of~"
+
+
+def _plain(value: Any) -> Any:
+    value = codec.restored(value)
+    return value if value is None or isinstance(value, (str, int, float)) else int(value)
+
+
+def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
+    """The fingerprint of a session with its forks."""
+    names = [name for one in session_ids for name in (one, _KEPT_OF + one)]
+    return digest(sorted((one, prints[one]) for one in names if one in prints))
+
+
+def changed_trees(tx: Tx) -> list[str]:
+    """The sessions that may differ from their documents, the oldest first."""
+    prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.fingerprints(tx)
+    members: dict[str, list[str]] = {tree: [tree] for tree in noted}
+    for session_id in (one for one in prints if not one.startswith(_KEPT_OF)):
+        members.setdefault(forks.get(session_id, session_id), []).append(session_id)
+    for fork, tree in forks.items():
+        members.setdefault(tree, []).append(fork)
+    for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
+        members[tree] = [tree]
+    changed = {tree for tree, ids in members.items() if noted.get(tree) != combined(prints, set(ids))}
+    order = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY started_at, id")]
+    return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
+
+
+def _deleted_unknown(tx: Tx, known: Iterable[str]) -> list[str]:
+    """Sessions that were deleted before any synchronisation: another store may have them from elsewhere."""
+    rows = tx.rows("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
+    known = set(known)
+    return [row[0] for row in rows if row[0] not in known and not row[0].startswith(SHELL)]
+
+
+def _was_deleted(tx: Tx, session_id: str) -> bool:
+    return tx.row("SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1", (session_id,)) is not None
+
+
+# ------------------------------------------------------------------------------------------ one session
+
+
+def bring_up_to_date(tx: Tx, tree: str, store: str) -> State:
+    """Put into a session's document what was changed here."""
+    state = tables.load(tx, tree)
+    ids = [tree, *tables.forks_of(tx, tree)]
+    prints = fingerprints(tx, ids)
+    now = combined(prints, ids)
+    if state.known and state.fingerprint == now:
+        return state
+    if not state.known and not prints and not _was_deleted(tx, tree):
+        return state
+    here = [one for one in ids if one in prints]
+    _owners_first(tx, tree, here, store)
+    _Comparison(tx, state, store).run(here)
+    state.fingerprint = now
+    settle(tx, state)
+    return state
+
+
+def settle(tx: Tx, state: State) -> None:
+    """Name the version of a document, and store it."""
+    for session_id, entry in state.document["sessions"].items():
+        if session_id not in state.local and entry.get("life", [[LIVE]])[0][0] == DELETED:
+            state.document["sessions"][session_id] = {**documents.new_session(), "life": entry["life"]}
+    state.version = version_of(tx, state)
+    tables.save(tx, state)
+
+
+def version_of(tx: Tx, state: State) -> str:
+    """The name of this document's content, and of what of it is here as text."""
+    document = state.document
+    rows = tables.rows_of(tx, [origin for origin, record in document["messages"].items() if "b" in record])
+    lacking = documents.absent(document, rows)
+    carried = [row_origin for row_origin, _ in carried_without_owner(tx, document)]
+    whole = "full" if not lacking else digest(lacking, 12)
+    return f"{digest(document)}.{whole}{'-' + digest(sorted(carried), 12) if carried else ''}"
+
+
+def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, tables.StoredRow]]:
+    """Messages that the sessions of a document show and whose owner is in the trash or deleted: where the owner was deleted,
+    they can't be taken from its document."""
+    wanted = {
+        origin
+        for one in document["sessions"].values()
+        for _, names, _, _ in (one["view"][0]["refs"] if "view" in one else ())
+        for origin in names
+        if origin not in document["messages"]
+    }
+    rows = tables.rows_of(tx, wanted)
+    live = "SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    gone = {owner for owner in {row.owner for row in rows.values()} if tx.row(live, (owner,)) is None}
+    return [(origin, row) for origin, row in sorted(rows.items()) if row.owner in gone or row.hidden == KEPT]
+
+
+def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
+    """The messages a session carries get their names from the document of their owner."""
+    for session_id in here:
+        refs = tx.rows(
+            "SELECT from_session, first_id, last_id FROM session_refs WHERE session_id = ? ORDER BY ord", (session_id,)
+        )
+        for owner, first, last in refs:
+            other = tables.tree_of(tx, owner)
+            unnamed = tx.row(
+                "SELECT 1 FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND coalesce(m.hidden, 0) <> ?"
+                " AND NOT EXISTS (SELECT 1 FROM sync_messages y WHERE y.message_id = m.id) LIMIT 1",
+                (owner, first, last, REPLACED),
+            )
+            if unnamed is None or other == tree:
+                continue
+            if owner.startswith(SHELL):
+                _name_kept(tx, owner, store)
+            else:
+                bring_up_to_date(tx, other, store)
+
+
+def _name_kept(tx: Tx, shell: str, store: str) -> None:
+    """Messages that are only there for others, of a session that was deleted before any synchronisation."""
+    state = tables.load(tx, shell)
+    comparison = _Comparison(tx, state, store)
+    comparison.messages_of(shell, kept=True)
+    state.document["sessions"][shell] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
+    state.fingerprint = combined(fingerprints(tx, [shell]), [shell])
+    settle(tx, state)
+
+
+class _Comparison:
+    """Compares a session's rows with its document."""
+
+    def __init__(self, tx: Tx, state: State, store: str) -> None:
+        self.tx, self.state, self.store = tx, state, store
+        self.document = state.document
+        self.now = int(time.time() * TICKS)
+        self.clock = max(self.now, documents.highest_clock(self.document) + 1)
+        self.placement = Placement(self.document)
+
+    def run(self, here: Iterable[str]) -> None:
+        here = [one for one in [self.state.tree, *sorted(self.document["sessions"])] if one in set(here)]
+        here = list(dict.fromkeys(here))
+        for session_id in here:
+            self.messages_of(session_id)
+        self.placement = Placement(self.document)
+        for session_id in here:
+            self._values(session_id)
+            self._seal(session_id)
+        gone = [one for one in self.state.local if one not in here]
+        if not self.state.known and not here:
+            gone.append(self.state.tree)
+        for session_id in gone:
+            self._deleted(session_id)
+        self._kept()
+        self.state.document = documents.normal(self.document)
+
+    # -------------------------------------------------------------------------------------- messages
+
+    def messages_of(self, session_id: str, *, kept: bool = False) -> None:
+        """Name new messages, and note which were changed or removed."""
+        known = self.document["messages"]
+        order = self.placement.order.get(session_id, [])
+        tail = order[-1] if order else None
+        present: set[str] = set()
+        undone: list[tuple[str, int]] = []
+        before: list[str] = []
+        rows = self.tx.rows(
+            f"SELECT {messages._ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
+            " ORDER BY m.id",
+            (session_id,),
+        )
+        named = tables.origins(self.tx, [row[0] for row in rows])
+        attached = messages.attached(self.tx, session_id) if rows else {}
+        first_said = self._first_versions(session_id, rows, attached)
+        for *row, hidden in rows:
+            if hidden == KEPT and not kept:
+                continue
+            body = body_of(tuple(row), attached)
+            origin = named.get(row[0])
+            if origin is None or origin not in known:
+                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
+                tables.remember(self.tx, self.state.tree, origin, row[0])
+                if origin not in known:
+                    stamp = min(int(body["timestamp"] * TICKS), self.now)
+                    known[origin] = {"p": tail, "c": stamp, "by": self.store, "b": [digest(body), 0, ""]}
+                    away = sorted(one for one, batch in undone if hidden is None or hidden <= 0 or hidden > batch)
+                    if away != before:
+                        known[origin]["u"] = before = away
+                    tail = origin
+            record = known[origin]
+            present.add(origin)
+            if hidden == REDACTED:
+                record["red"] = True
+            elif digest(body) != record["b"][0] and not record.get("red"):
+                record["b"] = [digest(body), self.clock, self.store]
+            if hidden is not None and hidden > 0:
+                undone.append((origin, hidden))
+        if session_id in self.state.local:
+            self._removed(order, present)
+
+    def _kept(self) -> None:
+        """Redactions and edits of messages that are there only for others."""
+        for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
+            record = self.document["messages"][origin]
+            if not row.owner.startswith(SHELL) or "b" not in record or record.get("red"):
+                continue
+            body = body_of(messages.rows_of(self.tx, row.id)[0], messages.attached(self.tx, row.owner))
+            if row.hidden == REDACTED:
+                record["red"] = True
+            elif digest(body) != record["b"][0]:
+                record["b"] = [digest(body), self.clock, self.store]
+
+    def _first_versions(
+        self, session_id: str, rows: Sequence[Any], attached: Any
+    ) -> dict[tuple[Any, Any], dict[str, Any]]:
+        """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
+        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
+        versions = [body_of(row, attached) for row in self.tx.rows(sql, (session_id,))]
+        if not versions:
+            return {}
+        shown = Counter((one["timestamp"], one["role"]) for one in (messages.decode(tuple(row[:-1])) for row in rows))
+        found: dict[tuple[Any, Any], dict[str, Any]] = {}
+        for body in versions:
+            key = body["timestamp"], body["role"]
+            if shown[key] == 1:
+                found.setdefault(key, body)
+        return found
+
+    def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
+        """A name made of what the message is, so that every store gives it the same."""
+        number = 0
+        while True:
+            origin = digest([session_id, number, body])
+            record = self.document["messages"].get(origin)
+            if origin not in present and (record is None or not record.get("gone")):
+                return origin
+            number += 1
+
+    def _removed(self, order: Sequence[str], present: set[str]) -> None:
+        """Messages that were here and were removed from a session that still exists."""
+        missing = [one for one in order if one not in present and not self.document["messages"][one].get("gone")]
+        was_here = {
+            row[0] for row in self.tx.rows("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
+        }
+        for origin in missing:
+            if origin in was_here:
+                record = self.document["messages"][origin]
+                self.document["messages"][origin] = {**{k: record[k] for k in ("p", "c", "by")}, "gone": True}
+
+    # -------------------------------------------------------------------------------------- everything else
+
+    def _values(self, session_id: str) -> None:
+        now = snapshot(self.tx, session_id)
+        was = self.state.local.get(session_id)
+        first = session_id not in self.document["sessions"]
+        entry = self.document["sessions"].setdefault(session_id, documents.new_session())
+        clock, store = (0, "") if first else (self.clock, self.store)
+        was = was or {"fields": {}, "tags": [], "members": [], "usage": {}, "view": None, "life": [LIVE, 0.0]}
+        self._of = session_id
+        self._fields(entry, was["fields"], now["fields"], clock, store)
+        for part in ("tags", "members"):
+            for name in set(was[part]) ^ set(now[part]):
+                told = entry[part].get(name)
+                if told is None or told[0] != (name in now[part]):
+                    entry[part][name] = [name in now[part], clock, store]
+        self._count(entry, now["usage"], first)
+        if now["view"] != was["view"] and ("view" not in entry or now["view"] != entry["view"][0]):
+            entry["view"] = [now["view"], clock, store]
+        entry["events"].update({f"{event['at']!r}": event for event in now["events"]})
+        if now["life"] != was["life"] or (session_id not in self.state.local and not first):
+            self._lives(session_id, now["life"])
+        self.state.local[session_id] = now
+
+    def _fields(self, entry: Any, was: dict[str, Any], now: dict[str, Any], clock: int, store: str) -> None:
+        for name, value in now.items():
+            told = entry["fields"].get(name)
+            if name in was and was[name] == value:
+                continue
+            if name == "parent_session_id" and value is None and was.get(name) is not None:
+                gone = self.tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (was[name],)) is None
+                if gone:  # elsewhere it may still be there, and come back
+                    await_again(self.tx, self._of, was[name])
+                    continue
+            if told is None or told[0] != value:
+                entry["fields"][name] = [value, clock, store]
+
+    def _count(self, entry: Any, now: dict[str, Any], first: bool) -> None:
+        """Each store counts what it used itself."""
+        for name, value in now.items():
+            slots = entry["usage"].setdefault(name, {})
+            if first:
+                slots[""] = [0, value]
+                continue
+            more = value - total(slots)
+            if more:
+                slots[self.store] = [self.clock, slots.get(self.store, [0, 0])[1] + more]
+
+    def _lives(self, session_id: str, life: Any) -> None:
+        entry = self.document["sessions"][session_id]
+        before = entry["life"][1] if "life" in entry else 0
+        said = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
+        at = int(life[1] * TICKS) if life[0] != LIVE else self.now
+        entry["life"] = [life, max(at, before + 1, *(one + 1 for one in said)), self.store]
+
+    def _deleted(self, session_id: str) -> None:
+        """A session is here no more. Emptying the trash is no new decision: it has the clock of the trashing."""
+        entry = self.document["sessions"].setdefault(session_id, documents.new_session())
+        was = self.state.local.pop(session_id, None)
+        actions = self.tx.rows(
+            "SELECT at, action, detail FROM audit WHERE session_id = ? AND action IN ('trash', 'restore', 'delete')"
+            " ORDER BY id DESC LIMIT 2",
+            (session_id,),
+        )
+        tables.forget_missing(self.tx, self.state.tree)
+        if actions and actions[0][1] == "delete" and str(actions[0][2] or "").startswith("shredded"):
+            entry["shred"] = True
+            return
+        if was is not None and was["life"][0] == TRASHED and entry.get("life", [[LIVE]])[0][0] == TRASHED:
+            _, clock, store = entry["life"]
+            entry["life"] = [[DELETED, was["life"][1]], clock, store]
+            return
+        trashed = actions[1][0] if len(actions) > 1 and actions[1][1] == "trash" else None
+        at = actions[0][0] if actions and actions[0][1] == "delete" else time.time()
+        self._lives(session_id, [DELETED, at if trashed is None else trashed])
+
+    def _seal(self, session_id: str) -> None:
+        """Where a session was compressed, what other stores say after this belongs to a fork."""
+        entry = self.document["sessions"][session_id]
+        if entry["seals"] or entry["fields"].get("end_reason", [None])[0] != "compression":
+            return
+        if lineage.compression_tip(self.tx, session_id) == session_id:
+            return
+        order = self.placement.order.get(session_id, [])
+        entry["seals"][order[-1] if order else ""] = [self.store]
+
+
+def total(slots: dict[str, list[Any]]) -> Any:
+    """The sum over all stores."""
+    return sum(slots[store][1] for store in sorted(slots))
+
+
+def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
+    """A message without what differs between stores: its id, and its session's."""
+    message = dict(messages.decode(row))
+    number = message.pop("id")
+    message.pop("session_id")
+    body = {name: value for name, value in message.items() if value is not None}
+    if number in attached or messages.mentions(message["content"]):
+        body["attachments"] = attached.get(number, [])
+    return body
+
+
+# ------------------------------------------------------------------------------------------ a session's values here
+
+
+def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
+    """What a session's values are here: all but its messages."""
+    columns = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title")
+    row = tx.row(
+        f"SELECT {', '.join(f's.{name}' for name in columns)}, {PROMPT} FROM sessions s WHERE s.id = ?", (session_id,)
+    )
+    assert row is not None
+    values = {name: codec.restored(value) for name, value in zip((*columns, "system_prompt"), row, strict=True)}
+    fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
+    fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
+    return {
+        "fields": fields,
+        "usage": {name: values[name] for name in USAGE if values[name]},
+        "tags": [codec.restored(one[0]) for one in tx.rows(
+            "SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
+        "members": sorted(documents.canonical([codec.restored(one) for one in pair]) for pair in tx.rows(
+            "SELECT source, user_id FROM session_members WHERE session_id = ?", (session_id,))),
+        "view": view_of(tx, session_id),
+        "events": _events(tx, session_id),
+        "life": [LIVE, 0.0] if values["trashed_at"] is None else [TRASHED, values["trashed_at"]],
+    }  # fmt: skip
+
+
+def view_of(tx: Tx, session_id: str) -> dict[str, Any]:
+    """Which messages a session hides, and which of others it shows, by their names."""
+    hidden = tx.rows(
+        f"SELECT id, hidden FROM messages WHERE session_id = ? AND (hidden > 0 OR hidden = {COMPACTED}) ORDER BY id",
+        (session_id,),
+    )
+    rewinds = tx.rows("SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch", (session_id,))
+    refs = tx.rows(
+        "SELECT from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ? ORDER BY ord",
+        (session_id,),
+    )
+    ranges: list[list[int]] = []
+    for owner, first, last, *_ in refs:
+        sql = (
+            f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
+        )
+        ranges.append([row[0] for row in tx.rows(f"{sql} ORDER BY id", (owner, first, last))])
+    ids = [row[0] for row in hidden] + [row[1] for row in rewinds] + [row[3] for row in refs]
+    named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
+    return {
+        "hidden": {named[one]: batch for one, batch in hidden if one in named},
+        "rewinds": [[batch, named.get(cut, "")] for batch, cut in rewinds],
+        "refs": joined([
+            [named.get(after, "" if after == 0 else "?"), [named[one] for one in ids_ if one in named], rewound, born]
+            for (_, _, _, after, rewound, born), ids_ in zip(refs, ranges, strict=True)
+        ]),
+    }  # fmt: skip
+
+
+def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
+    """Ranges that follow each other in the same place as one: how they are cut depends on the ids here."""
+    out: list[list[Any]] = []
+    for after, names, rewound, born in refs:
+        if out and [out[-1][0], *out[-1][2:]] == [after, rewound, born]:
+            out[-1][1].extend(names)
+        else:
+            out.append([after, list(names), rewound, born])
+    return out
+
+
+def _events(tx: Tx, session_id: str) -> list[dict[str, Any]]:
+    told = session_events.of_session(tx, session_id)
+    named = tables.origins(tx, [event["after"] for event in told])
+    return [{**event, "after": named.get(event["after"], "")} for event in told]

@@ -1,0 +1,262 @@
+"""An open store as one of several that are synchronised: its documents out, those of others in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import HermesError, InvalidInput
+from hermes.store import lineage, messages, session_events
+from hermes.store.attachments import note
+from hermes.store.engines.base import REDACTED, Tx
+from hermes.store.retention import DAY
+from hermes.store.sync import applying, documenting, tables
+from hermes.store.sync import document as documents
+from hermes.store.sync.applying import Applied, NotYet
+from hermes.store.sync.document import SHREDDED, Placement
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+_AT_ONCE = 25  # sessions in one transaction
+_MOST = 1 << 31  # bytes of a document, unpacked
+_TO_SHRED = "sync_shred:"  # keys of state_meta, followed by a session's id: shredded elsewhere, in use here
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a synchronisation has changed in a store."""
+
+    sessions: int = 0
+    messages: int = 0
+    forks: int = 0
+    trashed: int = 0
+    deleted: int = 0
+    shredded: int = 0
+    attachments: int = 0
+    waiting: int = 0  # documents that are taken the next time
+
+    def add(self, other: Counts) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+class Replica:
+    """A store that is synchronised with others. `grace` is how many days the trash keeps a session."""
+
+    def __init__(self, db: SessionDB, grace: float = 7) -> None:
+        if db.read_only:
+            raise InvalidInput(f"{db.where} can only be read; it can't be synchronised")
+        self._db, self._engine, self._grace = db, db._engine, grace
+        self.store = tables.prepare(self._engine)
+
+    # ------------------------------------------------------------------------------------------ out
+
+    def document(self, progress: Progress | None = None) -> None:
+        """Put what was changed here into the documents."""
+        self._shred_late()
+        with self._db._take_in(), self._engine.read() as tx:
+            changed = documenting.changed_trees(tx)
+        for start in range(0, len(changed), _AT_ONCE):
+            with self._engine.write() as tx:
+                for tree in changed[start : start + _AT_ONCE]:
+                    documenting.bring_up_to_date(tx, tree, self.store)
+            if progress is not None:
+                progress(min(start + _AT_ONCE, len(changed)), len(changed))
+
+    def versions(self) -> dict[str, tuple[str, str]]:
+        """By key, the session and the version of its document."""
+        with self._engine.read() as tx:
+            return {documents.key_of(tree): (tree, version) for tree, version in tables.versions(tx).items()}
+
+    def packed(self, tree: str) -> tuple[str, bytes, list[str]]:
+        """A session's document with the texts of its messages: its version, its bytes, the attachments it needs."""
+        with self._engine.read() as tx:
+            state = tables.load(tx, tree)
+            bodies = _bodies(tx, state.document)
+            version = documenting.version_of(tx, state)
+        data = documents.canonical({"document": state.document, "bodies": bodies}).encode()
+        import zstandard
+
+        return version, zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data), _shown_files(bodies)
+
+    # ------------------------------------------------------------------------------------------ in
+
+    def seen(self) -> set[str]:
+        """The versions of documents that were merged here."""
+        with self._engine.read() as tx:
+            return tables.seen(tx)
+
+    def see(self, name: str) -> None:
+        """This version needs not be merged here: it was made here."""
+        with self._engine.write(alone=False) as tx:
+            tables.see(tx, name)
+
+    def take(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
+        """Merge a document of another store; what it changed here, and the attachments its messages show.
+
+        NotYet when a session of it is in use, or shows messages that have not arrived. `name` is noted as seen.
+        """
+        told, bodies = _unpacked(data)
+        tree = str(told["id"])
+        if any(one["events"] for one in told["sessions"].values()):
+            session_events.prepare(self._engine)
+        with self._engine.read() as tx:
+            known = [tree, *tables.forks_of(tx, tree), *(told["sessions"].keys() - {tree})]
+        with self._db._writing(*dict.fromkeys(known)) as tx:
+            state = documenting.bring_up_to_date(tx, tree, self.store)
+            before = time.time() - self._grace * DAY
+            done = applying.take(self._engine, tx, state, told, bodies, self.store, before)
+            for session_id in done.to_shred:
+                tx.run(
+                    "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING",
+                    (_TO_SHRED + session_id,),
+                )
+            for other in done.touched.all() | done.sessions:
+                self._db._scribe.intends(other)
+            tables.see(tx, name)
+        return self._follow(done), done.attachments
+
+    def _follow(self, done: Applied) -> Counts:
+        """What lies beside the rows: transcripts, sessions whose time is over."""
+        scribe = self._db._scribe
+        for session_id in sorted(done.sessions):
+            scribe.rewritten(session_id)
+        for shell in sorted(done.touched.shells - done.touched.gone):
+            scribe.kept(shell)
+        for shell in done.touched.gone:
+            scribe.journal.forget(shell)
+        scribe.owner_renamed(sorted(done.touched.referring - done.sessions))
+        scribe.cut_off(sorted(done.touched.children - done.sessions))
+        deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
+        trashed = max(0, done.trashed - deleted)
+        shredded = self._shred_late() if done.to_shred else 0
+        return Counts(done.new_sessions, done.new_messages, done.forks, trashed, deleted, shredded)
+
+    def _shred_late(self) -> int:
+        """Shred here what was shredded elsewhere, unless a process uses it or another session shows it."""
+        with self._engine.read() as tx:
+            rows = tx.rows("SELECT key FROM state_meta WHERE key LIKE ?", (_TO_SHRED + "%",))
+        done = 0
+        for key in (str(row[0]) for row in rows):
+            if self._shred(key.removeprefix(_TO_SHRED)):
+                with self._engine.write(alone=False) as tx:
+                    tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
+                done += 1
+        return done
+
+    def _shred(self, session_id: str) -> bool:
+        with self._engine.read() as tx:
+            if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is None:
+                return True
+            parts = lineage.parts(tx, session_id)
+            whole = all(_is_shredded(tx, part) for part in parts)
+        try:
+            if whole:
+                self._db.shred_session(session_id, by="sync")
+            else:  # the conversation has gone on here: what it shows of this part stays
+                self._db.delete_session(session_id, by="sync")
+                self._engine.scrub()
+        except HermesError:
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------------ attachments
+
+    def lacks(self, digests: Iterable[str]) -> list[str]:
+        """The attachments that are not here."""
+        return [one for one in digests if not self._db._attachments.has(one)]
+
+    def attachment(self, digest: str) -> Path | None:
+        """The file of an attachment; None when its bytes are not here."""
+        with self._engine.read() as tx:
+            self._db._attachments.fetch(tx, [digest])
+        path = self._db._attachments.path(digest)
+        return path if path.is_file() else None
+
+    def keep(self, data: bytes) -> str:
+        """Store an attachment; its hash."""
+        return self._db._attachments.keep(data)
+
+    def settle_attachments(self, digests: Iterable[str]) -> None:
+        """Record which of these are here and which were never brought."""
+        wanted = sorted(set(digests))
+        here = [one for one in wanted if self._db._attachments.has(one)]
+        with self._engine.write(alone=False) as tx:
+            note(tx, here, [one for one in wanted if one not in here])
+
+    def shredded_attachments(self, tree: str, earlier: Iterable[bytes]) -> list[str]:
+        """The attachments that earlier versions of a shredded session's document show, and no message here."""
+        with self._engine.read() as tx:
+            shredded = any(one.get("shred") for one in tables.load(tx, tree).document["sessions"].values())
+            if not shredded:
+                return []
+            files = {one for data in earlier for one in _shown_files(_unpacked(data)[1])}
+            return [one for one in files if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (one,)) is None]
+
+    def lacking_attachments(self) -> list[str]:
+        """Attachments that messages show and whose bytes are not here."""
+        with self._engine.read() as tx:
+            rows = tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash")
+        return self.lacks(str(row[0]) for row in rows)
+
+
+def _shown_files(bodies: dict[str, Any]) -> list[str]:
+    files = [one["hash"] for body in bodies.values() for one in body.get("body", body).get("attachments") or ()]
+    return list(dict.fromkeys(files))
+
+
+def _is_shredded(tx: Tx, session_id: str) -> bool:
+    document = tables.load(tx, tables.tree_of(tx, session_id)).document
+    return (
+        bool(document["sessions"].get(session_id, {}).get("shred"))
+        and Placement(document).life(session_id)[0] == SHREDDED
+    )
+
+
+def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
+    """The texts of a document's messages that are here, and of those it shows whose owner was deleted."""
+    found: dict[str, Any] = {}
+    wanted = {one: record for one, record in document["messages"].items() if "b" in record}
+    attached: dict[str, Any] = {}
+    for origin, row in tables.rows_of(tx, wanted).items():
+        body = _body(tx, row, attached)
+        if wanted[origin].get("red"):  # its place only
+            found[origin] = {name: body[name] for name in ("role", "timestamp")}
+        elif documents.digest(body) == wanted[origin]["b"][0]:
+            found[origin] = body
+    for origin, row in documenting.carried_without_owner(tx, document):
+        tree = tx.value("SELECT tree FROM sync_messages WHERE origin = ?", (origin,))
+        body = _body(tx, row, attached)
+        if row.hidden == REDACTED:
+            found[origin] = {"tree": tree, "body": {name: body[name] for name in ("role", "timestamp")}, "red": True}
+        else:
+            found[origin] = {"tree": tree, "body": body}
+    return found
+
+
+def _body(tx: Tx, row: tables.StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
+    if row.owner not in attached:
+        attached[row.owner] = messages.attached(tx, row.owner)
+    return documenting.body_of(messages.rows_of(tx, row.id)[0], attached[row.owner])
+
+
+def _unpacked(data: bytes) -> tuple[documents.Document, dict[str, Any]]:
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+            text = stream.read(_MOST)
+        told = json.loads(text)
+        document, bodies = told["document"], told["bodies"]
+    except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"it is damaged or incomplete ({error})") from error
+    return documents.checked(document), bodies
+
+
+__all__ = ["Counts", "NotYet", "Replica"]

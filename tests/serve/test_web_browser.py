@@ -1,0 +1,448 @@
+"""`hermes web` in a real Chromium: each thing a person does, by mouse and by keys; hostile content; accessibility."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.support.axe import serious
+from tests.support.browser import Browser
+from tests.support.echo import Echo
+from tests.support.page import Page, fill, talkative
+from tests.support.sizes import THOROUGH, size
+
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("browser") / "home"
+    with Echo() as model:
+        talkative(home, model.base_url)
+        fill(home)
+        with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
+            db.create_session("long", "cli")
+            db.set_session_title("long", "Ten thousand messages")
+            db.replace_messages(
+                "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * (n % 40)} for n in range(MANY)]
+            )  # fmt: skip
+        yield home
+
+
+@pytest.fixture(scope="module")
+def page(home: Path) -> Iterator[Page]:
+    with Page(home) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window: Browser, page: Page) -> Iterator[Browser]:
+    """A browser that came by the link; at the end, the page has complained about nothing."""
+    window.open(page.link, 1280)
+    window.wait("document.querySelectorAll('.row').length >= 5")
+    yield window
+    assert window.problems() == []
+
+
+def shows(browser: Browser, text: str) -> None:
+    browser.wait(f"document.querySelector('main').innerText.includes({text!r})")
+
+
+# ------------------------------------------------------------------------------------------------ find
+
+
+def test_find_with_the_keyboard_alone(browser: Browser, page: Page) -> None:
+    browser.key("/")
+    browser.type("tokenizer")
+    browser.wait("document.querySelectorAll('.hit mark').length >= 2")
+    assert browser.value("location.search") == "?q=tokenizer"
+    browser.key("Enter")
+    for _ in range(10):
+        if browser.value("document.activeElement.matches('.hit[href^=\"/s/s1\"]')"):
+            break
+        browser.key("j")
+    browser.key("k")
+    assert browser.value("document.activeElement.matches('.row[href=\"/s/s1\"]')")
+    browser.key("j")
+    browser.key("Enter")
+    browser.wait("!!document.querySelector('.message.target')")
+    assert "tokenizer" in browser.value("document.querySelector('.target').innerText")
+    browser.key("Escape")
+    browser.wait("document.querySelectorAll('.hit mark').length >= 2")
+    assert browser.value("document.getElementById('query').value") == "tokenizer"
+    browser.key("/")
+    browser.key("Escape")
+    browser.wait("location.search === '' && document.querySelectorAll('.row').length >= 5")
+
+
+def test_filter_by_chips_and_a_link_to_a_search(browser: Browser, page: Page) -> None:
+    browser.click("summary.chip", "Source")
+    browser.click(".choices button", "telegram")
+    browser.wait("document.querySelectorAll('.row').length === 1")
+    assert browser.value("location.search") == "?source=telegram"
+    browser.click(".chip.on", "telegram")
+    browser.wait("document.querySelectorAll('.row').length >= 5")
+    browser.open(page.address + "/?q=tokenizer&folder=/home/ann", 1280)
+    browser.wait("document.querySelectorAll('.row').length === 1 && !!document.querySelector('.chip.on')")
+    browser.click(".chip.on", "Folder")
+    browser.wait("document.querySelectorAll('.row').length === 2")
+    browser.open(page.address + "/?q=zebra", 1280)
+    shows(browser, "No messages match")
+
+
+def test_one_conversation_with_many_hits_does_not_hide_the_others(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/?q=number OR tokenizer", 1280)
+    browser.wait("['/s/long', '/s/s1', '/s/media'].every(place => document.querySelector(`.row[href='${place}']`))")
+    assert browser.value("document.querySelectorAll('.hit[href^=\"/s/long\"]').length") == 3
+    browser.click("button.hits", "more hits here")
+    browser.wait("document.querySelectorAll('.hit[href^=\"/s/long\"]').length > 50")
+    browser.wait(
+        "new Set([...document.querySelectorAll('.hit')].map(one => one.href)).size === document.querySelectorAll('.hit').length"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ read
+
+
+def test_read_code_calls_and_reasoning(browser: Browser, page: Page) -> None:
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.open(page.address + "/s/s1", 1280)
+    browser.wait("document.querySelectorAll('.message').length === 3")
+    assert browser.value("document.querySelectorAll('pre .nb').length") >= 1  # highlighted
+    assert browser.value("document.querySelector('.call .state').innerText") == "exit 2"
+    assert not browser.value("document.querySelector('.call pre').checkVisibility()")
+    browser.click(".call summary")
+    browser.wait("document.querySelector('.call .result pre').checkVisibility()")
+    assert browser.value("document.querySelector('.call .result pre').innerText").startswith("<h1>out</h1>")
+    browser.click(".reasoning summary")
+    shows(browser, "I should look.")
+    assert "1,200 in, 80 out" in browser.value("document.querySelectorAll('.used')[1].innerText")
+    browser.click(".body > .code button", "Copy")
+    browser.wait("navigator.clipboard.readText().then(text => text.trim() === \"print('<i>')\")")
+    browser.click(".head button", "Resume in terminal")
+    browser.wait("navigator.clipboard.readText().then(text => text === 'hermes -r s1')")
+
+
+def test_a_link_to_a_tools_result_opens_its_fold(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db", read_only=True) as db:
+        result = next(row["id"] for row in db.get_messages("s1") if row["role"] == "tool")
+    browser.open(f"{page.address}/s/s1#m{result}", 1280)
+    browser.wait(f"document.querySelector('#m{result}.target')?.checkVisibility()")
+
+
+def test_pictures_and_recordings_are_inline(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/s/media", 1280)
+    browser.wait("document.querySelector('.message img')?.naturalWidth === 48")
+    browser.wait("document.querySelector('audio')?.duration === 1")
+
+
+def test_walk_the_lineage_and_see_what_was_compressed(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/s/new", 1280)
+    browser.click(".compressed summary", "Show what was compressed (8 messages)")
+    shows(browser, "early words 5")
+    assert browser.value("[...document.querySelectorAll('.who')].some(one => one.innerText === 'Summary')")
+    browser.click(".lineage summary", "Part 2 of 2")
+    browser.click(".lineage a", "Another way")
+    browser.wait("location.pathname === '/s/branch' && document.querySelector('h1').innerText === 'Another way'")
+    browser.click(".steps a", "Branched from")
+    browser.wait("location.pathname === '/s/new'")
+    browser.click(".steps a", "Previous part")
+    browser.wait("location.pathname === '/s/old' && document.querySelectorAll('.message').length === 12")
+    browser.click(".steps a", "Next part")
+    browser.wait("location.pathname === '/s/new'")
+
+
+def numbers(browser: Browser) -> list[int]:
+    found: list[int] = browser.value(
+        "[...document.querySelectorAll('#messages .body')].map(one => Number(one.innerText.match(/number (\\d+)/)[1]))"
+    )
+    assert found == list(range(found[0], found[0] + len(found)))  # in order, none left out, none twice
+    assert len(found) <= 300
+    return found
+
+
+def test_ten_thousand_messages_scroll_and_only_some_are_in_the_page(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/s/long", 1280)
+    browser.wait("document.querySelectorAll('.message').length === 100")
+    assert numbers(browser)[-1] == MANY - 1
+    top = MANY
+    while top > MANY - size(700, 3000):
+        browser.wheel(-2500)
+        first = numbers(browser)[0]
+        seen = browser.value(
+            "[...document.querySelectorAll('.message')].some(one => { const box = one.getBoundingClientRect(); return box.bottom > 70 && box.top < innerHeight; })"
+        )
+        assert seen, "the window shows no message"
+        top = min(top, first)
+    while numbers(browser)[-1] < MANY - 1:
+        browser.wheel(4000)
+    browser.key("g")
+    browser.wait("scrollY === 0 && /number 0\\b/.test(document.querySelector('#messages').innerText)")
+    assert numbers(browser)[0] == 0
+    browser.key("G")
+    browser.wait(f"document.querySelector('#messages').innerText.includes('number {MANY - 1} ')")
+
+
+def test_what_another_process_writes_appears(browser: Browser, page: Page, home: Path) -> None:
+    browser.open(page.address + "/s/branch", 1280)
+    shows(browser, "going on")
+    with SessionDB(home / "state.db") as db:
+        db.append_message("branch", "user", "from another process")
+        shows(browser, "from another process")
+        call = {"id": "late", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+        db.append_message("branch", "assistant", "calling", tool_calls=[call])
+        browser.wait("document.querySelector('#messages').lastElementChild.innerText.includes('no result')")
+        db.append_message("branch", "tool", "late result", tool_call_id="late", tool_name="terminal")
+        browser.wait("document.querySelector('#messages').lastElementChild.innerText.includes('done')")
+        first = db.get_messages("branch")[0]["id"]
+        db.rewind("branch", first)
+    browser.wait("document.querySelectorAll('.message').length === 1")
+
+
+# ------------------------------------------------------------------------------------------------ do
+
+
+def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("tidy", "cli")
+        for text in ("first", "second", "third"):
+            db.append_message("tidy", "user", text)
+    browser.open(page.address + "/s/tidy", 1280)
+    browser.click(".head button", "Rename")
+    browser.wait("document.getElementById('ask').open")
+    browser.type("Tidied up")
+    browser.key("Enter")
+    browser.wait("document.querySelector('h1').innerText === 'Tidied up'")
+    browser.click(".head button", "Tag")
+    browser.wait("document.getElementById('ask').open")
+    browser.type("later")
+    browser.click("#ask-ok")
+    browser.wait("document.querySelector('.head .tag')?.innerText.includes('#later')")
+    browser.click(".head button", "Pin")
+    browser.wait("document.querySelector('h1').innerText.startsWith('★')")
+    browser.click(".head button", "Archive")
+    browser.click(".head button", "Unarchive")
+    browser.wait("[...document.querySelectorAll('.head button')].some(one => one.innerText === 'Archive')")
+    browser.click(".message:nth-child(2) .tools button", "Branch")
+    browser.wait("location.pathname !== '/s/tidy' && document.querySelectorAll('.message').length === 2")
+    browser.key("Escape")
+    browser.wait("location.pathname === '/s/tidy' && document.querySelectorAll('.message').length === 3")
+    browser.click(".head button", "Trash")
+    browser.wait("document.getElementById('ask').open")
+    browser.click("#ask button", "Cancel")
+    browser.click(".head button", "Trash")
+    browser.wait("document.getElementById('ask').open")
+    browser.click("#ask-ok")
+    browser.wait("location.pathname === '/' && !document.querySelector('main').innerText.includes('Tidied up\\n')")
+    browser.click("nav a", "Trash")
+    browser.wait("document.querySelectorAll('.trashed').length === 1")
+    browser.click(".trashed button", "Restore")
+    shows(browser, "The trash is empty")
+    with SessionDB(home / "state.db", read_only=True) as db:
+        row = db.get_session("tidy")
+        assert row is not None and row["title"] == "Tidied up" and row["pinned_at"] and db.get_tags("tidy") == ["later"]
+
+
+# ------------------------------------------------------------------------------------------------ talk
+
+
+def test_talk_in_a_new_conversation_and_go_on(browser: Browser, page: Page, home: Path) -> None:
+    browser.key("n")
+    browser.wait("document.activeElement.id === 'prompt'")
+    browser.type("hello there")
+    browser.key("Enter")
+    browser.wait("location.pathname.startsWith('/s/') && document.querySelectorAll('.message').length === 2")
+    assert browser.value("document.querySelectorAll('.message .body')[1].innerText.trim()") == "echo: hello there"
+    browser.wait("!document.querySelector('.talk .primary').hidden && !document.querySelector('.streaming')")
+    browser.click("#prompt")
+    browser.type("long=3000 slow=60")
+    browser.key("Enter")
+    browser.wait("(document.querySelector('.streaming')?.innerText || '').length > 40")
+    browser.click(".talk button", "Stop")
+    browser.wait("document.querySelectorAll('.message').length === 4 && !document.querySelector('.streaming')")
+    assert browser.value("document.querySelectorAll('.message')[3].innerText.includes('stopped')")
+    session_id = browser.value("location.pathname.slice(3)")
+    with SessionDB(home / "state.db", read_only=True) as db:
+        assert [row["role"] for row in db.get_messages(session_id)] == ["user", "assistant"] * 2
+
+
+def test_a_dangerous_command_is_asked_about_in_the_page(browser: Browser, page: Page, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for yes in (False, True):
+        browser.open(page.address + "/new", 1280)
+        browser.wait("document.activeElement.id === 'prompt'")
+        browser.type(f'call=terminal {{"command": "rm -rf {tmp_path}/a"}}')
+        browser.key("Enter")
+        browser.wait("document.querySelector('[role=alertdialog]')?.innerText.includes('rm -rf')")
+        assert (tmp_path / "a").exists()
+        browser.wait("document.activeElement.innerText === 'Decline'")  # Enter alone allows nothing
+        if yes:
+            browser.open(browser.value("location.href"), 390)  # a page that is loaded again is asked again
+        browser.click("[role=alertdialog] button", "Allow" if yes else "Decline")
+        browser.wait(
+            "document.querySelectorAll('.message').length === 3 && !document.querySelector('.reply').innerText"
+        )
+        shows(browser, "the tool said")
+        assert (tmp_path / "a").exists() is not yes
+
+
+def test_another_process_is_answering(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        _, token = db.take_turn("old", "elsewhere:1:x:telegram", 60.0)
+        _, token = db.take_turn("new", "elsewhere:1:x:telegram", 60.0)
+        assert token is not None
+        browser.open(page.address + "/s/new", 1280)
+        shows(browser, "(telegram) is answering here")
+        browser.click("#prompt")
+        browser.type("me too")
+        browser.key("Enter")
+        shows(browser, "try again when it is done")
+        assert browser.value("document.getElementById('prompt').value") == "me too"
+        db.release_lease("turn:new", token)
+    browser.events.clear()  # the refusal is in the console, as it should be
+
+
+# ------------------------------------------------------------------------------------------------ look
+
+
+@pytest.mark.parametrize(("width", "dark", "turn"), [(1280, False, 0), (390, True, 1)])
+def test_every_page_fits_and_is_accessible(browser: Browser, page: Page, width: int, dark: bool, turn: int) -> None:
+    places = (
+        ("/", ".row"), ("/?q=tokenizer", ".hit"), ("/s/s1", ".message"), ("/s/media", "audio"), ("/s/new", ".compressed"),
+        ("/s/hostile", ".message"), ("/insights", "figure svg"), ("/new", "#prompt"), ("/trash", "h1"), ("/s/nothing", "[role=alert]"),
+    )  # fmt: skip
+    for place, ready in places if THOROUGH else places[turn::2]:
+        browser.open(page.address + place, width, dark=dark)
+        browser.wait(f"!!document.querySelector('main {ready}, main{ready}')")
+        browser.value("document.querySelectorAll('main details').forEach(one => { one.open = true; })")
+        assert browser.value("document.documentElement.scrollWidth <= innerWidth"), place
+        assert serious(browser) == [], place
+    browser.events.clear()  # the last page is an error
+
+
+def test_insights_are_plots_with_tables(browser: Browser, page: Page) -> None:
+    browser.click("nav a", "Insights")
+    browser.wait("document.querySelectorAll('figure').length >= 6")
+    assert browser.value(
+        "document.querySelectorAll('figure').length === document.querySelectorAll('figure table').length"
+    )
+    assert browser.value("document.querySelectorAll('figure svg rect').length") > 100
+    browser.click(".periods a", "7 days")
+    browser.wait(
+        "location.search === '?days=7' && document.querySelector('[aria-current=page].chip').innerText === '7 days'"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ hostile
+
+
+def test_hostile_content_is_text_and_asks_nobody_for_anything(browser: Browser, page: Page) -> None:
+    for place in ("/", "/?q=window", "/s/hostile"):
+        browser.open(page.address + place, 1280)
+        browser.wait("document.querySelectorAll('.row, .message').length >= 1")
+        browser.value("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        assert browser.value("window.hacked === undefined") is True
+        assert all(url.startswith((page.address, "data:", "blob:")) for url in browser.asked_for()), browser.asked_for()
+    assert "<script>window.hacked = 1</script>" in browser.value("document.querySelector('.message').innerText")
+    assert browser.value("[...document.querySelectorAll('main script, main iframe, main svg, main img')].length") == 0
+
+
+def test_a_page_of_another_origin_reads_nothing_and_does_nothing(browser: Browser, page: Page, home: Path) -> None:
+    tries = f"""
+      const base = {page.address!r}, got = [];
+      const note = (name, one) => one.then(value => got.push([name, value]), () => got.push([name, null]));
+      window.done = Promise.all([
+        note("read", fetch(base + "/api/sessions", {{credentials: "include"}}).then(a => a.text())),
+        note("opaque", fetch(base + "/api/sessions", {{credentials: "include", mode: "no-cors"}}).then(a => a.text())),
+        note("post", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", mode: "no-cors", body: "{{}}"}}).then(a => a.text())),
+        note("json", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", headers: {{"content-type": "application/json"}}, body: "{{}}"}}).then(a => a.text())),
+        note("talk", fetch(base + "/api/talk", {{method: "POST", credentials: "include", mode: "no-cors", body: JSON.stringify({{text: "evil"}})}}).then(a => a.text())),
+        note("live", new Promise((yes, no) => {{ const s = new EventSource(base + "/api/live/s1", {{withCredentials: true}}); s.onmessage = e => yes(e.data); s.onerror = no; }})),
+        note("image", new Promise((yes, no) => {{ const i = new Image(); i.onload = () => yes("shown"); i.onerror = no; i.src = base + "/static/icon.svg"; }})),
+        note("script", new Promise((yes, no) => {{ const s = document.createElement("script"); s.onload = () => yes("run"); s.onerror = no; s.src = base + "/static/app.js"; document.head.append(s); }})),
+        note("frame", new Promise(yes => {{ const f = document.createElement("iframe"); f.onload = () => {{ let text = null; try {{ text = f.contentDocument?.body?.innerText || null; }} catch {{}} yes(text); }}; f.src = base + "/"; document.body.append(f); }})),
+      ]).then(() => got);
+      const form = document.createElement("form"); form.method = "post"; form.target = "other"; form.action = base + "/api/do/pin/s1";
+      const other = document.createElement("iframe"); other.name = "other"; document.body.append(other, form); form.submit();
+    """
+
+    class Evil(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"<!doctype html><body></body>"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)  # another port: the same site, so that cookies are sent
+    thread = threading.Thread(target=partial(server.serve_forever, 0.05), daemon=True)
+    thread.start()
+    try:
+        browser.open(f"http://127.0.0.1:{server.server_port}/", 1280)
+        browser.value(f"(() => {{ {tries} }})()")
+        found = dict(browser.value("window.done"))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert set(found) == {"read", "opaque", "post", "json", "talk", "live", "image", "script", "frame"}
+    assert not any(found.values()), found
+    with SessionDB(home / "state.db", read_only=True) as db:
+        row = db.get_session("s1")
+        assert row is not None and row["pinned_at"] is None
+        assert db.search_messages("evil", ["web"]) == []
+    browser.events.clear()  # the browser has complained about every single try
+
+
+# ------------------------------------------------------------------------------------------------ how many
+
+
+def test_a_store_without_conversations(window: Browser, tmp_path: Path) -> None:
+    with Page(tmp_path / "home") as page:
+        window.open(page.link, 390)
+        shows(window, "No conversations yet")
+        assert serious(window) == []
+        window.open(page.address + "/insights", 390)
+        shows(window, "No conversations in this time")
+        window.open(page.address + "/?q=anything", 390)
+        shows(window, "No messages match")
+        assert window.problems() == []
+
+
+def test_ten_thousand_conversations(window: Browser, tmp_path: Path) -> None:
+    many = size(2_000, 10_000)
+    with SessionDB(tmp_path / "home" / "state.db", transcripts="off", durability="normal") as db:
+        db.import_sessions(
+            {
+                "id": f"n{number:05}", "source": "cli", "started_at": 1_700_000_000.0 + number, "title": f"Conversation {number}",
+                "messages": [{"role": "user", "content": f"question {number} about zebras", "timestamp": 1_700_000_000.0 + number}],
+            }
+            for number in range(many)
+        )  # fmt: skip
+    with Page(tmp_path / "home") as page:
+        window.open(page.link, 1280)
+        window.wait("document.querySelectorAll('.row').length >= 100")
+        assert window.value("document.querySelector('.row .title').innerText") == f"Conversation {many - 1}"
+        for _ in range(3):
+            before = window.value("document.querySelectorAll('.row').length")
+            window.value("scrollTo(0, document.documentElement.scrollHeight)")
+            window.wait(f"document.querySelectorAll('.row').length > {before}")
+        window.key("/")
+        window.type(f'"question {many // 2} about"')
+        window.wait(f"document.querySelector('.row .title')?.innerText === 'Conversation {many // 2}'")
+        assert window.problems() == []

@@ -1,0 +1,30 @@
+"""axe-core (npm, Deque Systems) in a page: what makes it hard to use for people with a disability."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tests.support.browser import Browser
+from tests.support.environments import npm
+
+VERSION = "4.10.3"
+_SERIOUS = ("serious", "critical")
+
+
+@cache
+def _source() -> str:
+    folder = npm("axe-core", [f"axe-core@{VERSION}"])
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+def serious(browser: Browser) -> list[str]:
+    """The serious findings in the page as it is now, a line each."""
+    if not browser.value("typeof window.axe === 'object'"):
+        browser.call("Runtime.evaluate", expression=_source())
+    found: list[dict[str, Any]] = browser.value("axe.run(document).then(told => told.violations)")
+    return [
+        f"{one['id']} ({one['impact']}): {', '.join(str(node['target']) + ' ' + node.get('failureSummary', '')[:200] for node in one['nodes'][:4])}"
+        for one in found
+        if one["impact"] in _SERIOUS
+    ]
