@@ -1,8 +1,8 @@
-"""QQ bots, by the official gateway (WebSocket) and the REST API, version 2: messages of people and of groups that mention the bot.
+"""QQ bots, by the official gateway (WebSocket) and the REST API, version 2: messages of people, and of groups that mention it.
 
 https://bot.q.qq.com/wiki/develop/api-v2/
-A reply belongs to the message it answers: it names that message's id within a time window, with a number of its own (`msg_seq`), by
-which QQ recognises a repetition. Later messages are sent on the bot's own account, which QQ allows to few bots.
+A reply belongs to the message it answers: it names that message's id within a time window, with a number of its own
+(`msg_seq`), by which QQ recognises a repetition. Later messages are the bot's own, which QQ allows to few bots.
 """
 
 from __future__ import annotations
@@ -327,6 +327,7 @@ class _Gateway:
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._early: list[dict[str, Any]] = []  # the first dispatched event
 
     async def open(self) -> None:
         """Connect, and identify or resume; returns when the server has greeted us."""
@@ -341,14 +342,7 @@ class _Gateway:
                 if hello.get("op") != HELLO:
                     raise PlatformUnreachable("QQ's gateway does not greet")
                 pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
-                self._seen = self._stored
-                login: dict[str, Any] = {"token": f"QQBot {token}"}
-                if self._session_id:
-                    login |= {"session_id": self._session_id, "seq": self._stored}
-                    await self._socket.send_json({"op": RESUME, "d": login})
-                else:
-                    login |= {"intents": INTENTS, "shard": [0, 1], "properties": {}}
-                    await self._socket.send_json({"op": IDENTIFY, "d": login})
+                await self._log_in(f"QQBot {token}")
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             await self.close()
             raise PlatformUnreachable(f"QQ's gateway can't be reached ({type(error).__name__})") from None
@@ -357,10 +351,30 @@ class _Gateway:
             raise
         self._beating = asyncio.create_task(self._beat(pause))
 
+    async def _log_in(self, token: str) -> None:
+        """Resume the session, or begin one; returns when the server has begun to dispatch."""
+        assert self._socket is not None
+        self._seen, self._early = self._stored, []
+        if self._session_id:
+            await self._socket.send_json(
+                {"op": RESUME, "d": {"token": token, "session_id": self._session_id, "seq": self._stored}}
+            )
+        else:
+            login = {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}
+            await self._socket.send_json({"op": IDENTIFY, "d": login})
+        while True:
+            item = await self._next()
+            if item.get("op") == INVALID:
+                self._session_id, self._stored = "", 0
+                raise PlatformUnreachable("QQ does not resume the session")
+            if item.get("op") == DISPATCH:
+                self._early.append(item)
+                return
+
     async def events(self) -> Any:
         """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
         while True:
-            item = await self._next()
+            item = self._early.pop(0) if self._early else await self._next()
             kind = item.get("op")
             if kind == INVALID:
                 self._session_id, self._stored = "", 0
