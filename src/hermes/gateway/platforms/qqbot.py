@@ -1,0 +1,435 @@
+"""QQ bots, by the official gateway (WebSocket) and the REST API, version 2: messages of people, and of groups that mention it.
+
+https://bot.q.qq.com/wiki/develop/api-v2/
+A reply belongs to the message it answers: it names that message's id within a time window, with a number of its own
+(`msg_seq`), by which QQ recognises a repetition. Later messages are the bot's own, which QQ allows to few bots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import httpx
+
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
+from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+from hermes.gateway.platforms.intake import keep
+
+DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
+INTENTS = 1 << 25  # messages of people and groups
+WINDOW = {DM: 3_600.0, GROUP: 300.0}  # seconds in which a message can be answered
+_KINDS = {"image": 1, "video": 2, "audio": 3}
+_REPEATED = 40054005  # QQ's code: a message with this number was sent already
+_TOO_MANY = {22009, 22010, 20028}
+_EXPIRED = {11243, 11244, 11251}  # codes for a token that is no longer valid
+_LAYOUT = markup.Layout(bullet="• ")
+_PATIENCE = 20.0
+
+
+class QQBot(Adapter):
+    """A bot of QQ's open platform."""
+
+    platform = "qqbot"
+    title = "QQ"
+    extra = "qqbot"
+    settings = (
+        Setting(name="app_id", help="the bot's AppID", variable="QQBOT_APP_ID", required=True),
+        Setting(name="client_secret", help="the bot's AppSecret", variable="QQBOT_CLIENT_SECRET", secret=True, required=True),
+        Setting(name="base_url", help="where the API is", default="https://api.sgroup.qq.com"),
+        Setting(name="token_url", help="where tokens come from", default="https://bots.qq.com/app/getAppAccessToken"),
+    )  # fmt: skip
+    capabilities = Capabilities(longest=3_000, media=True, files=True, largest_file=10_000_000)
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._api: _Api | None = None
+        self._tasks = Tasks()
+        self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
+
+    # ------------------------------------------------------------------------------------------ login
+
+    async def check(self) -> str:
+        """Log in and say who we are."""
+        api = self._made()
+        try:
+            return str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
+        finally:
+            await api.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and open the gateway."""
+        await self.disconnect()
+        self._api = api = self._made()
+        socket = _Gateway(api, self._kept())
+        try:
+            identity = str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
+            await socket.open()
+        except BaseException:
+            await socket.close()
+            await self.disconnect()
+            raise
+        link.connected(identity)
+        self._tasks.start(self._receive(link, socket, identity), name="qqbot")
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        await self._tasks.stop()
+        api, self._api = self._api, None
+        if api is not None:
+            await api.close()
+
+    def _made(self) -> _Api:
+        return _Api(
+            self.title, self.text("base_url").rstrip("/"), self.text("token_url"), self.text("app_id"), self.text("client_secret")
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _receive(self, link: Link, socket: _Gateway, identity: str) -> None:
+        retries = Retries(link, identity)
+        try:
+            while True:
+                try:
+                    async for kind, data in socket.events():
+                        retries.succeeded()
+                        event = understood(kind, data)
+                        if event is not None:
+                            await keep(link, event)
+                        self._keep(socket.stored())
+                except (PlatformUnreachable, SlowDown) as error:
+                    await retries.failed(error)
+                    with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
+                        await socket.open()
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.error("QQ: an event could not be handled (%s)", type(error).__name__)
+            link.lost(PlatformUnreachable("the connection to QQ ended unexpectedly"))
+        finally:
+            await socket.close()
+
+    def _kept(self) -> tuple[str, int]:
+        try:
+            found = json.loads(self._state.read_text())
+            return str(found["session_id"]), int(found["seq"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "", 0
+
+    def _keep(self, state: tuple[str, int]) -> None:
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._state.with_suffix(".new")
+        draft.write_text(json.dumps({"session_id": state[0], "seq": state[1]}))
+        os.replace(draft, self._state)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file. Its address holds its own permission: our login goes nowhere."""
+        address = str(attachment.reference.get("url") or "")
+        address = f"https:{address}" if address.startswith("//") else address
+        host = urlsplit(address).hostname or ""
+        own = urlsplit(self.text("base_url")).hostname or ""
+        if not (host == own or host.endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))):
+            raise SendRefused("the file is not stored at QQ")
+        return await self._asked().download_plain(address)
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a message, as a reply as long as QQ allows it."""
+        body = {"content": markup.marked(text, _LAYOUT).text or text, "msg_type": 0}
+        return await self._sent(chat, body, nonce, context)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Upload a picture, a video or a recording, and send it. QQ takes no other files."""
+        kind = _KINDS.get(file.kind)
+        if kind is None:
+            raise SendRefused(f"QQ takes pictures, videos and recordings, not {file.name}")
+        upload = {"file_type": kind, "file_data": base64.b64encode(file.data).decode(), "srv_send_msg": False}
+        media = await self._asked().ask("POST", f"{_place(chat)}/files", json=upload)
+        return await self._sent(chat, {"msg_type": 7, "media": {"file_info": media.get("file_info")}}, nonce, context)
+
+    async def _sent(self, chat: Chat, body: dict[str, Any], nonce: str, context: ReplyContext | None) -> str:
+        number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
+        answers = dict(context or {})
+        if answers.get("msg_id") and time.time() < float(answers.get("until") or 0):
+            body = {**body, "msg_id": answers["msg_id"], "msg_seq": number}
+        try:
+            return str((await self._asked().ask("POST", f"{_place(chat)}/messages", json=body)).get("id") or nonce)
+        except Repeated:
+            return nonce
+
+    def _asked(self) -> _Api:
+        if self._api is None:
+            raise PlatformUnreachable("not connected to QQ")
+        return self._api
+
+
+def _place(chat: Chat) -> str:
+    return f"/v2/{'groups' if chat.type == GROUP else 'users'}/{chat.chat_id}"
+
+
+def understood(kind: str, data: Any) -> Event | None:
+    """A dispatched event as a message to the bot; None for everything else."""
+    if not isinstance(data, dict) or kind not in ("C2C_MESSAGE_CREATE", "GROUP_AT_MESSAGE_CREATE"):
+        return None
+    author = data.get("author")
+    author = author if isinstance(author, dict) else {}
+    in_group = kind == "GROUP_AT_MESSAGE_CREATE"
+    who = author.get("member_openid") if in_group else author.get("user_openid")
+    where = data.get("group_openid") if in_group else who
+    number = data.get("id")
+    if not (isinstance(who, str) and isinstance(where, str) and isinstance(number, str) and who and where and number):
+        return None
+    chat = Chat(platform="qqbot", chat_id=where, type=GROUP if in_group else DM)
+    sent_at = _time(data.get("timestamp"))
+    return Event(
+        id=number, chat=chat, sender=Sender(user_id=who, name=str(author.get("username") or "") or who[:8]),
+        text=str(data.get("content") or "").strip(), attachments=_attachments(data), message_id=number, sent_at=sent_at,
+        reply_context={"msg_id": number, "until": (sent_at or time.time()) + WINDOW[chat.type]},
+    )  # fmt: skip
+
+
+def _attachments(data: dict[str, Any]) -> tuple[Attachment, ...]:
+    listed = data.get("attachments")
+    found = []
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("url"), str):
+            mime = str(one.get("content_type") or "") or None
+            mime = "audio/silk" if mime == "voice" else mime
+            size = one.get("size")
+            found.append(
+                Attachment(
+                    kind=attachment_kind(mime), name=str(one.get("filename") or "") or None, mime=mime,
+                    size=size if isinstance(size, int) and not isinstance(size, bool) else None,
+                    reference={"url": one["url"]},
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _time(value: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+class Repeated(SendRefused):
+    """QQ has a message with this number already."""
+
+
+class _Api(HttpApi):
+    """The REST API; its token is renewed before it expires, and once more when QQ refuses it."""
+
+    def __init__(self, title: str, base_url: str, token_url: str, app_id: str, secret: str) -> None:
+        super().__init__(title, base_url, timeout=40)
+        self._token_url, self._login = token_url, {"appId": app_id, "clientSecret": secret}
+        self._secret, self._token, self._until = secret, "", 0.0
+        self._lock = asyncio.Lock()
+
+    async def token(self, refused: str = "") -> str:
+        """The token; a new one if it is about to expire, or is the `refused` one."""
+        async with self._lock:
+            if not self._token or self._token == refused or time.monotonic() > self._until:
+                try:
+                    answer = await self._http.post(self._token_url, json=self._login)
+                    found = answer.json()
+                except httpx.HTTPError as error:
+                    raise self.unreachable(error) from None
+                except ValueError:
+                    found = {}
+                if not isinstance(found, dict) or not found.get("access_token"):
+                    told = error_text(found.get("message", ""), self._secret) if isinstance(found, dict) else ""
+                    raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
+                self._token = str(found["access_token"])
+                life = str(found.get("expires_in") or "7200")
+                self._until = time.monotonic() + max(1.0, (float(life) if life.isdecimal() else 7200.0) - 60)
+            return self._token
+
+    async def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON of an answer."""
+        token = await self.token()
+        try:
+            answer = await self._request(method, path, token, options)
+        except _TokenExpired:
+            try:
+                answer = await self._request(method, path, await self.token(token), options)
+            except _TokenExpired:
+                raise PlatformRefused("QQ does not accept the token") from None
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+    async def _request(self, method: str, path: str, token: str, options: dict[str, Any]) -> httpx.Response:
+        return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
+
+    async def download_plain(self, address: str) -> bytes:
+        """A file, without our login."""
+        try:
+            answer = await self._http.get(address)
+        except httpx.HTTPError as error:
+            raise PlatformUnreachable(f"a file could not be fetched from QQ ({type(error).__name__})") from None
+        if answer.status_code == 429 or answer.status_code >= 500:
+            self.check(answer)
+        if answer.status_code != 200:
+            raise SendRefused(f"QQ no longer has the file (HTTP {answer.status_code})")
+        return answer.content
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error by QQ's own code."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        found = found if isinstance(found, dict) else {}
+        code, told = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
+        if answer.status_code == 401 or code in _EXPIRED:
+            return _TokenExpired("QQ does not accept the token")
+        if code == _REPEATED:
+            return Repeated("QQ has this message already")
+        if code in _TOO_MANY:
+            return SlowDown("QQ asks us to wait", 5.0)
+        return SendRefused(f"QQ refuses: {told}")
+
+
+class _TokenExpired(PlatformError):
+    pass
+
+
+class _Gateway:
+    """The WebSocket: it resumes its session after the last event that was stored."""
+
+    def __init__(self, api: _Api, kept: tuple[str, int]) -> None:
+        self._api = api
+        self._session_id, self._stored = kept
+        self._seen = self._stored
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._early: list[dict[str, Any]] = []  # the first dispatched event
+
+    async def open(self) -> None:
+        """Connect, and identify or resume; returns when the server has greeted us."""
+        await self.close()
+        address = str((await self._api.ask("GET", "/gateway")).get("url") or "")
+        token = await self._api.token()
+        self._session = aiohttp.ClientSession(trust_env=False)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                self._socket = await self._session.ws_connect(address, max_msg_size=0)
+                hello = await self._next()
+                if hello.get("op") != HELLO:
+                    raise PlatformUnreachable("QQ's gateway does not greet")
+                pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
+                await self._log_in(f"QQBot {token}")
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            await self.close()
+            raise PlatformUnreachable(f"QQ's gateway can't be reached ({type(error).__name__})") from None
+        except BaseException:
+            await self.close()
+            raise
+        self._beating = asyncio.create_task(self._beat(pause))
+
+    async def _log_in(self, token: str) -> None:
+        """Resume the session, or begin one; returns when the server has begun to dispatch."""
+        assert self._socket is not None
+        self._seen, self._early = self._stored, []
+        if self._session_id:
+            await self._socket.send_json(
+                {"op": RESUME, "d": {"token": token, "session_id": self._session_id, "seq": self._stored}}
+            )
+        else:
+            login = {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}
+            await self._socket.send_json({"op": IDENTIFY, "d": login})
+        while True:
+            item = await self._next()
+            if item.get("op") == INVALID:
+                self._session_id, self._stored = "", 0
+                raise PlatformUnreachable("QQ does not resume the session")
+            if item.get("op") == DISPATCH:
+                self._early.append(item)
+                return
+
+    async def events(self) -> Any:
+        """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
+        while True:
+            item = self._early.pop(0) if self._early else await self._next()
+            kind = item.get("op")
+            if kind == INVALID:
+                self._session_id, self._stored = "", 0
+                raise PlatformUnreachable("QQ does not resume the session")
+            if kind == RECONNECT:
+                raise PlatformUnreachable("QQ asks us to connect again")
+            if kind != DISPATCH:
+                continue
+            number = item.get("s")
+            if isinstance(number, int):
+                self._seen = number
+            data = item.get("d")
+            if item.get("t") == "READY" and isinstance(data, dict):
+                self._session_id = str(data.get("session_id") or "")
+            yield str(item.get("t")), data
+
+    def stored(self) -> tuple[str, int]:
+        """Note that the last event is stored; the session and its number."""
+        self._stored = self._seen
+        return self._session_id, self._stored
+
+    async def _next(self) -> dict[str, Any]:
+        socket = self._socket
+        if socket is None:
+            raise PlatformUnreachable("there is no connection to QQ")
+        while True:
+            message = await socket.receive()
+            if message.type is aiohttp.WSMsgType.TEXT:
+                with suppress(ValueError):
+                    item = json.loads(message.data)
+                    if isinstance(item, dict):
+                        return item
+            elif message.type is not aiohttp.WSMsgType.BINARY:
+                if socket.close_code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
+                    raise PlatformRefused(f"QQ does not let the bot in (close code {socket.close_code})")
+                if socket.close_code in (4006, 4007, 4009):  # the session can't be resumed
+                    self._session_id, self._stored = "", 0
+                raise PlatformUnreachable("QQ has closed the connection")
+
+    async def _beat(self, pause: float) -> None:
+        with suppress(Exception):
+            while self._socket is not None and not self._socket.closed:
+                await asyncio.sleep(pause)
+                await self._socket.send_json({"op": HEARTBEAT, "d": self._seen or None})
+
+    async def close(self) -> None:
+        """Disconnect; the session can be resumed."""
+        beating, self._beating = self._beating, None
+        socket, session = self._socket, self._session
+        self._socket = self._session = None
+        if beating is not None:
+            beating.cancel()
+        with suppress(Exception):
+            if socket is not None:
+                async with asyncio.timeout(1.5):
+                    await socket.close()
+        if session is not None:
+            await session.close()

@@ -1,0 +1,305 @@
+"""QQ without QQ: its token server, its REST API (version 2) and its gateway, in one server of our own.
+
+It checks what QQ's documentation demands: the login, the fields, that a reply names a message of the last minutes with a number
+that was not used for it, and how many replies a message may get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from tests.support.labs.base import Lab as Base
+
+APP, SECRET = "102000001", "qqbot-client-secret-0001"
+GROUP = "GROUPOPENID0000000000000000000001"
+MOST_REPLIES = 5
+_FIELDS = {"content", "msg_type", "markdown", "media", "msg_id", "msg_seq", "event_id", "message_reference"}
+
+
+class Lab(Base):
+    """A bot with three people and a group."""
+
+    platform = "qqbot"
+    places = frozenset({"dm", "group"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ids = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._socket: web.WebSocketResponse | None = None
+        self._session = ""
+        self._events: list[dict[str, Any]] = []
+        self._forget()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def _forget(self) -> None:
+        self.token, self.renewals = "", 0
+        self._sent: list[dict[str, Any]] = []
+        self._said: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._used: dict[str, set[int]] = {}
+        self._files: dict[str, bytes] = {}
+        self._problems: list[str] = []
+        self._limited, self._failing = 0, 0
+        self.lost_answers = 0
+        self.resumed = self.identified = 0
+        self.proactive: list[dict[str, Any]] = []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        base = f"http://127.0.0.1:{self.port}"
+        return {"app_id": APP, "client_secret": SECRET, "base_url": base, "token_url": f"{base}/app/getAppAccessToken"}
+
+    def user_id(self, who: str) -> str:
+        return f"OPENID{who.upper()}".ljust(32, "0")
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        return GROUP if where == "group" else self.user_id(who)
+
+    def say(
+        self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, age: float = 0.0, **more: Any
+    ) -> str:
+        number = f"ROBOT1.0_{next(self._ids):020d}"
+        author = {"member_openid": self.user_id(who)} if where == "group" else {"user_openid": self.user_id(who)}
+        moment = datetime.fromtimestamp(time.time() - age, UTC).isoformat()
+        data = {
+            "id": number,
+            "author": author,
+            "content": f" {text} " if where == "group" else text,
+            "timestamp": moment,
+            **more,
+        }
+        if where == "group":
+            data["group_openid"] = GROUP
+        self._said[number] = ("GROUP_AT_MESSAGE_CREATE" if where == "group" else "C2C_MESSAGE_CREATE", data)
+        self.redeliver(number)
+        return number
+
+    def redeliver(self, message_id: str) -> None:
+        kind, data = self._said[message_id]
+        self._call(self._dispatch(kind, data))
+
+    async def _dispatch(self, kind: str, data: dict[str, Any]) -> None:
+        item = {"op": 0, "s": len(self._events) + 1, "t": kind, "d": data, "id": f"{kind}:{data.get('id')}"}
+        self._events.append(item)
+        if self._socket is not None:
+            with suppress(Exception):
+                await self._socket.send_json(item)
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        number = f"file{next(self._ids)}"
+        self._files[number] = data
+        url = f"http://127.0.0.1:{self.port}/download/{number}"
+        return self.say(
+            text,
+            who=who,
+            where=where,
+            attachments=[{"content_type": mime, "filename": name, "size": len(data), "url": url}],
+        )
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        chat = self.chat_id(where, who)
+        return [one["content"] for one in self._sent if one["chat"] == chat and one["msg_type"] == 0]
+
+    def pictures(self, who: str = "alice") -> list[bytes]:
+        chat = self.chat_id("dm", who)
+        return [
+            self._files[one["media"]["file_info"]] for one in self._sent if one["chat"] == chat and one["msg_type"] == 7
+        ]
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        self._limited = times
+
+    def fail(self, times: int = 1) -> None:
+        self._failing = times
+
+    def drop(self) -> None:
+        self._call(self._dropped())
+
+    async def _dropped(self) -> None:
+        socket, self._socket = self._socket, None
+        if socket is not None and socket._req is not None and socket._req.transport is not None:
+            socket._req.transport.abort()
+
+    def ask_again(self) -> None:
+        """Have the client connect again (opcode 7)."""
+        self._call(self._send({"op": 7}))
+
+    async def _send(self, item: dict[str, Any]) -> None:
+        if self._socket is not None:
+            await self._socket.send_json(item)
+
+    def forget_session(self) -> None:
+        """The server no longer knows the session."""
+        self._session = "another"
+
+    def expire_token(self) -> None:
+        self.token = "expired"
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    def reset(self) -> None:
+        self._forget()
+        self._events.clear()
+        self._session = ""
+
+    def close(self) -> None:
+        self._call(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    # ------------------------------------------------------------------------------------------ the server
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        ready.set()
+        self._loop.run_forever()
+
+    async def _start(self) -> None:
+        app = web.Application(client_max_size=50_000_000)
+        add = app.router.add_route
+        add("POST", "/app/getAppAccessToken", self._token)
+        add("GET", "/users/@me", self._me)
+        add("GET", "/gateway", self._gateway)
+        add("GET", "/websocket", self._websocket)
+        add("GET", "/download/{id}", self._download)
+        for kind in ("users", "groups"):
+            add("POST", f"/v2/{kind}/{{id}}/messages", self._message)
+            add("POST", f"/v2/{kind}/{{id}}/files", self._upload)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = self._runner.addresses[0][1]
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _token(self, request: web.Request) -> web.Response:
+        if await request.json() != {"appId": APP, "clientSecret": SECRET}:
+            return web.json_response({"code": 100016, "message": "invalid appid or secret"})
+        self.token = f"token-{next(self._tokens)}"
+        self.renewals += 1
+        return web.json_response({"access_token": self.token, "expires_in": "7200"})
+
+    def _refused(self, request: web.Request) -> web.Response | None:
+        if request.headers.get("Authorization") == f"QQBot {self.token}":
+            return None
+        return web.json_response({"code": 11244, "message": "token not exist or expire"}, status=401)
+
+    async def _me(self, request: web.Request) -> web.Response:
+        return self._refused(request) or web.json_response({"id": "1", "username": "hermes"})
+
+    async def _gateway(self, request: web.Request) -> web.Response:
+        return self._refused(request) or web.json_response({"url": f"ws://127.0.0.1:{self.port}/websocket"})
+
+    async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_json({"op": 10, "d": {"heartbeat_interval": 200}})
+        async for message in socket:
+            if message.type is WSMsgType.TEXT:
+                await self._heard(socket, json.loads(message.data))
+        return socket
+
+    async def _heard(self, socket: web.WebSocketResponse, item: dict[str, Any]) -> None:
+        data = item.get("d")
+        if item["op"] == 1:
+            await socket.send_json({"op": 11})
+        elif item["op"] in (2, 6) and data["token"] != f"QQBot {self.token}":
+            await socket.close(code=4004)
+        elif item["op"] == 2:
+            if not data.get("intents") or data.get("shard") != [0, 1]:
+                self._problems.append(f"a bad identification {data}")
+            self.identified += 1
+            self._session, self._socket = f"session-{next(self._ids)}", socket
+            self._events.clear()
+            await self._dispatch(
+                "READY",
+                {
+                    "version": 1,
+                    "session_id": self._session,
+                    "user": {"id": "1", "username": "hermes", "bot": True},
+                    "shard": [0, 1],
+                },
+            )
+        elif item["op"] == 6 and data["session_id"] != self._session:
+            await socket.send_json({"op": 9, "d": False})
+        elif item["op"] == 6:
+            self.resumed += 1
+            for event in self._events[data["seq"] :]:
+                await socket.send_json(event)
+            await socket.send_json({"op": 0, "t": "RESUMED", "d": ""})
+            self._socket = socket
+        else:
+            self._problems.append(f"an unknown opcode {item['op']}")
+
+    async def _download(self, request: web.Request) -> web.Response:
+        if "Authorization" in request.headers:
+            self._problems.append("our login went to the file server")
+        return web.Response(body=self._files[request.match_info["id"]])
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        body = await request.json()
+        if body.get("file_type") not in (1, 2, 3) or body.get("srv_send_msg") is not False or not body.get("file_data"):
+            return self._wrong(850012, f"a bad file: {sorted(body)}")
+        number = f"info{next(self._ids)}"
+        self._files[number] = base64.b64decode(body["file_data"])
+        return web.json_response({"file_uuid": number, "file_info": number, "ttl": 3600})
+
+    async def _message(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        body = await request.json()
+        if self._limited:
+            self._limited -= 1
+            return web.json_response(
+                {"code": 22009, "message": "msg limit exceed"}, status=429, headers={"Retry-After": "0"}
+            )
+        if self._failing:
+            self._failing -= 1
+            return web.json_response({"code": 500000, "message": "server error"}, status=500)
+        if set(body) - _FIELDS or body.get("msg_type") not in (0, 2, 7):
+            return self._wrong(11255, f"invalid request {sorted(body)}")
+        if body["msg_type"] == 0 and not str(body.get("content", "")).strip():
+            return self._wrong(11255, "the content is empty")
+        answered = body.get("msg_id")
+        if answered is None:
+            self.proactive.append(body)
+        else:
+            used = self._used.setdefault(answered, set())
+            if answered not in self._said:
+                return self._wrong(40034024, "the message to be answered is not known")
+            if body.get("msg_seq") in used:
+                return web.json_response({"code": 40054005, "message": "消息被去重，请检查请求msgseq"}, status=400)
+            if not isinstance(body.get("msg_seq"), int) or len(used) >= MOST_REPLIES:
+                return self._wrong(22009, "a message gets five replies at most, each with a msg_seq")
+            used.add(body["msg_seq"])
+        self._sent.append({**body, "chat": request.match_info["id"]})
+        if self.lost_answers:
+            self.lost_answers -= 1
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({"id": f"sent{next(self._ids)}", "timestamp": "2026-01-01T00:00:00+08:00"})
+
+    def _wrong(self, code: int, text: str) -> web.Response:
+        self._problems.append(text)
+        return web.json_response({"code": code, "message": text}, status=400)
