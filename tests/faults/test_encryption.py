@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import StoreBusy
-from hermes.store import encryption, keys, sealed_files
+from hermes.store import encryption, encryption_keys, sealed_files
 from hermes.store.drafts import Draft, left_behind
 
 from . import Nursery, Remote, Step, exports, seeded, size, step, store
@@ -55,7 +55,7 @@ def base(module_folder: Path) -> Path:
 def encrypted(base: Path, module_folder: Path) -> Path:
     folder = module_folder / "encrypted"
     shutil.copytree(base, folder)
-    encryption.encrypt(folder / "state.db", lambda: keys.by_file(module_folder / "key"))
+    encryption.encrypt(folder / "state.db", lambda: encryption_keys.by_file(module_folder / "key"))
     return folder
 
 
@@ -119,9 +119,9 @@ def each_death(
 def test_killed_while_encrypting(nursery: Nursery, base: Path, folder: Path) -> None:
     def verify(work: Path) -> None:
         assert plain_files(work) == []
-        vault = keys.vault_of(work / "state.db")
+        vault = encryption_keys.vault_of(work / "state.db")
         assert vault is not None
-        assert vault.state == keys.ENCRYPTED
+        assert vault.state == encryption_keys.ENCRYPTED
 
     each_death(nursery, base, folder, lambda path: step("encrypt", str(path), str(folder / "key")), verify)
 
@@ -155,9 +155,9 @@ def test_killed_while_decrypting(nursery: Nursery, encrypted: Path, folder: Path
 def test_killed_while_everything_gets_a_new_key(nursery: Nursery, encrypted: Path, folder: Path) -> None:
     def verify(work: Path) -> None:
         assert plain_files(work) == []
-        vault = keys.vault_of(work / "state.db")
+        vault = encryption_keys.vault_of(work / "state.db")
         assert vault is not None
-        assert (vault.state, len(vault.keys)) == (keys.ENCRYPTED, 1)
+        assert (vault.state, len(vault.keys)) == (encryption_keys.ENCRYPTED, 1)
         used = {sealed_files.key_id(file) for file in (work / "sessions").rglob("*.jsonl")}
         assert used == {vault.current.id}
 
@@ -185,10 +185,10 @@ def test_a_store_that_another_process_has_open_is_not_moved(base: Path, folder: 
     with Remote(work / "state.db") as remote:
         remote.append("one", "small", 0)
         with pytest.raises(StoreBusy, match=r"is open in another process \(process \d+, .*\); end it, then try again"):
-            encryption.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
+            encryption.encrypt(work / "state.db", lambda: encryption_keys.by_file(folder / "key"))
         assert not (work / "state.db-key").exists()
         remote.append("one", "small", 1)
-    encryption.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
+    encryption.encrypt(work / "state.db", lambda: encryption_keys.by_file(folder / "key"))
     with store(work / "state.db") as db:
         assert len(db.search_messages("hello", limit=10)) == 2
 
@@ -200,10 +200,10 @@ def test_a_process_that_waits_for_the_move_writes_into_the_encrypted_file(base: 
     with Remote() as remote:
         asked = []
 
-        def way() -> keys.Way:  # the move holds the database now
+        def way() -> encryption_keys.Way:  # the move holds the database now
             remote.begin("open", str(work / "state.db"))
             asked.append(1)
-            return keys.by_file(folder / "key")
+            return encryption_keys.by_file(folder / "key")
 
         encryption.encrypt(work / "state.db", way)
         assert asked

@@ -249,9 +249,9 @@ class Stage:
     def do_encrypt(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption, keys
+        from hermes.store import encryption, encryption_keys
 
-        encryption.encrypt(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.encrypt(Path(path), lambda: encryption_keys.by_file(Path(key)))
 
     def do_decrypt(self, path: str) -> None:
         from pathlib import Path
@@ -263,16 +263,16 @@ class Stage:
     def do_rekey(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption, keys
+        from hermes.store import encryption, encryption_keys
 
-        encryption.rekey(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.rekey(Path(path), lambda: encryption_keys.by_file(Path(key)))
 
     def do_rewrap(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption, keys
+        from hermes.store import encryption, encryption_keys
 
-        encryption.rewrap(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.rewrap(Path(path), lambda: encryption_keys.by_file(Path(key)))
 
     # the surroundings
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.gateway.platforms.intake import Spool
 from hermes.home import key_file
-from hermes.store import encryption, keys, sealed_files
+from hermes.store import encryption, encryption_keys, sealed_files
 from hermes.store.attachments import read_attachment
 from hermes.store.rebuild import rebuild
 from hermes_state import SessionDB
@@ -27,13 +27,13 @@ PIECES = st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12)
 
 
 @pytest.fixture
-def key(tmp_path: Path) -> keys.DataKey:
-    vault = keys.new_vault(keys.by_file(tmp_path / "key"))
-    keys.save(tmp_path / "state.db", vault)
+def key(tmp_path: Path) -> encryption_keys.DataKey:
+    vault = encryption_keys.new_vault(encryption_keys.by_file(tmp_path / "key"))
+    encryption_keys.save(tmp_path / "state.db", vault)
     return vault.current
 
 
-def appended(path: Path, pieces: list[bytes], key: keys.DataKey | None) -> None:
+def appended(path: Path, pieces: list[bytes], key: encryption_keys.DataKey | None) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
         for piece in pieces:
@@ -45,7 +45,7 @@ def appended(path: Path, pieces: list[bytes], key: keys.DataKey | None) -> None:
 
 
 @given(content=st.binary(max_size=5000))
-def test_a_whole_file_is_read_as_it_was_written(content: bytes, tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_whole_file_is_read_as_it_was_written(content: bytes, tmp_path: Path, key: encryption_keys.DataKey) -> None:
     path = tmp_path / "file"
     sealed_files.put(path, content, key)
     assert sealed_files.read_bytes(path) == content
@@ -55,7 +55,7 @@ def test_a_whole_file_is_read_as_it_was_written(content: bytes, tmp_path: Path, 
 
 @given(pieces=PIECES, cut=st.integers(min_value=1, max_value=400), more=PIECES)
 def test_a_torn_end_costs_the_last_pieces_and_what_follows_is_read(
-    pieces: list[bytes], cut: int, more: list[bytes], tmp_path: Path, key: keys.DataKey
+    pieces: list[bytes], cut: int, more: list[bytes], tmp_path: Path, key: encryption_keys.DataKey
 ) -> None:
     path = tmp_path / "lines"
     path.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def test_a_torn_end_costs_the_last_pieces_and_what_follows_is_read(
 
 @given(pieces=PIECES, place=st.integers(min_value=0), bit=st.integers(min_value=0, max_value=7))
 def test_a_flipped_bit_costs_one_piece_and_never_gives_other_text(
-    pieces: list[bytes], place: int, bit: int, tmp_path: Path, key: keys.DataKey
+    pieces: list[bytes], place: int, bit: int, tmp_path: Path, key: encryption_keys.DataKey
 ) -> None:
     path = tmp_path / "lines"
     path.unlink(missing_ok=True)
@@ -93,14 +93,14 @@ def test_a_flipped_bit_costs_one_piece_and_never_gives_other_text(
         sealed_files.read_bytes(path)
 
 
-def test_a_plain_file_stays_plain_when_it_is_appended_to(tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_plain_file_stays_plain_when_it_is_appended_to(tmp_path: Path, key: encryption_keys.DataKey) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"one\n")
     appended(path, [b"two\n"], key)
     assert path.read_bytes() == b"one\ntwo\n" == sealed_files.content(path)
 
 
-def test_a_piece_of_another_file_is_not_taken(tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_piece_of_another_file_is_not_taken(tmp_path: Path, key: encryption_keys.DataKey) -> None:
     appended(tmp_path / "a", [b"one\n"], key)
     appended(tmp_path / "b", [b"two\n"], key)
     foreign = (tmp_path / "b").read_bytes()[sealed_files.HEADER :]
@@ -109,8 +109,10 @@ def test_a_piece_of_another_file_is_not_taken(tmp_path: Path, key: keys.DataKey)
     assert b"two" not in sealed_files.content(tmp_path / "a")
 
 
-def test_an_attachment_that_is_itself_an_encrypted_file_is_given_as_it_came(tmp_path: Path, key: keys.DataKey) -> None:
-    strange = sealed_files.sealed(b"somebody else's", keys.DataKey.new()) + b"x" * 100
+def test_an_attachment_that_is_itself_an_encrypted_file_is_given_as_it_came(
+    tmp_path: Path, key: encryption_keys.DataKey
+) -> None:
+    strange = sealed_files.sealed(b"somebody else's", encryption_keys.DataKey.new()) + b"x" * 100
     url = "data:application/octet-stream;base64," + base64.b64encode(strange).decode()
     with SessionDB(tmp_path / "plain" / "state.db") as db:
         db.create_session("s", "cli")
@@ -128,22 +130,22 @@ def test_wrong_and_missing_keys_are_said_in_one_line(tmp_path: Path, monkeypatch
     database = tmp_path / "state.db"
     (tmp_path / "right").write_text("correct horse\n")
     (tmp_path / "wrong").write_text("battery staple\n")
-    keys.save(database, keys.new_vault(keys.by_passphrase("correct horse")))
+    encryption_keys.save(database, encryption_keys.new_vault(encryption_keys.by_passphrase("correct horse")))
     other = tmp_path / "copy" / "state.db"
     other.parent.mkdir()
     made = key_file(database).read_bytes().replace(b'"salt": "', b'"salt": "00')  # another salt: nothing is remembered
     key_file(other).write_bytes(made)
     with pytest.raises(StoreLocked, match="no terminal to ask on; set HERMES_PASSPHRASE_FILE"):
-        keys.vault_of(other)
+        encryption_keys.vault_of(other)
     monkeypatch.setenv("HERMES_PASSPHRASE_FILE", str(tmp_path / "wrong"))
     with pytest.raises(StoreLocked, match="this is not its passphrase"):
-        keys.vault_of(other)
+        encryption_keys.vault_of(other)
     monkeypatch.setenv("HERMES_PASSPHRASE_FILE", str(tmp_path / "none"))
     with pytest.raises(StoreLocked, match="can't be read"):
-        keys.vault_of(other)
+        encryption_keys.vault_of(other)
     key_file(other).write_bytes(b"{}")
     with pytest.raises(StoreLocked, match="is damaged; put back a copy of it"):
-        keys.vault_of(other)
+        encryption_keys.vault_of(other)
 
 
 def test_an_old_copy_of_the_key_file_is_told_from_damage(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_an_old_copy_of_the_key_file_is_told_from_damage(tmp_path: Path) -> None
     with SessionDB(database) as db:
         db.create_session("s", "cli")
         db.append_message("s", "user", "dormouse")
-    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
+    encryption.encrypt(database, lambda: encryption_keys.by_file(tmp_path / "key"))
     old = key_file(database).read_bytes()
     encryption.rekey(database)
     new = key_file(database).read_bytes()
@@ -167,12 +169,12 @@ def test_an_old_copy_of_the_key_file_is_told_from_damage(tmp_path: Path) -> None
 def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_KEY_FILE", str(tmp_path / "key"))
     database = tmp_path / "state.db"
-    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
+    encryption.encrypt(database, lambda: encryption_keys.by_file(tmp_path / "key"))
     with SessionDB(database) as db:
         db.create_session("s", "cli")
         code = (
-            "import sys; from pathlib import Path; from hermes.store import encryption, keys;"
-            "encryption.rewrap(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
+            "import sys; from pathlib import Path; from hermes.store import encryption, encryption_keys;"
+            "encryption.rewrap(Path(sys.argv[1]), lambda: encryption_keys.by_passphrase('another'))"
         )
         subprocess.run([sys.executable, "-c", code, str(database)], check=True)
         (tmp_path / "key").unlink()
@@ -186,12 +188,14 @@ def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, m
 def test_a_key_file_has_to_have_enough_bytes(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("12345")
     with pytest.raises(StoreLocked, match="fewer than 32 bytes"):
-        keys.by_file(tmp_path / "short")
+        encryption_keys.by_file(tmp_path / "short")
     with pytest.raises(InvalidInput, match="an empty passphrase"):
-        keys.by_passphrase("")
+        encryption_keys.by_passphrase("")
 
 
-def test_a_damaged_encrypted_transcript_is_repaired_from_the_database(tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_damaged_encrypted_transcript_is_repaired_from_the_database(
+    tmp_path: Path, key: encryption_keys.DataKey
+) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         db.create_session("s", "cli")
         for n in range(10):
@@ -210,7 +214,7 @@ def test_a_damaged_encrypted_transcript_is_repaired_from_the_database(tmp_path: 
     assert sorted(said) == sorted(line for line in sealed_files.content(path).split(b"\n") if b'"message"' in line)
 
 
-def test_a_damaged_encrypted_database_is_rebuilt_encrypted(tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_damaged_encrypted_database_is_rebuilt_encrypted(tmp_path: Path, key: encryption_keys.DataKey) -> None:
     from hermes.store.repair import salvage
 
     with SessionDB(tmp_path / "state.db") as db:
@@ -232,7 +236,9 @@ def test_a_damaged_encrypted_database_is_rebuilt_encrypted(tmp_path: Path, key: 
     assert not file.read_bytes().startswith(b"SQLite format 3")
 
 
-def test_a_database_rebuilt_from_encrypted_transcripts_is_encrypted(tmp_path: Path, key: keys.DataKey) -> None:
+def test_a_database_rebuilt_from_encrypted_transcripts_is_encrypted(
+    tmp_path: Path, key: encryption_keys.DataKey
+) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         db.create_session("s", "cli", system_prompt="a dormouse")
         for n in range(10):
@@ -245,7 +251,7 @@ def test_a_database_rebuilt_from_encrypted_transcripts_is_encrypted(tmp_path: Pa
         assert session is not None and session["system_prompt"] == "a dormouse"
 
 
-def test_messages_that_wait_for_the_store_are_encrypted(tmp_path: Path, key: keys.DataKey) -> None:
+def test_messages_that_wait_for_the_store_are_encrypted(tmp_path: Path, key: encryption_keys.DataKey) -> None:
     spool = Spool(tmp_path / "slack" / "unkept")
     asyncio.run(spool.put({"text": "dormouse"}))
     spool.close()

@@ -18,7 +18,7 @@ import msgspec
 
 from hermes.errors import HermesError
 from hermes.home import make_private
-from hermes.store import keys
+from hermes.store import encryption_keys
 
 if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
@@ -90,7 +90,9 @@ def write_index(store: GatewayDB, folder: Path) -> Path:
     """Write the file atomically; returns its path. An up-to-date file is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
-    if keys.writing_key_near(target) is not None:  # it has titles and names, and other programs could not read it
+    if (
+        encryption_keys.writing_key_near(target) is not None
+    ):  # it has titles and names, and other programs could not read it
         target.unlink(missing_ok=True)
         return target
     content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"

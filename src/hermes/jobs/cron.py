@@ -22,7 +22,7 @@ from hermes.agent.session_leases import is_gone
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
 from hermes.schedules import next_time
-from hermes.store import keys, sealed_files
+from hermes.store import encryption_keys, sealed_files
 from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Runner:
         beside = folder / f".{run.id}.new"
         raw = (text + "\n").encode(errors="replace")
         with open(beside, "wb") as stream:
-            stream.write(sealed_files.sealed(raw, keys.writing_key_near(beside)))
+            stream.write(sealed_files.sealed(raw, encryption_keys.writing_key_near(beside)))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, folder / f"{run.id}.md")

@@ -22,7 +22,7 @@ from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 
 if TYPE_CHECKING:
-    from hermes.store.keys import DataKey
+    from hermes.store.encryption_keys import DataKey
     from hermes.store.rows import AttachmentEntry
 
 PREFIX = "attachment:sha256:"

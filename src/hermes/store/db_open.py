@@ -82,9 +82,9 @@ class OpenStore:
         )
         key = None
         if has_key_file(self.path):
-            from hermes.store import keys
+            from hermes.store import encryption_keys
 
-            key = keys.writing_key(self.path)
+            key = encryption_keys.writing_key(self.path)
         self._attachments = attachments_of(self._engine, self.attachments_dir, key)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments, key)

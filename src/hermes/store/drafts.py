@@ -28,7 +28,7 @@ from hermes.home import companion, has_key_file, make_private
 from hermes.store import sealed_files
 
 if TYPE_CHECKING:
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
 _LONGEST_LINE = 32_000  # characters that are written again with each piece; a longer line is taken as two
 _REACH = 1_000  # characters before the end of a line in which the name of a secret is searched
@@ -48,10 +48,10 @@ class LeftBehind:
     model: str | None
 
 
-def _key_of(database: Path) -> keys.DataKey | None:
-    from hermes.store import keys
+def _key_of(database: Path) -> encryption_keys.DataKey | None:
+    from hermes.store import encryption_keys
 
-    return keys.writing_key(database)
+    return encryption_keys.writing_key(database)
 
 
 def draft_path(database: Path, session_id: str) -> Path:
@@ -286,7 +286,7 @@ def draft_content(raw: bytes, path: Path) -> bytes:
     return text
 
 
-def sealed_draft(content: bytes, key: keys.DataKey) -> bytes:
+def sealed_draft(content: bytes, key: encryption_keys.DataKey) -> bytes:
     """The inverse of draft_content()."""
     seal = sealed_files.Seal(key)
     return seal.header + seal.piece(_LENGTH.pack(0) + content)

@@ -20,7 +20,7 @@ import apsw
 
 from hermes.errors import HermesError, InvalidInput, MissingExtra, StoreBusy, StoreCorrupt, StoreError
 from hermes.home import companion, key_file, settled
-from hermes.store import drafts, keys, sealed_files
+from hermes.store import drafts, encryption_keys, sealed_files
 from hermes.store.engines.sqlite import cipher, locks
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
@@ -42,22 +42,22 @@ class Moved:
     left: list[str] = field(default_factory=list)
 
 
-def encrypt(database: Path, make_way: Callable[[], keys.Way], report: Report | None = None) -> Moved:
+def encrypt(database: Path, make_way: Callable[[], encryption_keys.Way], report: Report | None = None) -> Moved:
     """Encrypt a store, or go on with it. `make_way` is asked how the key is to be wrapped, if there is none yet."""
     _require_libraries()
     if not settled(database).exists():
         SqliteEngine(settled(database)).close()  # a new store, encrypted from its beginning
     database = _existing(database)
     with _alone(database) as connection:
-        vault = keys.vault_of(database)
+        vault = encryption_keys.vault_of(database)
         if vault is None:
-            vault = keys.new_vault(make_way())
-            keys.save(database, vault)
-        elif vault.state == keys.DECRYPTING:
-            vault = vault.changed(state=keys.ENCRYPTING)
-            keys.save(database, vault)
+            vault = encryption_keys.new_vault(make_way())
+            encryption_keys.save(database, vault)
+        elif vault.state == encryption_keys.DECRYPTING:
+            vault = vault.changed(state=encryption_keys.ENCRYPTING)
+            encryption_keys.save(database, vault)
         moved = _move(database, connection, vault.current, report)
-        keys.save(database, vault.changed(state=keys.ENCRYPTED, keys=(vault.current,)))
+        encryption_keys.save(database, vault.changed(state=encryption_keys.ENCRYPTED, keys=(vault.current,)))
     return moved
 
 
@@ -65,48 +65,50 @@ def decrypt(database: Path, report: Report | None = None) -> Moved:
     """Make a store plain again, or go on with it; the key file goes last."""
     database = _existing(database)
     with _alone(database) as connection:
-        vault = keys.vault_of(database)
+        vault = encryption_keys.vault_of(database)
         if vault is None:
             raise InvalidInput(f"{database} is not encrypted")
-        keys.save(database, vault.changed(state=keys.DECRYPTING))
+        encryption_keys.save(database, vault.changed(state=encryption_keys.DECRYPTING))
         moved = _move(database, connection, None, report)
         if moved.left:
             raise StoreError(f"these files can't be decrypted, so the key file stays: {', '.join(moved.left)}")
-        keys.remove(database)
-        keys.sync_folder(database.parent)
-    keys.drop_entry(vault.way)
+        encryption_keys.remove(database)
+        encryption_keys.sync_folder(database.parent)
+    encryption_keys.drop_entry(vault.way)
     return moved
 
 
-def rewrap(database: Path, make_way: Callable[[], keys.Way]) -> None:
+def rewrap(database: Path, make_way: Callable[[], encryption_keys.Way]) -> None:
     """Wrap the same data key in another way: other processes may go on. Copies of the old key file still open the old way."""
     database = _existing(database)
-    vault = keys.vault_of(database)
+    vault = encryption_keys.vault_of(database)
     if vault is None:
         raise InvalidInput(f"{database} is not encrypted; `hermes sessions encrypt` encrypts it")
-    keys.save(database, vault.changed(way=make_way()))
-    keys.drop_entry(vault.way)
+    encryption_keys.save(database, vault.changed(way=make_way()))
+    encryption_keys.drop_entry(vault.way)
 
 
-def rekey(database: Path, make_way: Callable[[], keys.Way] | None = None, report: Report | None = None) -> Moved:
+def rekey(
+    database: Path, make_way: Callable[[], encryption_keys.Way] | None = None, report: Report | None = None
+) -> Moved:
     """Encrypt everything again with a new data key, or go on with it; `make_way` wraps it in another way as well."""
     database = _existing(database)
     with _alone(database) as connection:
-        vault = keys.vault_of(database)
-        if vault is None or vault.state in (keys.ENCRYPTING, keys.DECRYPTING):
+        vault = encryption_keys.vault_of(database)
+        if vault is None or vault.state in (encryption_keys.ENCRYPTING, encryption_keys.DECRYPTING):
             raise InvalidInput(f"{database} is not encrypted; `hermes sessions encrypt` encrypts it")
         before = vault.way
         if make_way is not None:
             vault = vault.changed(way=make_way())
-        if vault.state != keys.REKEYING:
-            vault = vault.changed(state=keys.REKEYING, keys=(keys.DataKey.new(), *vault.keys))
-        keys.save(database, vault)
+        if vault.state != encryption_keys.REKEYING:
+            vault = vault.changed(state=encryption_keys.REKEYING, keys=(encryption_keys.DataKey.new(), *vault.keys))
+        encryption_keys.save(database, vault)
         moved = _move(database, connection, vault.current, report)
         if moved.left:
             raise StoreError(f"these files can't be read, so the old key stays as well: {', '.join(moved.left)}")
-        keys.save(database, vault.changed(state=keys.ENCRYPTED, keys=(vault.current,)))
+        encryption_keys.save(database, vault.changed(state=encryption_keys.ENCRYPTED, keys=(vault.current,)))
     if make_way is not None:
-        keys.drop_entry(before)
+        encryption_keys.drop_entry(before)
     return moved
 
 
@@ -164,7 +166,9 @@ def _alone(database: Path) -> Iterator[apsw.Connection]:
         locks.tidy()
 
 
-def _move(database: Path, connection: apsw.Connection, key: keys.DataKey | None, report: Report | None) -> Moved:
+def _move(
+    database: Path, connection: apsw.Connection, key: encryption_keys.DataKey | None, report: Report | None
+) -> Moved:
     """Bring every file of the store to this key (None: plain)."""
     moved = Moved(messages=_counts(connection).get("messages", 0))
     _tidy_up(database, sealing=key is not None)
@@ -194,10 +198,10 @@ def _move(database: Path, connection: apsw.Connection, key: keys.DataKey | None,
     return moved
 
 
-def _has_key(database: Path, key: keys.DataKey | None) -> bool:
+def _has_key(database: Path, key: encryption_keys.DataKey | None) -> bool:
     if cipher.is_plain(database):
         return key is None
-    vault = keys.vault_of(database)
+    vault = encryption_keys.vault_of(database)
     return vault is not None and key is not None and cipher.key_of(database, vault) == key
 
 
@@ -211,7 +215,7 @@ def _counts(connection: apsw.Connection) -> dict[str, int]:
     }
 
 
-def _replace_database(database: Path, connection: apsw.Connection, key: keys.DataKey | None) -> None:
+def _replace_database(database: Path, connection: apsw.Connection, key: encryption_keys.DataKey | None) -> None:
     """Copy, verify, rename; then overwrite the file that was there."""
     part = database.with_name(database.name + _MOVING)
     part.unlink(missing_ok=True)
@@ -223,7 +227,7 @@ def _replace_database(database: Path, connection: apsw.Connection, key: keys.Dat
     try:
         _sync(part)
         os.replace(part, database)
-        keys.sync_folder(database.parent)
+        encryption_keys.sync_folder(database.parent)
         # A process that waits for this lock has the old file open, and nothing must be written there any more: without
         # its first page it is no database, so that process opens the new file.
         _overwrite(old, whole=was_plain)
@@ -231,7 +235,7 @@ def _replace_database(database: Path, connection: apsw.Connection, key: keys.Dat
         os.close(old)
 
 
-def _verify(part: Path, connection: apsw.Connection, key: keys.DataKey | None) -> None:
+def _verify(part: Path, connection: apsw.Connection, key: encryption_keys.DataKey | None) -> None:
     """StoreCorrupt unless the copy is sound and has every row."""
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READONLY)
     try:
@@ -282,7 +286,7 @@ def _is_plain_copy(path: Path) -> bool:
 
 def _encrypt_copy(database: Path, copy: Path, moved: Moved) -> None:
     """Encrypt a copy of the database; one that is too damaged is sealed as it is."""
-    vault = keys.vault_of(database)
+    vault = encryption_keys.vault_of(database)
     if vault is None:
         return
     part = copy.with_name(copy.name + _MOVING)
@@ -359,7 +363,7 @@ def _below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-def _replaced(path: Path, kind: str, key: keys.DataKey | None) -> bool:
+def _replaced(path: Path, kind: str, key: encryption_keys.DataKey | None) -> bool:
     """Bring one file to this key; returns whether there was something to do."""
     before = sealed_files.key_id(path)
     if before == (key.id if key is not None else None):
@@ -398,7 +402,7 @@ def _content(path: Path, kind: str) -> bytes:
     return b"".join(data for data, whole in seal.pieces(raw, sealed_files.HEADER) if whole) if seal is not None else b""
 
 
-def _made(content: bytes, kind: str, key: keys.DataKey | None) -> bytes:
+def _made(content: bytes, kind: str, key: encryption_keys.DataKey | None) -> bytes:
     if key is None:
         return content
     if kind == "draft":

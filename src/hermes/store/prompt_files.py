@@ -17,7 +17,7 @@ from hermes.home import make_private
 from hermes.store import sealed_files
 
 if TYPE_CHECKING:
-    from hermes.store.keys import DataKey
+    from hermes.store.encryption_keys import DataKey
 
 FOLDER = "prompts"
 _TEXT, _HASH = "system_prompt", "system_prompt_hash"

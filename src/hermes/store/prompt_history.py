@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hermes.store import keys, sealed_files
+from hermes.store import encryption_keys, sealed_files
 
 try:
     import fcntl
@@ -59,7 +59,7 @@ def append_history(path: Path, data: bytes) -> None:
         if fcntl is not None:
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)
-        form = sealed_files.Appending(path, keys.writing_key_near(path))
+        form = sealed_files.Appending(path, encryption_keys.writing_key_near(path))
         start = form.at_start(handle, os.fstat(handle).st_size)
         os.write(handle, start + form.made(data))
     finally:
@@ -69,7 +69,7 @@ def append_history(path: Path, data: bytes) -> None:
 def replace_history(path: Path, text: str) -> None:
     """Put this text in place of the whole file."""
     path = Path(os.path.realpath(path))
-    sealed_files.put(path, text.encode("utf-8", "replace"), keys.writing_key_near(path), sync=False)
+    sealed_files.put(path, text.encode("utf-8", "replace"), encryption_keys.writing_key_near(path), sync=False)
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
@@ -89,7 +89,9 @@ def _replaced(path: Path, text: str, before: os.stat_result) -> bool:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(sealed_files.sealed(text.encode("utf-8", "surrogateescape"), keys.writing_key_near(path)))
+            file.write(
+                sealed_files.sealed(text.encode("utf-8", "surrogateescape"), encryption_keys.writing_key_near(path))
+            )
             file.flush()
             os.fsync(file.fileno())
         now = path.stat()

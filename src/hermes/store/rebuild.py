@@ -20,9 +20,9 @@ def rebuild(folder: Path, target: Path) -> dict[str, int]:
         raise InvalidInput(f"{folder} is not a folder of transcripts")
     source = folder.absolute().parent / ("state.db" if folder.name == "sessions" else f"{folder.stem}.db")
     if has_key_file(source) and not has_key_file(target):  # from encrypted transcripts comes an encrypted database
-        from hermes.store import keys
+        from hermes.store import encryption_keys
 
-        keys.share(source, target)
+        encryption_keys.share(source, target)
     engine = SqliteEngine(target)
     try:
         counts = transcript_replay.replay(

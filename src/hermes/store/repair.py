@@ -309,7 +309,7 @@ def _mend_prompts(engine: Engine, scribe: TranscriptWriter, found: list[Finding]
 
 def salvage(path: Path, folder: Path) -> list[str]:
     """Rebuild a damaged database from the rows that can be read and from the transcripts."""
-    from hermes.store import keys
+    from hermes.store import encryption_keys
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.salvage import copy_rows
 
@@ -317,7 +317,7 @@ def salvage(path: Path, folder: Path) -> list[str]:
     fresh = path.with_name(f"{path.name}.rebuilt")
     for suffix in ("", "-wal", "-shm"):
         fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
-    keys.share(path, fresh)  # an encrypted store stays encrypted
+    encryption_keys.share(path, fresh)  # an encrypted store stays encrypted
     engine = SqliteEngine(fresh)
     rows = copy_rows(engine, path)
     tally = {"back": 0, "changed": 0, "moved": 0, "sessions": 0}
@@ -335,7 +335,7 @@ def salvage(path: Path, folder: Path) -> list[str]:
     engine.rebuild_index()
     engine.close()
     os.replace(fresh, path)
-    keys.remove(fresh)
+    encryption_keys.remove(fresh)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     fresh.with_name(fresh.name + "-queue").unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hermes.errors import StoreError
 
 if TYPE_CHECKING:
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
 MAGIC = b"\x8bHERMES\x01"
 HEADER = len(MAGIC) + 8 + 16  # the id of the data key and that of the file
@@ -35,7 +35,7 @@ class DamagedFile(OSError):
 class Seal:
     """One sealed file: makes and reads its pieces."""
 
-    def __init__(self, key: keys.DataKey, file_id: bytes | None = None) -> None:
+    def __init__(self, key: encryption_keys.DataKey, file_id: bytes | None = None) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
         self._file_id = file_id if file_id is not None else os.urandom(16)
@@ -89,9 +89,9 @@ def seal_of(start: bytes, path: Path) -> Seal | None:
     """The seal of a file that begins with these bytes, None for a plain one. StoreLocked when its key is not here."""
     if not start.startswith(MAGIC) or len(start) < HEADER:
         return None
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
-    return Seal(keys.key_named(start[8:16].hex(), path), start[16:HEADER])
+    return Seal(encryption_keys.key_named(start[8:16].hex(), path), start[16:HEADER])
 
 
 def key_id(path: Path) -> str | None:
@@ -101,7 +101,7 @@ def key_id(path: Path) -> str | None:
     return start[8:16].hex() if is_sealed(start) and len(start) == HEADER else None
 
 
-def sealed(data: bytes, key: keys.DataKey | None) -> bytes:
+def sealed(data: bytes, key: encryption_keys.DataKey | None) -> bytes:
     """The bytes of a file with this content, written whole; without a key the content itself."""
     if key is None:
         return data
@@ -160,7 +160,7 @@ def content(path: Path) -> bytes:
     return b"".join(lines(path))
 
 
-def put(path: Path, data: bytes, key: keys.DataKey | None, *, sync: bool = True) -> None:
+def put(path: Path, data: bytes, key: encryption_keys.DataKey | None, *, sync: bool = True) -> None:
     """Write a file whole, sealed with this key or plain, beside itself and then in its place."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -178,7 +178,7 @@ def put(path: Path, data: bytes, key: keys.DataKey | None, *, sync: bool = True)
 class Appending:
     """The file behind a descriptor that several processes append to, each while it holds the file's lock."""
 
-    def __init__(self, path: Path, key: keys.DataKey | None) -> None:
+    def __init__(self, path: Path, key: encryption_keys.DataKey | None) -> None:
         self._path = path
         self._key = key
         self._seal: Seal | None = None

@@ -25,7 +25,7 @@ from hermes.store import sealed_files
 from hermes.store.prompt_files import PromptFiles
 
 if TYPE_CHECKING:
-    from hermes.store.keys import DataKey
+    from hermes.store.encryption_keys import DataKey
 
 try:
     import fcntl

@@ -20,7 +20,7 @@ from hermes.store.messages import Ready, StoredColumns
 from hermes.store.transcript import Entry, Journal, event, line
 
 if TYPE_CHECKING:
-    from hermes.store.keys import DataKey
+    from hermes.store.encryption_keys import DataKey
 
 _NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron", "web"))
 _RAW = frozenset(codec.JSON_FIELDS)

@@ -15,7 +15,7 @@ from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.encryption import Moved
-    from hermes.store.keys import Way
+    from hermes.store.encryption_keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -87,15 +87,15 @@ def decrypt(file: Path | None) -> None:
 @_ways
 @click.option("--reencrypt", is_flag=True, help="Encrypt everything again with a new data key.")
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None, reencrypt: bool) -> None:
-    from hermes.store import encryption, keys
+    from hermes.store import encryption, encryption_keys
 
     database = _database()
-    vault = keys.vault_of(database)
+    vault = encryption_keys.vault_of(database)
     if vault is None:
         raise click.ClickException(f"{database} is not encrypted; `hermes sessions encrypt` encrypts it")
     chosen = keyring or key_file is not None or ask or passphrase_file is not None
     way = _way(database, keyring, key_file, ask, passphrase_file) if chosen or not reencrypt else None
-    if not reencrypt and vault.state != keys.REKEYING:
+    if not reencrypt and vault.state != encryption_keys.REKEYING:
         assert way is not None
         encryption.rewrap(database, way)
         print(f"{database} has a new key; backups made before still open with the old one")
@@ -124,27 +124,29 @@ def _way(
     database: Path, keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None
 ) -> Callable[[], Way]:
     """How the key is to be wrapped, as the options say; asked for only when it is needed."""
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
-        return lambda: keys.by_keyring(str(database))
+        return lambda: encryption_keys.by_keyring(str(database))
     if key_file is not None:
-        return lambda: keys.by_file(key_file)
+        return lambda: encryption_keys.by_file(key_file)
     if passphrase_file is not None:
-        return lambda: keys.by_passphrase(keys.read_passphrase(passphrase_file))
+        return lambda: encryption_keys.by_passphrase(encryption_keys.read_passphrase(passphrase_file))
     return _asked
 
 
 def _asked() -> Way:
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
     if not sys.stdin.isatty():
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"
         )
-    return keys.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
+    return encryption_keys.by_passphrase(
+        click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
+    )
 
 
 def _tell(done: str, database: Path, moved: Moved) -> None:

@@ -112,7 +112,7 @@ class Spool:
             self._thread = None
 
     def _write(self, content: dict[str, Any]) -> str:
-        from hermes.store import keys, sealed_files
+        from hermes.store import encryption_keys, sealed_files
 
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
@@ -123,7 +123,7 @@ class Spool:
             raw = json.dumps(_masked(content, self._mask)).encode()
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(handle, "wb") as file:
-                file.write(sealed_files.sealed(raw, keys.writing_key_near(draft)))
+                file.write(sealed_files.sealed(raw, encryption_keys.writing_key_near(draft)))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, self._folder / name)

@@ -17,7 +17,7 @@ from hermes.errors import HermesError, StoreLocked
 from hermes.home import companion, has_key_file, key_file
 
 if TYPE_CHECKING:
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
 IS_HERE = hasattr(apsw, "mc_version")
 CIPHER = "aegis"  # AEGIS-256: authenticated, and a quarter of the time of ChaCha20 where the processor has AES
@@ -39,10 +39,10 @@ def apply(connection: apsw.Connection) -> None:
     if not connection.filename or not has_key_file(path) or is_plain(path):
         return
     _require_cipher(path)
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
     try:
-        vault = keys.vault_of(path)
+        vault = encryption_keys.vault_of(path)
         if vault is not None:
             set_key(connection, key_of(path, vault))
     except HermesError:
@@ -50,13 +50,13 @@ def apply(connection: apsw.Connection) -> None:
         raise
 
 
-def vault_of(path: Path) -> keys.Vault | None:
+def vault_of(path: Path) -> encryption_keys.Vault | None:
     """The vault of a database that is encrypted, or is being encrypted or decrypted."""
     if not has_key_file(path):
         return None
-    from hermes.store import keys
+    from hermes.store import encryption_keys
 
-    return keys.vault_of(path)
+    return encryption_keys.vault_of(path)
 
 
 def give_key_file(path: Path, copy: Path) -> None:
@@ -68,20 +68,20 @@ def give_key_file(path: Path, copy: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def key_of(path: Path, vault: keys.Vault) -> keys.DataKey:
+def key_of(path: Path, vault: encryption_keys.Vault) -> encryption_keys.DataKey:
     """The key of an encrypted database file: of two, while a new one is taken into use, the one that reads it."""
     if len(vault.keys) == 1:
         return vault.current
     return next((one for one in vault.keys if _opens(path, one)), vault.current)
 
 
-def set_key(connection: apsw.Connection, key: keys.DataKey) -> None:
+def set_key(connection: apsw.Connection, key: encryption_keys.DataKey) -> None:
     """Encrypt or decrypt what this connection writes and reads from now on."""
     connection.pragma("cipher", CIPHER)
     connection.pragma("key", f"raw:{key.for_database()}")
 
 
-def _opens(path: Path, key: keys.DataKey) -> bool:
+def _opens(path: Path, key: encryption_keys.DataKey) -> bool:
     """Whether this key reads the file (while a new data key is taken into use there are two)."""
     address = f"{path.absolute().as_uri()}?immutable=1"
     probe = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -95,7 +95,7 @@ def _opens(path: Path, key: keys.DataKey) -> bool:
         probe.close()
 
 
-def copy(connection: apsw.Connection, target: Path, key: keys.DataKey | None) -> None:
+def copy(connection: apsw.Connection, target: Path, key: encryption_keys.DataKey | None) -> None:
     """Write a whole copy of the database into a new file, with this key or none."""
     how = f"?cipher={CIPHER}&key=raw:{key.for_database()}" if key is not None else "?key="  # else it is the source's
     connection.execute("VACUUM INTO ?", (f"{target.absolute().as_uri()}{how}",))
