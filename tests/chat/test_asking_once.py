@@ -323,6 +323,8 @@ def test_the_model_is_restored_if_the_endpoint_still_has_it(server: ModelServer,
     assert server.requests[-1]["model"] == "other-model" and done.err == ""
     run("-c", "-q", "x", "--model", "test-model", home=home)
     assert server.requests[-1]["model"] == "test-model"
+    assert run("-c", "-q", "x", home=home).err == "" and server.requests[-1]["model"] == "test-model"
+    run("-c", "-q", "x", "--model", "other-model", home=home)
     server.models = ("test-model",)
     done = run("-c", "-q", "x", home=home)
     assert server.requests[-1]["model"] == "test-model" and "other-model" in done.err
@@ -355,7 +357,7 @@ def test_a_corrupt_config_is_one_line_before_anything_is_asked(server: ModelServ
 def test_a_dead_model_server_is_one_line_and_the_question_is_kept(server: ModelServer, home: Path, look: Look) -> None:
     server.close()
     done = run("-q", "anybody?", home=home)
-    assert done.status == 1 and done.out == "" and "Traceback" not in done.err
+    assert done.status == 3 and done.out == "" and "Traceback" not in done.err
     assert done.err.splitlines()[-1].startswith("hermes: ")
     assert look(messages) == [("user", "anybody?")]
 

@@ -26,7 +26,7 @@ class Team(ModelServer):
         self.gates = {"left": Gate(), "right": Gate()}
 
     def script_for(self, body: dict[str, Any]) -> list[Any]:
-        if "stream_options" not in body:
+        if "max_tokens" in body or "stream_options" not in body:
             return super().script_for(body)
         self.requests.append(body)
         last = body["messages"][-1]

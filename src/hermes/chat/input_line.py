@@ -258,8 +258,9 @@ def matching_commands(host: Host, typed: str) -> list[Command]:
         others.setdefault(name, []).append(alias)
     found = []
     for place, one in enumerate(known(host.where)):
-        ranks = [rank for name in (one.name, *others.get(one.name, ())) if (rank := fuzzy(typed, name)) is not None]
-        if ranks:
+        names = (one.name, *others.get(one.name, ()))
+        ranks = [(rank, name != one.name) for name in names if (rank := fuzzy(typed, name)) is not None]
+        if ranks:  # a name comes before another command's other name
             found.append((min(ranks), place, one))
     return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
 
