@@ -142,7 +142,7 @@ class Lab(Base):
         root = self._root if where == "thread" else ""
         return [
             one
-            for one in self._posts.values()
+            for one in list(self._posts.values())
             if one["user_id"] == BOT and one["channel_id"] == channel and (one["root_id"] == root or where == "dm")
         ]
 
@@ -161,7 +161,7 @@ class Lab(Base):
     def threads(self) -> list[str]:
         return [
             one["message"].strip("*")
-            for one in self._posts.values()
+            for one in list(self._posts.values())
             if one["user_id"] == BOT and one["message"].startswith("**")
         ]
 
@@ -313,7 +313,7 @@ class Lab(Base):
         return web.json_response([self._about(name) for name in names])
 
     def _about(self, name: str) -> dict[str, Any]:
-        last = max((one["create_at"] for one in self._posts.values() if one["channel_id"] == name), default=0)
+        last = max((one["create_at"] for one in list(self._posts.values()) if one["channel_id"] == name), default=0)
         return {"id": name, "type": _kind(name), "display_name": "A place", "last_post_at": last}
 
     async def _channel(self, request: web.Request) -> web.Response:
@@ -323,7 +323,7 @@ class Lab(Base):
         if refused := self._refused(request):
             return refused
         since = int(request.query.get("since", 0))
-        found = [one for one in self._posts.values() if one["channel_id"] == request.match_info["id"]]
+        found = [one for one in list(self._posts.values()) if one["channel_id"] == request.match_info["id"]]
         found = [one for one in found if one["update_at"] >= since]
         found = found[-int(request.query.get("per_page", 60)) :] if not since else found
         return web.json_response(
