@@ -303,6 +303,23 @@ def test_chatgpts_tool_calls_have_their_results_and_files_their_bytes(tmp_path: 
     assert answer["content"] == "It says 1."
 
 
+def test_a_selection_of_another_store_comes_with_its_attachments(tmp_path: Path) -> None:
+    home, other = tmp_path / "home", tmp_path / "other"
+    with SessionDB(other / "state.db") as db:
+        for name, folder in (("a", "/work/a"), ("b", "/work/b"), ("gone", "/work/a")):
+            db.create_session(name, "cli", cwd=folder)
+            db.append_message(name, "user", [{"type": "image_url", "image_url": {"url": PICTURE}}])
+        db.trash_session("gone")
+    assert "1 session with 1 message imported" in brought_in(other / "state.db", home, "--folder", "/work/a")
+    session = sessions(home)["a"]
+    assert pictures(session["messages"][0]) == 1
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == []
+    assert [file.read_bytes() for file in (home / "attachments").rglob("*") if file.is_file()] == [
+        base64.b64decode(PIXEL)
+    ]
+
+
 def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     home, user = tmp_path / "home", tmp_path / "user"
     whole = [one for one in conversation() if not isinstance(one, str)]
