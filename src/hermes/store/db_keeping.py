@@ -123,7 +123,11 @@ class Keeping(OpenStore):
             return retention.deleted(tx)
 
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
-        """Delete the sessions that have been in the trash longer than this; returns how many."""
+        """Delete the sessions that have been in the trash longer than this; returns how many.
+
+        Deletions that a crash interrupted are finished, too.
+        """
+        retention.finish_deletions(self._engine, self._scribe)
         with self._engine.read() as tx:
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)

@@ -243,13 +243,34 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
 def finish_deletions(engine: Engine, witness: Witness) -> int:
     """Resume deletions that a crash interrupted."""
     with engine.read() as tx:
-        left = tx.rows(
-            "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-            f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
-        )
-    for (session_id,) in left:
+        left = half_deleted(tx)
+    for session_id in left:
         finish_deletion(engine, session_id, witness)
-    return len(left)
+    with engine.read() as tx:
+        loose = loose_shells(tx)
+    for session_id in loose:
+        finish_shell(engine, session_id, witness)
+    return len({*left, *loose})
+
+
+def half_deleted(tx: Tx) -> list[str]:
+    """Sessions whose deletion was interrupted while it removed their messages."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
+        f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
+    )
+    return [row[0] for row in rows]
+
+
+def loose_shells(tx: Tx) -> list[str]:
+    """Deleted sessions that keep messages to which no session refers: the deletion of the last one that did was interrupted."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND s.id LIKE ? AND EXISTS (SELECT 1 FROM messages m"
+        " WHERE m.session_id = s.id AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = s.id"
+        " AND m.id BETWEEN r.first_id AND r.last_id))",
+        (f"{SHELL}%",),
+    )
+    return [row[0] for row in rows]
 
 
 # --------------------------------------------------------------------------------------------- pruning
