@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.data import MANY_SESSIONS
-from benchmarks.table import Row, Section, ahead, at_most, both, cells
+from benchmarks.table import Row, Section, ahead, at_least, at_most, both, cells
 
 
 def listing(bench: Bench) -> Section:
@@ -98,5 +98,26 @@ def importing(bench: Bench) -> Section:
                 ahead(),
             ),
             Row("· modules it loads", "", cells(rounds, lambda r: r["modules"])),
+            *_histories(bench),
         ]
     )
+
+
+def _histories(bench: Bench) -> list[Row]:
+    """Histories of another program, imported by `hermes sessions import`."""
+    count = 10_000 if bench.size == "XS" else 100_000
+
+    def config(_key: str, _round: int) -> dict[str, Any]:
+        return {"work": str(bench.cache.work / "history"), "messages": count}
+
+    rounds = bench.turns("history", config, rounds=1, timeout=600, who=("ours",))
+    return [
+        Row(
+            f"import a history of {count:,} messages, with the index: messages a second of processor time",
+            "",
+            cells(rounds, lambda r: r["messages"] / r["processor"]),
+            at_least(2000, "≥ 2,000"),
+        ),
+        Row("· by the clock", "", cells(rounds, lambda r: r["messages"] / r["seconds"])),
+        Row("· peak memory", "MB", cells(rounds, lambda r: r["rss_mb"]), at_most(200, "≤ 200 MB")),
+    ]

@@ -29,7 +29,7 @@ auxiliary:
   compression: null
 compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n: 20}
 display: {resume_display: full, busy: interrupt, theme: auto, platforms: {}}
-sessions: {auto_prune: false, retention_days: 90, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
+sessions: {auto_prune: false, retention_days: 90, retention_by_source: {}, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
 store: {url: null, durability: full, prepared_statements: auto, timeout: 30, key_file: null, passphrase_file: null}
 owner: []
@@ -221,6 +221,7 @@ MISTAKES = [
     ("qqqqq: 1", "line 1: unknown configuration key: qqqqq"),
     ("\nsessions:\n  retention_days: soon", "line 3: sessions.retention_days: expected a number, got 'soon'"),
     ("sessions: {retention_days: -1}", "sessions.retention_days: expected 0 or more, got '-1'"),
+    ("sessions: {retention_by_source: {cron: -1}}", "sessions.retention_by_source.cron: expected 0 or more, got '-1'"),
     ("sessions: {retention_days: .inf}", "sessions.retention_days: expected a number, got '.inf'"),
     ("sessions: {retention_days: .nan}", "sessions.retention_days: expected a number, got '.nan'"),
     ("sessions: {auto_prune: maybe}", "sessions.auto_prune: expected true or false, got 'maybe'"),

@@ -160,6 +160,32 @@ def test_killed_while_deleting_a_long_session(nursery: Nursery, huge: Path, fold
     each_death(nursery, huge, folder, step("delete_session", "long"), verify)
 
 
+def test_killed_while_deleting_the_last_session_that_carries_messages_of_a_deleted_one(
+    nursery: Nursery, base: Path, folder: Path
+) -> None:
+    """What was kept of the deleted session for its branch goes with the branch, now or at the next clean-up."""
+    truth, carried = shown_by(base), folder / "carried"
+    with store(clone(base, carried)) as db:
+        assert db.delete_session("long")
+        assert contents(db.get_messages("branch")) == contents(truth["branch"]["messages"])
+
+    def verify(path: Path) -> None:
+        with store(path) as db:
+            if db.get_session("branch") is not None:
+                assert contents(db.get_messages("branch")) == contents(truth["branch"]["messages"])
+                assert db.delete_session("branch")
+            db.prune_sessions(older_than_days=100_000)
+            unharmed(db, truth, "talk", "bystander", "past1")
+            assert db.check() == []
+        with closing(sqlite3.connect(path)) as sql:
+            assert sql.execute("SELECT id FROM sessions WHERE purged IS NOT NULL").fetchall() == []
+            assert sql.execute("SELECT count(*) FROM messages WHERE content LIKE '%longword%'").fetchone() == (0,)
+        for file in (one for one in (path.parent / "sessions").rglob("*") if one.is_file()):
+            assert b"longword" not in file.read_bytes(), file
+
+    each_death(nursery, carried, folder, step("delete_session", "branch"), verify)
+
+
 def test_killed_while_shredding(nursery: Nursery, base: Path, folder: Path) -> None:
     """It is there whole, or nobody sees any of it; shredding again leaves no word of it in any file."""
     truth, talked = shown_by(base), folder / "talked"

@@ -55,3 +55,14 @@ def test_the_locks_can_be_left_to_sqlite(tmp_path: Path) -> None:
         assert (ran.stdout.strip(), ran.stderr) == (expected, "")
     with SessionDB(tmp_path / "state.db") as db:
         assert [message["content"] for message in db.get_messages("s")] == ["kept", "kept"]
+
+
+def test_a_forked_child_has_tables_of_its_own() -> None:
+    """Numbers of descriptors mean other files there: what a child notes must not make its parent close one of its own."""
+    made = thunks.Thunks(0, 0)
+    child = os.fork()
+    if not child:
+        made.table[7], made.parked[7] = 5, 1
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (made.table[7], made.parked_descriptors()) == (0, [])

@@ -76,6 +76,7 @@ class Sessions(Section):
 
     auto_prune: bool = False
     retention_days: float = 90
+    retention_by_source: dict[str, float] = {}
     vacuum_after_prune: bool = True
     min_interval_hours: float = 24
     transcripts: str = "all"
@@ -373,6 +374,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "compression.protect_first_n": (0, None),
     "compression.protect_last_n": (0, None),
     "sessions.retention_days": (0, None),
+    "sessions.retention_by_source.*": (0, None),
     "sessions.min_interval_hours": (0, None),
     "sessions.trash_days": (0, None),
     "store.timeout": (1, None),

@@ -21,7 +21,7 @@ from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
 from hermes.store.prompt_files import read_prompt
-from hermes.store.retention import SHREDDING
+from hermes.store.retention import SHREDDING, half_deleted, loose_shells
 from hermes.store.transcript import Entry
 from hermes.store.transcript_comparison import Comparer, Comparison, confirmed, is_same_message, read
 from hermes.store.transcript_writer import TranscriptWriter
@@ -106,10 +106,7 @@ def _cut_short(engine: Engine, scribe: TranscriptWriter) -> list[Finding]:
 def _half_deleted(tx: Tx) -> list[Finding]:
     return [
         finding("half-deleted", f"session {session_id}", "its deletion was interrupted")
-        for (session_id,) in tx.rows(
-            "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-            f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
-        )
+        for session_id in dict.fromkeys((*half_deleted(tx), *loose_shells(tx)))
     ]
 
 

@@ -7,7 +7,7 @@ change is committed, a line that records it is appended to the session's transcr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,14 +50,20 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
 
     # ------------------------------------------------------------------------------------------ the record as a whole
 
-    def import_database(self, path: Path | str, *, again: bool = True) -> dict[str, int]:
+    def import_database(
+        self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
+    ) -> dict[str, int]:
         """Import every session of another state.db, of any version; that file is not altered. Values that programs
         have set there (set_meta) are imported where this store has none of that name.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. `again` as in import_sessions.
+        With `only`, the exported sessions for which it is true, and no values of programs.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
-            counts = self.import_sessions(other.iter_export(), attachments_dir=other.attachments_dir, again=again)
+            found = (one for one in other.iter_export() if only is None or only(one))
+            counts = self.import_sessions(found, attachments_dir=other.attachments_dir, again=again)
+            if only is not None:
+                return counts
             with other._engine.read() as tx:
                 values = session_exports.meta_of(tx)
         with self._engine.write() as tx:

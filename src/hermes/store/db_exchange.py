@@ -156,6 +156,8 @@ class ExchangeCalls(OpenStore):
         else:
             for message_id, ready in made.added:
                 self._scribe.message_stored(session_id, message_id, ready)
+            if made.columns:
+                self._scribe.changed(session_id, "import", *made.columns)
         if made:
             self._files_came(session_id, None)
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -64,12 +64,14 @@ class Keeping(OpenStore):
         dry_run: bool = False,
         whole: bool = False,
         by: str = "prune",
+        by_source: Mapping[str, float] | None = None,
     ) -> int:
         """Remove ended sessions whose last activity is older than this; returns how many. Never pinned or live ones.
 
         With `whole`, the parts of a compressed conversation are removed together, and only if all of them qualify.
+        `by_source` has other days for the sessions of some sources: {"cron": 7}.
         """
-        ids = self.prunable_sessions(older_than_days, source, whole=whole)
+        ids = self.prunable_sessions(older_than_days, source, whole=whole, by_source=by_source)
         if whole:
             ids = [part for session_id in ids for part in self.get_compression_chain(session_id)]
         if dry_run:
@@ -80,11 +82,16 @@ class Keeping(OpenStore):
         return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
 
     def prunable_sessions(
-        self, older_than_days: float = 90, source: str | None = None, *, whole: bool = False
+        self,
+        older_than_days: float = 90,
+        source: str | None = None,
+        *,
+        whole: bool = False,
+        by_source: Mapping[str, float] | None = None,
     ) -> list[str]:
         """The ids that prune_sessions would remove; with `whole`, the newest part of each conversation."""
         with self._engine.read() as tx:
-            return retention.prunable(tx, older_than_days, source, whole)
+            return retention.prunable(tx, older_than_days, source, whole, by_source)
 
     def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
         """Put a session in the trash: it is neither listed nor found, its title is free, and it can be restored.
@@ -116,7 +123,11 @@ class Keeping(OpenStore):
             return retention.deleted(tx)
 
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
-        """Delete the sessions that have been in the trash longer than this; returns how many."""
+        """Delete the sessions that have been in the trash longer than this; returns how many.
+
+        Deletions that a crash interrupted are finished, too.
+        """
+        retention.finish_deletions(self._engine, self._scribe)
         with self._engine.read() as tx:
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
@@ -160,8 +171,11 @@ class Keeping(OpenStore):
         min_interval_hours: float = 24,
         vacuum: bool = True,
         sessions_dir: Path | str | None = None,
+        *,
+        retention_by_source: Mapping[str, float] | None = None,
     ) -> MaintenanceResult:
-        """Prune, at most once per interval over all processes; never raises.
+        """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
+        the sessions of some sources: {"cron": 7}.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
@@ -174,7 +188,7 @@ class Keeping(OpenStore):
                 result["skipped"] = True
                 return result
             result["pruned"] = self.prune_sessions(
-                retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune"
+                retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune", by_source=retention_by_source
             )
             self.end_abandoned_sessions()
             if vacuum and result["pruned"]:

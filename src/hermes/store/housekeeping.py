@@ -1,8 +1,8 @@
 """Housekeeping of a running chat or gateway: at its start, and once a day while it runs.
 
-Old sessions are pruned if config.yaml says so (sessions.auto_prune). In any case sessions that have been in the trash for
-sessions.trash_days are deleted, sessions that a crash left open for a day are ended, empty sessions are removed, and
-compressed children without any model call are ended.
+Old sessions are pruned if config.yaml says so (sessions.auto_prune), after the days of their source. In any case sessions that
+have been in the trash for sessions.trash_days are deleted, sessions that a crash left open for a day are ended, empty sessions
+are removed, and compressed children without any model call are ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def tidy(db: SessionDB, config: Config) -> None:
     """Do all of it now. Every step leaves the store consistent, so an end of the program in between does no harm."""
     wanted = config.sessions
     if wanted.auto_prune:
-        db.maybe_auto_prune_and_vacuum(wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune)
+        db.maybe_auto_prune_and_vacuum(
+            wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune,
+            retention_by_source=wanted.retention_by_source,
+        )  # fmt: skip
     db.empty_trash(wanted.trash_days, by="trash_days")
     db.finalize_orphaned_compression_sessions()
     db.end_abandoned_sessions()

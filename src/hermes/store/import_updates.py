@@ -2,7 +2,8 @@
 
 Its messages are known by the ids they had there (`platform_message_id`). New messages are appended; a message that was changed
 there is changed here as an edit does it, with the earlier version stored; one that was undone there is hidden as a rewind
-does it. What was hidden or redacted here stays so, and messages stored here stay in place.
+does it. What was hidden or redacted here stays so, and messages stored here stay in place. A title follows the one there
+until it is changed here; end, model, tokens and cost follow until the conversation is continued here.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.store import codec, messages, transcript_replay
+from hermes.store import codec, messages, titles, transcript_replay
 from hermes.store.engines.base import REPLACED, Engine, Tx
 
+_FOLLOWED = ("ended_at", "end_reason", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+             "api_call_count", "actual_cost_usd", "cost_status", "cost_source")  # fmt: skip
+_ENDS = ("imported", "compression")  # how an imported session ends that was not continued here
 _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")
 
 
@@ -24,9 +28,10 @@ class Update:
     added: list[tuple[int, messages.Ready]] = field(default_factory=list)
     changed: int = 0
     hidden: int = 0
+    columns: list[str] = field(default_factory=list)  # of the session's row
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.changed or self.hidden)
+        return bool(self.added or self.changed or self.hidden or self.columns)
 
 
 @dataclass(slots=True)
@@ -60,7 +65,36 @@ def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> 
     _add_branches(engine, tx, session_id, stored, data, numbers, made)
     if made:
         messages.recount(tx, session_id)
+    _follow(tx, session_id, data, made)
     return made
+
+
+def _follow(tx: Tx, session_id: str, data: Mapping[str, Any], made: Update) -> None:
+    """Take over what the other program has changed about the session itself."""
+    row = tx.row(f"SELECT {', '.join(_FOLLOWED)}, title, title_base, meta FROM sessions WHERE id = ?", (session_id,))
+    assert row is not None
+    *stored, title, base, meta = row
+    was = dict(zip(_FOLLOWED, stored, strict=True))
+    if was["end_reason"] in _ENDS:
+        new = {name: data[name] for name in _FOLLOWED if data.get(name) is not None and data[name] != was[name]}
+        if new:
+            tx.run(
+                f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in new)} WHERE id = ?",
+                [*(codec.storable(v) if isinstance(v, str) else v for v in new.values()), session_id],
+            )
+        made.columns += new
+    told = codec.from_json(meta) if meta else {}
+    source = told.get("imported") if isinstance(told, dict) else None
+    there = data.get("title")
+    if not isinstance(source, dict) or there is None or there == source.get("title"):
+        return
+    if (title is None and source.get("title") is None) or (title is not None and source.get("title") in (title, base)):
+        titles.take_in(tx)
+        taken = tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (there, session_id)) is not None
+        titles.set_title(tx, session_id, titles.next_title(tx, there) if taken else there)
+        told["imported"] = {**source, "title": there}
+        tx.run("UPDATE sessions SET meta = ? WHERE id = ?", (codec.to_json(told), session_id))
+        made.columns += ["title", "title_base", "title_no", "meta"]
 
 
 def _stored(tx: Tx, session_id: str) -> dict[str, _StoredMessage]:

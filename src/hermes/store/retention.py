@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles, usage
@@ -23,6 +24,7 @@ GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
+_ACTIVE = "coalesce(s.last_active, s.started_at)"
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
@@ -241,31 +243,65 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
 def finish_deletions(engine: Engine, witness: Witness) -> int:
     """Resume deletions that a crash interrupted."""
     with engine.read() as tx:
-        left = tx.rows(
-            "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-            f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
-        )
-    for (session_id,) in left:
+        left = half_deleted(tx)
+    for session_id in left:
         finish_deletion(engine, session_id, witness)
-    return len(left)
+    with engine.read() as tx:
+        loose = loose_shells(tx)
+    for session_id in loose:
+        finish_shell(engine, session_id, witness)
+    return len({*left, *loose})
+
+
+def half_deleted(tx: Tx) -> list[str]:
+    """Sessions whose deletion was interrupted while it removed their messages."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
+        f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
+    )
+    return [row[0] for row in rows]
+
+
+def loose_shells(tx: Tx) -> list[str]:
+    """Deleted sessions that keep messages to which no session refers: the deletion of the last one that did was interrupted."""
+    rows = tx.rows(
+        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND s.id LIKE ? AND EXISTS (SELECT 1 FROM messages m"
+        " WHERE m.session_id = s.id AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = s.id"
+        " AND m.id BETWEEN r.first_id AND r.last_id))",
+        (f"{SHELL}%",),
+    )
+    return [row[0] for row in rows]
 
 
 # --------------------------------------------------------------------------------------------- pruning
 
 
-def prunable(tx: Tx, older_than_days: float, source: str | None, whole: bool = False) -> list[str]:
+def prunable(
+    tx: Tx,
+    older_than_days: float,
+    source: str | None,
+    whole: bool = False,
+    by_source: Mapping[str, float] | None = None,
+) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
-    With `whole`, conversations of which every part qualifies, each as its newest part.
+    With `whole`, conversations of which every part qualifies, each as its newest part. `by_source` has other days for the
+    sessions of some sources.
     """
-    cutoff = time.time() - older_than_days * DAY
-    where, params = "", list[Any]([cutoff])
+    now, others = time.time(), by_source or {}
+    where, params = f"{_ACTIVE} < ?", list[Any]([now - older_than_days * DAY])
+    if others:
+        where += f" AND s.source NOT IN ({', '.join('?' * len(others))})"
+        params += others
+        for name, days in others.items():
+            where += f" OR (s.source = ? AND {_ACTIVE} < ?)"
+            params += [name, now - days * DAY]
+    where = f" AND ({where})"
     if source is not None:
-        where, params = " AND s.source = ?", [cutoff, source]
+        where, params = f"{where} AND s.source = ?", [*params, source]
     rows = tx.rows(
         "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.pinned_at IS NULL AND s.trashed_at IS NULL"
-        f" AND s.purged IS NULL AND coalesce(s.last_active, s.started_at) < ?{where}"
-        " ORDER BY coalesce(s.last_active, s.started_at)",
+        f" AND s.purged IS NULL{where} ORDER BY {_ACTIVE}",
         params,
     )
     ids = [row[0] for row in rows if not leases.is_live(tx, row[0])]

@@ -170,8 +170,8 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
         raise click.ClickException(f"{path} is the store itself; there is nothing to import")
     module = chosen_format.load()
     whole = chosen.since is None and chosen.folder is None
-    if not dry_run and whole and hasattr(module, "take"):
-        report.counts.update(module.take(db, path, again=chosen.again))
+    if not dry_run and hasattr(module, "take"):
+        report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
         return
     problems: list[Problem] = []
     found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))

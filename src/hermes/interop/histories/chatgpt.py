@@ -6,6 +6,7 @@ were edited or generated again.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from hermes.interop.histories.conversation import (
     Skipped,
     compact,
     dicts,
+    from_json,
     image_part,
     joined,
     mapping,
     message,
     seconds,
     text,
+    tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, head, opened
 
@@ -78,18 +81,34 @@ def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -
                 (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
             )
             made.branches.append((after, entries))
+    for messages in (made.messages, *(branch for _, branch in made.branches)):
+        _join_results(messages)
     return made
+
+
+def _join_results(messages: list[Message]) -> None:
+    """Write beside each result the call it answers: the last one to that tool."""
+    calls: dict[str, str] = {}
+    for one in messages:
+        for call in one.get("tool_calls") or ():
+            calls[_tool(call["function"]["name"])] = call["id"]
+        if one["role"] == "tool" and (call_id := calls.get(_tool(one.get("tool_name")))) is not None:
+            one["tool_call_id"] = call_id
+
+
+def _tool(name: str | None) -> str:
+    return (name or "").partition(".")[0]  # a call to `web.run` is answered by `web`, and the other way round
 
 
 def _path(nodes: dict[str, dict[str, Any]], leaf: Any) -> list[str]:
     """The nodes from the root to the leaf that is shown."""
     if leaf not in nodes:
         leaf = next((name for name in reversed(nodes) if not nodes[name].get("children")), None)
-    path: list[str] = []
+    path: dict[str, None] = {}
     while isinstance(leaf, str) and leaf in nodes and leaf not in path:
-        path.append(leaf)
+        path[leaf] = None
         leaf = nodes[leaf].get("parent")
-    return path[::-1]
+    return [*reversed(path)]
 
 
 def _branches(nodes: dict[str, dict[str, Any]], path: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -136,16 +155,44 @@ def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Mes
         ]
         reasoning = "\n\n".join(filter(None, thoughts)) or text(content.get("content"))
         return message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
-    said = _content(content, export, skipped)
+    said = _with_files(_content(content, export, skipped), meta, content, export)
     if said is None or role not in ("user", "assistant", "tool", "system"):
         return None
     if role == "tool":
         return message("tool", said, at, _name(node), tool_name=text(author.get("name")))
+    recipient = text(told.get("recipient"))
+    if role == "assistant" and recipient not in (None, "all", "assistant"):
+        return message("assistant", None, at, _name(node), model=model, tool_calls=[
+            tool_call(str(_name(node)), str(recipient), _arguments(content, said))
+        ])  # fmt: skip
     finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
         str(mapping(meta.get("finish_details")).get("type"))
     )
     return message(role, said, at, _name(node), model=model if role == "assistant" else None,
                    finish_reason=finish if role == "assistant" else None)  # fmt: skip
+
+
+def _arguments(content: dict[str, Any], said: Any) -> Any:
+    """What a tool was called with: an object as it is, a program or a text as the tool's input."""
+    words = content.get("text") if isinstance(content.get("text"), str) else said
+    given = from_json(words) if isinstance(words, str) else words
+    return given if isinstance(given, dict) else {"input": words}
+
+
+def _with_files(said: Any, meta: dict[str, Any], content: dict[str, Any], export: ExportFiles) -> Any:
+    """A message with the files that were uploaded with it: their bytes if the export has them, else their names."""
+    parts: list[Any] = said if isinstance(said, list) else [] if said is None else [said]
+    shown = compact(content.get("parts"))  # pictures are listed as files, too
+    files: list[Any] = []
+    for file in dicts(meta.get("attachments")):
+        name = text(file.get("id")) or ""
+        if name and name in shown:
+            continue
+        found = export.asset(name)
+        if found is not None:
+            files.append(image_part(base64.b64encode(found[1]).decode(), found[0]))
+        files.append(f"[file {text(file.get('name')) or name}" + ("]" if found is not None else ": not in the export]"))
+    return joined([*parts, *files]) if files else said
 
 
 def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Any:
@@ -184,6 +231,4 @@ def _pointer(part: dict[str, Any], export: ExportFiles) -> Any:
     found = export.asset(pointer.rpartition("/")[2])
     if found is None:
         return f"[{part.get('content_type') or 'attachment'} {pointer}: not in the export]"
-    import base64
-
     return image_part(base64.b64encode(found[1]).decode(), found[0])

@@ -92,12 +92,11 @@ def _paths(
     if not any(parent in by_name for parent in parents.values()):
         return records, []
     at: Any = leaf if leaf in by_name else next(reversed(by_name))
-    path: list[str] = []
-    while at in by_name and at not in path:
-        path.append(at)
+    on_path: dict[str, None] = {}
+    while at in by_name and at not in on_path:
+        on_path[at] = None
         at = parents[at]
-    path.reverse()
-    on_path = set(path)
+    path = [*reversed(on_path)]
     groups: dict[str, tuple[str | None, list[dict[str, Any]]]] = {}
     root_of: dict[str, str] = {}
     for name, record in by_name.items():

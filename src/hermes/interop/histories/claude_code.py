@@ -146,6 +146,22 @@ class _Reader:
                 if after in inside or (after is None and number == 1):
                     made.branches.append((self._name_of(after), self._messages(branch)))
             yield made
+        if self._agent is None:
+            yield from self._inline_agents(name)
+
+    def _inline_agents(self, name: str) -> Iterator[Conversation]:
+        """Sub-agents that older versions wrote into the session's own file: each tree of such lines is one."""
+        roots: dict[str, str] = {}
+        agents: dict[str, list[str]] = {}
+        for uuid in self._order:
+            if self._aside(uuid):
+                parent = self._parent(uuid)
+                root = roots[uuid] = roots.get(parent or "", uuid)
+                agents.setdefault(root, []).append(uuid)
+        for root, uuids in agents.items():
+            made = Conversation(SOURCE, f"{name}-{root}", cwd=self._cwd, parent=name, kind="subagent")
+            made.messages = self._messages(uuids)
+            yield made
 
     def _parent(self, uuid: str) -> str | None:
         line = self._lines[uuid]
@@ -287,6 +303,8 @@ class _Reader:
             if line.get("isApiErrorMessage"):
                 reply["finish_reason"] = "error"
             made.append(reply)
+        if isinstance(cost := line.get("costUSD"), (int, float)):  # older versions; each line of a reply repeats it
+            reply["cost_usd"] = max(float(cost), reply.get("cost_usd") or 0.0)
         # the last line of a reply has the final count of what was written, and how it ended
         if (wrote := count(mapping(told.get("usage")).get("output_tokens"))) is not None:
             reply["output_tokens"] = max(wrote, reply.get("output_tokens") or 0)

@@ -21,6 +21,7 @@ from hermes.interop.histories.conversation import (
     count,
     dicts,
     first_objects,
+    image_part,
     iso,
     joined,
     json_lines,
@@ -165,6 +166,9 @@ class _Reader:
         else:
             self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
+        if kind == "image_generation_call" and text(item.get("result")):  # the call has its picture with it
+            self._add(message("tool", [image_part(item["result"], "image/png")], at, f"{call}-result",
+                              tool_call_id=call, tool_name=self._names[call]))  # fmt: skip
 
     def _event(self, event: dict[str, Any]) -> None:
         kind = event.get("type")
@@ -235,8 +239,15 @@ def _output(output: Any) -> Any:
     if isinstance(output, str):
         return output
     if isinstance(output, list):
-        told = [one.get("text") for one in dicts(output)]
-        return "\n".join(one for one in told if isinstance(one, str)) or compact(output)
+        told = [one["text"] for one in dicts(output) if isinstance(one.get("text"), str)]
+        pictures = [
+            {"type": "image_url", "image_url": {"url": one["image_url"]}}
+            for one in dicts(output)
+            if one.get("type") == "input_image" and text(one.get("image_url"))
+        ]
+        if pictures:
+            return joined([*filter(None, told), *pictures])
+        return "\n".join(told) or compact(output)
     if isinstance(output, dict) and isinstance(output.get("content"), str):
         return output["content"]
     return None if output is None else compact(output)

@@ -45,6 +45,7 @@ class Conversation:
     kind: str | None = None  # subagent, branch, compression
     archived_at: float | None = None
     cost: float | None = None
+    tokens: dict[str, int] = field(default_factory=dict)  # of the whole session, where its messages don't have them
     end_reason: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)  # shown, in order
@@ -63,19 +64,23 @@ class Conversation:
         self._complete_times()
         rewound, rewinds = self._numbered()
         every = [*self.messages, *rewound]
+        title = clean_title(self.title)
         began = self.started_at or min(one["timestamp"] for one in every)
         out: dict[str, Any] = {
             "id": session_id(self.source, self.foreign_id),
             "source": self.source,
             "model": self.model or next((one["model"] for one in reversed(self.messages) if one.get("model")), None),
-            "title": clean_title(self.title),
+            "title": title,
             "cwd": self.cwd,
             "system_prompt": self.system_prompt,
             "started_at": began,
             "ended_at": max(one["timestamp"] for one in self.messages),
             "end_reason": self.end_reason or "imported",
             "archived_at": self.archived_at,
-            "meta": {"imported": {"from": self.source, "id": self.foreign_id}, **self.meta},
+            "meta": {
+                "imported": {"from": self.source, "id": self.foreign_id, **({"title": title} if title else {})},
+                **self.meta,
+            },  # fmt: skip
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
             **self._totals(every),
@@ -130,7 +135,9 @@ class Conversation:
 
     def _totals(self, every: list[Message]) -> dict[str, Any]:
         names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-        found: dict[str, Any] = {name: sum(one.get(name) or 0 for one in every) for name in names}
+        found: dict[str, Any] = {
+            name: self.tokens.get(name) or sum(one.get(name) or 0 for one in every) for name in names
+        }
         cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in every) or None
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
@@ -172,6 +179,28 @@ def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     """A tool call as chat endpoints write it."""
     text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conversation]:
+    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
+    parts = [part for part in parts if part] or [[]]
+    name, parent = first.foreign_id, first.foreign_id
+    for number, part in enumerate(parts, 1):
+        made = first
+        if number > 1:
+            made = Conversation(
+                first.source, f"{name}.{number}", title=first.title, cwd=first.cwd, model=first.model, parent=parent,
+                kind="compression", system_prompt=first.system_prompt, archived_at=first.archived_at, meta=dict(first.meta),
+            )  # fmt: skip
+        parent = made.foreign_id
+        made.messages = part
+        if number < len(parts):
+            made.end_reason = "compression"
+        held = {one.get("platform_message_id") for one in part}
+        if number > 1:
+            made.branches = [branch for branch in first.branches if branch[0] in held]
+            first.branches = [branch for branch in first.branches if branch[0] not in held]
+        yield made
 
 
 def image_part(data: str, mime: str) -> dict[str, Any]:
@@ -277,7 +306,10 @@ def masked(session: Mapping[str, Any], mask: Callable[[str], str]) -> Mapping[st
         if key in session
     }
     texts = {key: mask(session[key]) for key in ("title", "system_prompt") if session.get(key)}
-    return {**session, **lists, **texts}
+    meta = _masked(session.get("meta") or {}, mask)
+    if "imported" in meta:  # an id is no text
+        meta["imported"] = {**meta["imported"], "id": session["meta"]["imported"].get("id")}
+    return {**session, **lists, **texts, "meta": meta}
 
 
 def _masked_message(one: Message, mask: Callable[[str], str]) -> Message:

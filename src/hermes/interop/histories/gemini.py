@@ -29,6 +29,7 @@ from hermes.interop.histories.conversation import (
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
+_WITHOUT_WORDS = ("text", "thought", "thoughtSignature", "functionCall", "functionResponse")  # calls are in `toolCalls`
 
 
 def usual_places() -> list[Path]:
@@ -116,17 +117,17 @@ def _records(path: Path, skipped: Skipped) -> tuple[dict[str, Any], Records, lis
 def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
     kind, at, name = record.get("type"), seconds(record.get("timestamp")), text(record.get("id"))
     if kind == "user":
-        content = _content(record.get("content"))
+        content = _content(record.get("content"), skipped)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
         return [message(role, content, at, name)] if content else []
     if kind == "gemini":
-        return _reply(record, at, name)
+        return _reply(record, at, name, skipped)
     if kind not in _BOOKKEEPING:
         skipped.unknown[str(kind)] += 1
     return []
 
 
-def _reply(record: dict[str, Any], at: float | None, name: str | None) -> list[Message]:
+def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: Skipped) -> list[Message]:
     used = mapping(record.get("tokens"))
     thoughts = [
         ": ".join(filter(None, (text(one.get("subject")), text(one.get("description")))))
@@ -140,7 +141,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None) -> list[M
             results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
                                    tool_call_id=call_id, tool_name=text(call.get("name"))))  # fmt: skip
     reply = message(
-        "assistant", _content(record.get("content")), at, name, model=text(record.get("model")),
+        "assistant", _content(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
         input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
         cache_read_tokens=count(used.get("cached")),
@@ -161,7 +162,7 @@ def _result(call: dict[str, Any]) -> Any:
     return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
 
 
-def _content(content: Any) -> Any:
+def _content(content: Any, skipped: Skipped) -> Any:
     """Parts as Gemini writes them: a text, a part, or a list of both."""
     parts: list[Any] = []
     for part in content if isinstance(content, list) else [content]:
@@ -173,6 +174,10 @@ def _content(content: Any) -> Any:
                 parts.append(part["text"])
             elif isinstance(held.get("data"), str):
                 parts.append(image_part(held["data"], str(held.get("mimeType") or "image/png")))
+            elif text(mapping(part.get("fileData")).get("fileUri")):
+                parts.append(f"[file {part['fileData']['fileUri']}]")
+            else:
+                skipped.unknown.update(f"part {key}" for key in part if key not in _WITHOUT_WORDS)
     return joined(parts)
 
 

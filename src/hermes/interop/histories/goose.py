@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hermes.interop.histories.conversation import (
     Message,
     Skipped,
     compact,
+    continued,
     count,
     dicts,
     first_objects,
@@ -66,17 +67,43 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                made = _conversation(str(row["id"]), row)
-                for told in rows:
-                    made.messages += _stored(told, skipped)
-                yield from _found(made)
+                yield from _found(_conversation(str(row["id"]), row), _parts(rows, skipped))
     skipped.report()
 
 
-def _found(made: Conversation) -> Iterator[Found]:
-    session = made.session()
-    if session is not None:
-        yield Found(0, session)
+def _found(first: Conversation, parts: list[list[Message]]) -> Iterator[Found]:
+    _name_tools(parts)
+    for made in continued(first, parts):
+        session = made.session()
+        if session is not None:
+            yield Found(0, session)
+
+
+def _parts(rows: Iterable[dict[str, Any]], skipped: Skipped) -> list[list[Message]]:
+    """The messages of a session, cut where a compaction put its summary.
+
+    A compaction keeps what was said for the person only, and adds a summary that only the model reads. The next compaction
+    takes that from the model as well.
+    """
+    parts: list[list[Message]] = [[]]
+    inside = compacted = False  # inside a summary; whether what came last is kept from the model
+    for row in rows:
+        seen = mapping(from_json(row.get("metadata_json")))
+        for_person, for_model = seen.get("userVisible") is not False, seen.get("agentVisible") is not False
+        if not for_person and not inside and compacted:
+            parts.append([])
+        inside, compacted = not for_person, not for_model
+        parts[-1] += _stored(row, skipped)
+    return parts
+
+
+def _name_tools(parts: list[list[Message]]) -> None:
+    """Write the name of its tool beside each result."""
+    names: dict[str, str] = {}
+    for one in (one for part in parts for one in part):
+        names.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
+        if one["role"] == "tool" and one.get("tool_call_id") in names:
+            one["tool_name"] = names[one["tool_call_id"]]
 
 
 def _conversation(name: str, row: dict[str, Any]) -> Conversation:
@@ -86,6 +113,10 @@ def _conversation(name: str, row: dict[str, Any]) -> Conversation:
         SOURCE, name, title=None if title == name else title, cwd=text(row.get("working_dir")), model=text(model),
         started_at=seconds(row.get("created_at")),
     )  # fmt: skip
+    counted = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
+    made.tokens = {name: used for name, column in counted.items() if (used := count(row.get(column)))}
+    cost = row.get("accumulated_cost")
+    made.cost = float(cost) if isinstance(cost, (int, float)) else None
     if row.get("session_type") == "sub_agent":
         made.meta["sub_agent"] = True
     return made
@@ -93,19 +124,17 @@ def _conversation(name: str, row: dict[str, Any]) -> Conversation:
 
 def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
     made: Conversation | None = None
+    told: list[Message] = []
     for number, line, _ in json_lines(path, skipped):
         if made is None:
             made = _conversation(path.stem, dict(line))
         elif "role" in line:
-            made.messages += _messages(dict(line), f"{line.get('id') or f'line-{number}'}", skipped)
+            told += _messages(dict(line), f"{line.get('id') or f'line-{number}'}", skipped)
     if made is not None:
-        yield from _found(made)
+        yield from _found(made, [told])
 
 
 def _stored(row: dict[str, Any], skipped: Skipped) -> list[Message]:
-    told = mapping(from_json(row.get("metadata_json")))
-    if told.get("userVisible") is False and told.get("agentVisible") is False:
-        return []
     record = {
         "role": row.get("role"),
         "content": from_json(row.get("content_json")),
@@ -150,10 +179,17 @@ def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Messa
     return [*results, *([message("user", content, at, name)] if content else [])]
 
 
-def _result(result: dict[str, Any]) -> str | None:
+def _result(result: dict[str, Any]) -> Any:
     if result.get("status") == "error" or "error" in result:
         return text(result.get("error")) or compact(result)
     value = result.get("value")
     blocks = dicts(mapping(value).get("content")) or dicts(value)
     told = [text(one.get("text")) or text(mapping(one.get("resource")).get("text")) for one in blocks]
+    pictures = [
+        image_part(one["data"], str(one.get("mimeType") or "image/png"))
+        for one in blocks
+        if one.get("type") == "image" and isinstance(one.get("data"), str)
+    ]
+    if pictures:
+        return joined([*filter(None, told), *pictures])
     return "\n".join(filter(None, told)) or compact(value)

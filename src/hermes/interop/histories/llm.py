@@ -6,6 +6,7 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     """The conversations of a log."""
     skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:
-        for made in (*_conversations(database), *_threads(database, skipped)):
+        for made in chain(_conversations(database), _threads(database, skipped)):
             session = made.session()
             if session is not None:
                 yield Found(0, session)
@@ -68,7 +69,7 @@ def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
     for row in database.rows("conversations", order=("id",)):
         made = Conversation(SOURCE, str(row["id"]), title=text(row.get("name")), model=text(row.get("model")))
         for response in database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id")):
-            made.system_prompt = made.system_prompt or text(response.get("system"))
+            made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
         yield made
 
@@ -80,7 +81,8 @@ def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Messag
         call = text(result.get("tool_call_id")) or f"{name}-{number}"
         yield message("tool", text(result.get("output")) or text(result.get("exception")), asked, f"{name}-result-{number}",
                       tool_call_id=call, tool_name=text(result.get("name")))  # fmt: skip
-    parts: list[Any] = [row["prompt"]] if text(row.get("prompt")) else []
+    parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
+    parts += [row["prompt"]] if text(row.get("prompt")) else []
     for link in database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",)):
         for held in database.rows("attachments", {"id": link.get("attachment_id")}):
             parts.append(_attachment(held))
@@ -100,6 +102,18 @@ def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Messag
             model=text(row.get("resolved_model")) or text(row.get("model")), reasoning=text(row.get("reasoning")),
             input_tokens=count(row.get("input_tokens")), output_tokens=count(row.get("output_tokens")),
         )  # fmt: skip
+
+
+def _system(database: ForeignDatabase, row: dict[str, Any]) -> str | None:
+    parts = [*_fragments(database, "system_fragments", row["id"]), text(row.get("system"))]
+    return "\n\n".join(filter(None, parts)) or None
+
+
+def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any]:
+    """The texts that `llm -f` put before a prompt: they are kept once, in a table of their own."""
+    links = list(database.rows(table, {"response_id": response}, ("order",)))
+    held = (row for link in links for row in database.rows("fragments", {"id": link.get("fragment_id")}))
+    return [row["content"] for row in held if text(row.get("content"))]
 
 
 def _attachment(row: dict[str, Any]) -> Any:
@@ -173,7 +187,9 @@ def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -
             results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
                                    tool_call_id=made_by, tool_name=text(part.get("tool_name"))))  # fmt: skip
         elif kind == "attachment":
-            parts.append(f"[file {text(told.get('path')) or text(told.get('url')) or told.get('id') or ''}]")
+            name_there = told.get("attachment_id") or told.get("id")
+            held = next(database.rows("attachments", {"id": name_there}), None) if name_there is not None else None
+            parts.append(_attachment(held if held is not None else told))
         else:
             skipped.unknown[f"part {kind}"] += 1
     content = joined(parts) if parts else None

@@ -13,6 +13,7 @@ from hermes.interop.histories.conversation import (
     Message,
     Skipped,
     compact,
+    continued,
     count,
     dicts,
     from_json,
@@ -64,7 +65,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     elif path.suffix == ".json":
         whole = _json(path)
         told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
-        yield from _found(_conversation(mapping(whole.get("info")), told, skipped))
+        yield from _found(mapping(whole.get("info")), told, skipped)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, skipped)
@@ -78,10 +79,19 @@ def _json(path: Path) -> Record:
         return {}
 
 
-def _found(made: Conversation) -> Iterator[Found]:
-    session = made.session()
-    if session is not None:
-        yield Found(0, session)
+def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Iterator[Found]:
+    """A session, and its continuations after each compaction."""
+    made, summaries = _conversation(info, told, skipped)
+    parts: list[list[Message]] = [[]]
+    for one in made.messages:
+        if one["platform_message_id"] in summaries:
+            parts.append([])
+            one["role"] = "user"  # as every continuation begins: the summary is what the model is told
+        parts[-1].append(one)
+    for part in continued(made, parts):
+        session = part.session()
+        if session is not None:
+            yield Found(0, session)
 
 
 def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
@@ -98,7 +108,7 @@ def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield from _found(_conversation(info, told, skipped))
+        yield from _found(info, told, skipped)
 
 
 def _data(row: Record, skipped: Skipped) -> Record:
@@ -126,16 +136,17 @@ def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
             skipped.damaged(0, f"{file.name}: not a session")
             continue
         told = sorted(below(path / "message" / info["id"]), key=_created)
-        yield from _found(
-            _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], skipped)
-        )
+        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], skipped)
 
 
 def _created(record: Record) -> tuple[float, str]:
     return seconds(mapping(record.get("time")).get("created")) or 0.0, str(record.get("id"))
 
 
-def _conversation(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Conversation:
+def _conversation(
+    info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped
+) -> tuple[Conversation, set[str]]:
+    """A session as one conversation, and the ids of the messages that are summaries made by a compaction."""
     times = mapping(info.get("time"))
     made = Conversation(
         SOURCE, str(info.get("id")), title=text(info.get("title")), cwd=text(info.get("directory")),
@@ -144,15 +155,18 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], skipped
     )  # fmt: skip
     cut = text(mapping(from_json(info.get("revert"))).get("messageID"))
     shown = made.messages
+    summaries: set[str] = set()
     for record, parts in told:
         entries = _messages(record, parts, skipped)
         if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
             shown = []
             last = made.messages[-1]["platform_message_id"] if made.messages else None
             made.branches.append((last, shown))
+        if entries and record.get("summary") is True:  # a person's message has an object there
+            summaries.add(str(record.get("id")))
         shown += entries
     made.branches = [(after, branch) for after, branch in made.branches if branch]
-    return made
+    return made, summaries
 
 
 def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Message]:
@@ -201,9 +215,11 @@ def _tool(part: Record, at: float | None, calls: list[Any], results: list[Messag
     calls.append(tool_call(call, name, state.get("input")))
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
+        if files := [_file(one) for one in dicts(state.get("attachments"))]:
+            output = joined([*([output] if text(output) else []), *files])
         ended = seconds(mapping(state.get("time")).get("end")) or at
         results.append(
-            message("tool", output if isinstance(output, str) else compact(output), ended, f"{call}-result",
+            message("tool", output if isinstance(output, (str, list)) else compact(output), ended, f"{call}-result",
                     tool_call_id=call, tool_name=name)
         )  # fmt: skip
 

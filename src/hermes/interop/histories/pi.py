@@ -84,7 +84,7 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
         made = Conversation(
             "openclaw" if ".openclaw" in path.parts else SOURCE, name if number == 1 else f"{name}.{number}", title=title,
             cwd=text(header.get("cwd")), started_at=seconds(header.get("timestamp")) if number == 1 else None,
-            parent=(Path(parent).stem if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
+            parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
             kind="branch" if number == 1 else "compression",
         )  # fmt: skip
         if number < len(parts):
@@ -104,14 +104,20 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
         yield made
 
 
+def _named(path: Path) -> str:
+    """The id of the session in a file: its header has it, and its name `<time>_<id>.jsonl` where the file is gone."""
+    first = first_objects(path, 1)
+    return (text(first[0].get("id")) if first else None) or path.stem.rpartition("_")[2]
+
+
 def _path(entries: dict[str, Entry]) -> list[str]:
     """From the first entry to the last of the file: what the program would go on with."""
-    path: list[str] = []
+    found: dict[str, None] = {}
     at: Any = next(reversed(entries), None)
-    while at in entries and at not in path:
-        path.append(at)
+    while at in entries and at not in found:
+        found[at] = None
         at = entries[at].get("parentId")
-    path.reverse()
+    path = [*reversed(found)]
     if path and not any("parentId" in entry for entry in entries.values()):  # the first version had no tree
         return list(entries)
     return path

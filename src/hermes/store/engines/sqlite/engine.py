@@ -31,7 +31,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import make_private, settled
-from hermes.store.engines.base import Progress, Tx, Visit
+from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
 from hermes.store.engines.sqlite import cipher, locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import MaintenanceThread, WalSync
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
@@ -87,24 +87,37 @@ class SqliteEngine:
         self.fulltext = SqliteFullText()
         self._upkeep = IndexUpkeep(self)
         self._keeper = MaintenanceThread(path, WriteQueue(self._gate.path), Tidying(self.fulltext))
-        with self._translated():
-            self._main, self.overlay = self._opened()
+        try:
+            with self._translated():
+                self._main, self.overlay = self._opened()
+        except BaseException:
+            self._give_up()
+            raise
         self._presence.remember()
         _opened.add(self)
 
     # ------------------------------------------------------------------ opening
 
+    def _give_up(self) -> None:
+        """Close what a failed opening has opened: a connection left to the garbage collector would go on blocking writers."""
+        if (connection := getattr(self, "_main", None)) is not None:
+            connection.close()
+        self._gate.close()
+        locks.tidy()
+
     def _opened(self) -> tuple[apsw.Connection, bool]:
         """The writing connection on a file that is ready, and the result of `_prepare`.
 
         Processes that create a new file at once block each other (each waits for the others' read locks to switch to WAL
-        mode), so they queue up; remaining conflicts are retried.
+        mode), so they queue up; remaining conflicts are retried. A reader of an empty file waits for the process that
+        is creating it.
         """
         if not self.read_only and not self.path.is_dir() and not _has_content(self.path):
             make_private(self.path.parent)
             self._gate.enter(OPENING_SECONDS)
         try:
             left = RETRIES
+            waited = False
             while True:
                 connection: apsw.Connection | None = None
                 before = identity(self.path)
@@ -114,9 +127,23 @@ class SqliteEngine:
                     if before is None or before == identity(self.path) or left == 0:
                         return connection, overlay
                     connection.close()  # another file was put in its place meanwhile: an encrypted or a decrypted one
+                    locks.tidy()
+                except NothingThere:
+                    if waited or not self._gate.path.exists():
+                        raise
+                    waited = True
+                    assert connection is not None
+                    connection.close()
+                    locks.tidy()
+                    self._gate.enter(
+                        OPENING_SECONDS
+                    )  # the process that creates the file is in the queue until it is done
+                    self._gate.leave()
+                    continue
                 except (apsw.BusyError, apsw.LockedError, apsw.NotADBError, NotADatabase) as error:
                     if connection is not None:
                         connection.close()
+                        locks.tidy()
                     replaced = before is not None and before != identity(self.path)
                     if left == 0 or (isinstance(error, (apsw.NotADBError, NotADatabase)) and not replaced):
                         raise
@@ -189,6 +216,8 @@ class SqliteEngine:
             locks.watch_shared_memory(self.path)
             self.fulltext.prepare(self._main)
             return False
+        if state.kind == "empty":
+            raise NothingThere(f"{self.path} is empty: nothing was stored there yet; there is nothing to read")
         overlay = state.kind != "current" or not state.readable
         if overlay:
             migrate.stand_in(self._main)

@@ -84,7 +84,9 @@ class Thunks:
         """Raises OSError where there is no code for this machine, or it may not be executed here."""
         if sys.platform != "linux" or sys.byteorder != "little" or os.uname().machine not in CODES:
             raise OSError(f"not for {sys.platform} on {os.uname().machine}")
-        self._memory = mmap.mmap(-1, SIZE * 5)  # (pages that are never touched take no memory)
+        # Private: a forked child has descriptors of its own, and notes about them must not reach the parent's tables.
+        # Pages that are never touched take no memory.
+        self._memory = mmap.mmap(-1, SIZE * 5, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.table = (ctypes.c_int32 * SIZE).from_buffer(self._memory)
         self.parked = (ctypes.c_ubyte * SIZE).from_buffer(self._memory, SIZE * 4)
