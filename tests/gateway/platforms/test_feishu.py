@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
-from hermes.errors import PlatformError, PlatformRefused, SendRefused
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import FeishuApi
@@ -82,7 +82,7 @@ class Taking:
         self.identity = identity
 
     def lost(self, error: Exception) -> None:
-        raise AssertionError(error)
+        self.taken.append(error)
 
 
 @asynccontextmanager
@@ -217,6 +217,19 @@ def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_pa
             assert link.taken[0].sender.id == "on_alice"
             assert link.taken[0].sender.user_id == "ou_alice"
             assert link.taken[0].sender.name == "Alice"
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
+    lab.hangs_up = 100
+
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link):
+            await soon(lambda: link.taken)
+            assert [type(one) for one in link.taken] == [PlatformUnreachable]
+            assert lab.hangs_up >= 94
 
     asyncio.run(scenario())
 

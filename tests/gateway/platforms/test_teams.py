@@ -18,9 +18,10 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Revision
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.teams.adapter import Teams
 from hermes.gateway.platforms.teams.client import FILE_HOSTS, SERVICE_HOSTS, Connector, is_allowed
+from hermes.gateway.platforms.teams.files import Offers
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import understood
 from hermes.gateway.platforms.teams.proof import Keys, claims
@@ -235,6 +236,51 @@ def test_a_post_in_a_channel_is_answered_below_it(lab: Lab, model: Echo, hermes_
         lab.say("and this", where="group")
         until(lambda: lab.shown("group") == ["echo: and this"])
         assert gateway.db.search_messages('"not for the agent"') == []
+
+
+def test_a_file_is_uploaded_when_its_person_accepts_it(
+    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
+) -> None:
+    lab.consents = False
+    (tmp_path / "list.txt").write_text("one")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        lab.say(f'call=send_file {{"path": "{tmp_path}/list.txt"}}')
+        until(lambda: any(one["attachments"] for one in lab.sent.values()), 30)
+        (offer,) = [one["attachments"][0] for one in lab.sent.values() if one["attachments"]]
+        context = offer["content"]["acceptContext"]
+        until(lambda: any("the tool said" in text for text in lab.shown()), 30)
+        before = len(lab.sent)
+
+        def told() -> list[str]:
+            return [one["text"] for one in list(lab.sent.values())[before:]]
+
+        lab.consent("a:bob", context, "list.txt")  # who was not offered it
+        until(lambda: told() == ["This file is no longer offered. Please ask for it again."])
+        lab.consent("a:alice", context, "list.txt", uploadUrl="https://evil.example/upload")
+        until(lambda: len(told()) == 2)
+        assert "nothing is uploaded" in told()[1]
+        lab.consent("a:alice", context, "list.txt")
+        until(lambda: lab.sent_files() == [("list.txt", b"one", "")])
+        lab.consent("a:alice", context, "list.txt")  # a second time
+        until(lambda: len(told()) == 4)
+        assert "no longer offered" in told()[3]
+        assert lab.sent_files() == [("list.txt", b"one", "")]
+
+
+def test_a_declined_file_is_forgotten_and_groups_get_pictures_only() -> None:
+    offers = Offers()
+    file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"x")
+    context = offers.attachment(DIRECT, file, "1")["content"]["acceptContext"]
+    assert offers.answered(DIRECT, {"action": "decline", "context": context}) is None
+    with pytest.raises(SendRefused, match="no longer offered"):
+        offers.answered(DIRECT, {"action": "accept", "context": context})
+    group = Chat(platform="teams", chat_id="19:g", type="group")
+    with pytest.raises(SendRefused, match="personal chats only"):
+        offers.attachment(group, file, "2")
+    with pytest.raises(SendRefused, match="no empty files"):
+        offers.attachment(DIRECT, OutgoingFile(kind="file", name="a", mime="", data=b""), "3")
+    picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"png")
+    assert offers.attachment(group, picture, "4")["contentUrl"] == "data:image/png;base64,cG5n"
 
 
 # ---------------------------------------------------------------------------------------------- texts and activities

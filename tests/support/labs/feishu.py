@@ -59,6 +59,7 @@ class Lab(Base):
         self.parts = 1  # into how many frames an event is cut
         self.names = True  # whether the app may read names
         self.refuses_markdown = False
+        self.hangs_up = 0  # how many of the next long connections are cut at once
         self._said: dict[str, dict[str, Any]] = {}
         self.sent: dict[str, dict[str, Any]] = {}
         self._uuids: dict[str, str] = {}
@@ -317,6 +318,10 @@ class Lab(Base):
         self._tickets.discard(request.query["ticket"])
         socket = web.WebSocketResponse()
         await socket.prepare(request)
+        if self.hangs_up:
+            self.hangs_up -= 1
+            await socket.close()
+            return socket
         self._sockets.add(socket)
         for whole in list(self._waiting.values()):
             await self._framed(socket, whole)

@@ -62,7 +62,7 @@ class Lab(Base):
 
     platform = "teams"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files"})
 
     def __init__(self) -> None:
         self.listens_at = free_port()
@@ -82,6 +82,8 @@ class Lab(Base):
         self._limited, self._failing = (0.0, 0), 0
         self.token, self.tokens_issued, self.keys_read = "", 0, 0
         self.published = [published()]
+        self.consents = True  # whether people accept files at once
+        self._uploaded: dict[str, bytes] = {}
 
     @property
     def base(self) -> str:
@@ -182,7 +184,42 @@ class Lab(Base):
         return [one for one in found if not one["conversation"].endswith(f"={ROOT}")]
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
-        return [one["text"].replace("&lt;", "<").replace("  \n", "\n") for one in self._ours(where, who)]
+        return [
+            one["text"].replace("&lt;", "<").replace("  \n", "\n")
+            for one in self._ours(where, who)
+            if not one["attachments"]
+        ]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """Pictures in messages, and files that were uploaded and are shown."""
+        found, captions = [], {}
+        for one in self._ours(where, who):
+            for file in one["attachments"]:
+                if file["contentType"].endswith("file.consent"):
+                    captions[file["name"]] = one["text"]
+                elif file["contentType"].endswith("file.info"):
+                    found.append((file["name"], self._uploaded[file["content"]["uniqueId"]], captions[file["name"]]))
+                else:
+                    found.append((file["name"], base64.b64decode(file["contentUrl"].partition(",")[2]), one["text"]))
+        return found
+
+    def consent(
+        self, conversation: str, context: dict[str, Any], name: str, action: str = "accept", **more: Any
+    ) -> None:
+        """A person answers the offer of a file."""
+        key = os.urandom(6).hex()
+        place = {
+            "contentUrl": f"https://contoso.sharepoint.com/{key}", "name": name, "uploadUrl": f"{self.base}/upload/{key}",
+            "uniqueId": key, "fileType": name.rpartition(".")[2], **more,
+        }  # fmt: skip
+        value = {"type": "fileUpload", "action": action, "context": context, "uploadInfo": place}
+        self.post(
+            {
+                "type": "invoke", "name": "fileConsent/invoke", "id": f"f:{key}", "serviceUrl": self.service, "channelId": "msteams",
+                "conversation": {"id": conversation, "conversationType": "personal"}, "from": {"id": "29:alice"},
+                "recipient": {"id": BOT}, "value": value,
+            }
+        )  # fmt: skip
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return sum(one.partition(";")[0] == self.chat_id(where, who) for one in self._typing)
@@ -240,6 +277,11 @@ class Lab(Base):
         if path == "/v1/.well-known/keys":
             self.keys_read += 1
             return 200, {"keys": self.published}, {}
+        if path.startswith("/upload/"):
+            if "Authorization" in headers or headers.get("Content-Range") != f"bytes 0-{len(body) - 1}/{len(body)}":
+                return self._wrong("an upload")
+            self._uploaded[path.rpartition("/")[2]] = body
+            return 201, {}, {}
         if path.startswith("/files/"):
             if "Authorization" in headers:
                 self._problems.append("the token went to a file's server")
@@ -286,11 +328,15 @@ class Lab(Base):
         if activity == {"type": "typing"}:
             self._typing.append(conversation)
             return 202, {}, {}
-        if set(activity) - {"id"} != {"type", "textFormat", "text"} or not activity["text"]:
-            return self._wrong(f"fields of a message: {sorted(activity)}")
-        if (activity["type"], activity["textFormat"]) != ("message", "markdown") or "![" in activity["text"]:
-            return self._wrong("a message of the agent")
-        if len(body) > LARGEST or len(activity["text"].encode("utf-16-le")) > LARGEST:
+        files, text = activity.get("attachments", []), activity.get("text", "")
+        unknown = set(activity) - {"id", "type", "textFormat", "text", "attachments"}
+        if unknown or activity.get("type") != "message" or not (text or files) or "![" in text:
+            return self._wrong(f"a message of the agent: {sorted(activity)}")
+        if text and activity.get("textFormat") != "markdown":
+            return self._wrong("a text without its format")
+        if problem := _file_problem(files, conversation):
+            return self._wrong(problem)
+        if (len(body) > LARGEST and not files) or len(text.encode("utf-16-le")) > LARGEST:
             return self._wrong(f"a message of {len(body)} bytes", 413)
         seconds, times = self._limited
         if times:
@@ -307,8 +353,28 @@ class Lab(Base):
         new = str(next(self._ids))
         if conversation == CHANNEL:
             conversation = f"{CHANNEL};messageid={new}"
-        self.sent[new] = {"conversation": conversation, "text": activity["text"]}
+        self.sent[new] = {"conversation": conversation, "text": text, "attachments": files}
+        for file in files:
+            if file["contentType"].endswith("file.consent") and self.consents:
+                self.consent(conversation, file["content"]["acceptContext"], file["name"])
         return 201, {"id": new}, {}
+
+
+def _file_problem(files: list[dict[str, Any]], conversation: str) -> str | None:
+    for one in files:
+        kind = one["contentType"]
+        if kind == "application/vnd.microsoft.teams.card.file.consent":
+            wanted = {"description", "sizeInBytes", "acceptContext", "declineContext"}
+            if set(one) != {"contentType", "name", "content"} or set(one["content"]) != wanted:
+                return "the card that offers a file"
+            if not conversation.startswith("a:"):
+                return "files are for personal chats"
+        elif kind == "application/vnd.microsoft.teams.card.file.info":
+            if set(one["content"]) != {"uniqueId", "fileType"} or not one["contentUrl"].startswith("https://"):
+                return "the card that shows a file"
+        elif kind not in ("image/png", "image/jpeg", "image/gif") or len(one["contentUrl"]) > 1_400_000:
+            return f"an attachment of the type {kind}"
+    return None
 
 
 def _now() -> str:

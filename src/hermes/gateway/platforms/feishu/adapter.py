@@ -160,13 +160,12 @@ class Feishu(Adapter):
         try:
             while True:
                 try:
-                    await connection.run(taken)
+                    await connection.run(taken, retries.succeeded)
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 while True:
                     try:
                         await connection.open()
-                        retries.succeeded()
                         break
                     except (PlatformUnreachable, SlowDown) as error:
                         await retries.failed(error)

@@ -60,11 +60,12 @@ class LongConnection:
                 raise self._explained(error) from None
             raise
 
-    async def run(self, taken: Taken) -> None:
-        """Hand over events in order; ends with PlatformUnreachable when the connection breaks."""
+    async def run(self, taken: Taken, alive: Callable[[], None]) -> None:
+        """Hand over events in order until the connection breaks (PlatformUnreachable); `alive` is called with every frame."""
         pinging = asyncio.get_running_loop().create_task(self._keep_open())
         try:
             async for frame in self._frames():
+                alive()
                 if frame.method == CONTROL and frame.header("type") == "pong":
                     self._configure(_json(frame.payload))
                 elif frame.method == DATA:

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat
+from hermes.gateway.events import Attachment, Chat, OutgoingFile
+from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
+from hermes.gateway.platforms.teams.files import LARGEST, Offers, info
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, text_of, understood
 from hermes.gateway.platforms.teams.proof import CHANNEL, Keys, claims
@@ -49,8 +51,8 @@ class Teams(Adapter):
         Setting(name="metadata_url", help="where the Bot Framework's keys are named", default=_METADATA),
     )  # fmt: skip
     capabilities = Capabilities(
-        longest=LONGEST, measure=length, edits=True, typing=True, media=True, tells_edits=True, tells_deletions=True,
-        mention_needed=True,
+        longest=LONGEST, measure=length, edits=True, typing=True, media=True, files=True, largest_file=LARGEST,
+        longest_caption=LONGEST // 2, tells_edits=True, tells_deletions=True, mention_needed=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -59,6 +61,8 @@ class Teams(Adapter):
         self._registration: Registration | None = None
         self._state = home / "teams.json"  # the service of each conversation, for messages that answer none
         self._services: dict[str, str] | None = None
+        self._offers = Offers()
+        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -103,6 +107,7 @@ class Teams(Adapter):
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
+        await self._tasks.stop()
         registration, self._registration = self._registration, None
         connector, self._connector = self._connector, None
         with suppress(Exception):
@@ -143,6 +148,9 @@ class Teams(Adapter):
         service, chat = text_of(activity.get("serviceUrl")), chat_of(activity)
         if chat is not None and service:
             self._remember(chat.chat_id, service)
+        if chat is not None and activity.get("type") == "invoke" and activity.get("name") == "fileConsent/invoke":
+            self._tasks.start(self._consented(link, chat, dict_of(activity.get("value"))))  # Teams waits for the answer
+            return
         what = understood(activity, {"service": service})
         if what is not None:
             await keep(link, what)
@@ -182,11 +190,38 @@ class Teams(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message; in a channel without a thread it is a new post."""
-        found = await self._act("POST", chat, {**_message(text)}, context=context)
+        return self._named(await self._act("POST", chat, _message(text), context=context))
+
+    def _named(self, found: dict[str, Any]) -> str:
         message_id = text_of(found.get("id"))
         if not message_id:
             raise PlatformUnreachable("Teams has not named the message it sent", maybe_sent=True)
         return message_id
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Show a picture, or offer a file: it is uploaded when the person accepts it."""
+        body = {"type": "message", "attachments": [self._offers.attachment(chat, file, nonce)]}
+        if caption:
+            body |= _message(caption)
+        return self._named(await self._act("POST", chat, body, context=context))
+
+    async def _consented(self, link: Link, chat: Chat, value: dict[str, Any]) -> None:
+        """A person has accepted or declined a file."""
+        try:
+            accepted = self._offers.answered(chat, value)
+            if accepted is None:
+                return
+            file, place = accepted
+            await self._asked().upload(text_of(place.get("uploadUrl")), file.data)
+            self._offers.done(value)
+            await self._act("POST", chat, {"type": "message", "attachments": [info(place)]})
+        except HermesError as error:
+            link.log.warning("a file could not be uploaded to Teams: %s", error)
+            told = str(error) if isinstance(error, SendRefused) else "The file could not be uploaded. Please try again."
+            with suppress(HermesError):
+                await self._act("POST", chat, _message(told))
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages."""
