@@ -26,7 +26,7 @@ from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import FeishuApi
 from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length, shown
 from hermes.gateway.platforms.feishu.frames import Frame, decode, encode, ping
-from hermes.gateway.platforms.feishu.incoming import Reader
+from hermes.gateway.platforms.feishu.incoming import Reader, quoted_text
 from hermes.gateway.platforms.feishu.webhook import Guard, decrypted, signature
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -324,6 +324,21 @@ def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link) as adapter:
+            answer = await adapter.send(DIRECT, "the answer", nonce="1")
+            said = await asyncio.to_thread(lab.say, "the question")
+            for parent in (answer, said, "om_unknown"):
+                await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
+            await soon(lambda: len(link.taken) == 4)
+            assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
+            assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
+
+    asyncio.run(scenario())
+
+
 def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         asked = lab.say("hello", where="group")
@@ -496,6 +511,8 @@ fields = st.sampled_from(
 def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, content: Any, other: Any) -> None:
     async def scenario() -> None:
         link, adapter = Taking(), Feishu({}, Path("/nonexistent"))
+        quoted_text({"msg_type": kind, "body": {"content": json.dumps(content)}, "mentions": content})
+        quoted_text({"msg_type": "interactive", "body": {"content": json.dumps({"elements": content})}})
         whole = {
             "message_type": kind,
             "content": json.dumps(content),

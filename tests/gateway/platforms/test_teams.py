@@ -330,6 +330,17 @@ def test_a_mention_is_taken_out_and_a_thread_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "quoted"),
+    [('{"messageId": "9", "messagePreview": "the answer"}', ("9", "the answer")), ({"messageId": "9", "messagePreview": "x"}, ("9", "x")),
+     ("{", (None, None)), (None, (None, None))],
+)  # fmt: skip
+def test_a_quoted_text_is_known(content: Any, quoted: tuple[str | None, str | None]) -> None:
+    event = understood(activity(attachments=[{"contentType": "messageReference", "content": content}]), {})
+    assert isinstance(event, Event)
+    assert ((event.reply_to, event.quoted), event.attachments) == (quoted, ())
+
+
+@pytest.mark.parametrize(
     "more", [{"from": {"id": BOT}}, {"from": {"id": "29:x", "role": "bot"}}, {"type": "conversationUpdate"}, {"type": "invoke"}, {"id": ""}]
 )  # fmt: skip
 def test_programs_and_notices_are_not_answered(more: dict[str, Any]) -> None:

@@ -252,6 +252,7 @@ class Lab(Base):
         add("POST", f"{im}/messages", self._create)
         add("POST", f"{im}/messages/{{id}}/reply", self._create)
         add("PATCH", f"{im}/messages/{{id}}", self._patch)
+        add("GET", f"{im}/messages/{{id}}", self._message)
         add("GET", f"{im}/messages/{{id}}/resources/{{key}}", self._resource)
         add("POST", f"{im}/images", self._upload)
         add("POST", f"{im}/files", self._upload)
@@ -436,6 +437,20 @@ class Lab(Base):
             return problem
         message["content"] = body["content"]
         return web.json_response({"code": 0, "msg": "success", "data": {}})
+
+    async def _message(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        name = request.match_info["id"]
+        if name in self.sent:
+            words = [[{"tag": "text", "text": _words(self.sent[name])}]]
+            item = {"msg_type": "interactive", "body": {"content": json.dumps({"title": "", "elements": words})}}
+        elif name in self._said:
+            message = self._said[name]["event"]["message"]
+            item = {"msg_type": message["message_type"], "body": {"content": message["content"]}}
+        else:
+            return self._code(230001, "Your request contains an invalid request parameter, ext=invalid message_id.")
+        return web.json_response({"code": 0, "msg": "success", "data": {"items": [{"message_id": name, **item}]}})
 
     async def _resource(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):

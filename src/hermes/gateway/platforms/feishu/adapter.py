@@ -36,7 +36,9 @@ _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/tiff",
 _FILE_TYPES = {
     ".pdf": "pdf", ".doc": "doc", ".docx": "doc", ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
 }  # fmt: skip
-_NAME_SECONDS = 2.0  # for the name of a person: Feishu waits three seconds for the acknowledgement
+_NAME_SECONDS = (
+    2.0  # for the name of a person and for a quoted text: Feishu waits three seconds for the acknowledgement
+)
 
 
 class Feishu(Adapter):
@@ -202,8 +204,9 @@ class Feishu(Adapter):
         kind, event_id = header.get("event_type"), text_of(header.get("event_id"))
         if kind == incoming.MESSAGE:
             parent = text_of(dict_of(event.get("message")).get("parent_id"))
-            name = await self._name(dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id"))
-            received = self._reader.event(event, name, own=parent in self._sent)
+            sender = dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id")
+            name, quoted = await asyncio.gather(self._name(sender), self._quoted(event, parent))
+            received = self._reader.event(event, name, own=parent in self._sent, quoted=quoted)
             if received is not None:
                 await link.received(received)
         elif kind == incoming.RECALLED:
@@ -238,6 +241,18 @@ class Feishu(Adapter):
                 return None
             self._names.put(open_id, known)
         return known or None
+
+    async def _quoted(self, event: dict[str, Any], parent: str) -> str | None:
+        """The text of the message that a message quotes, if the app may read it. A thread's messages quote nothing."""
+        if not parent or dict_of(event.get("message")).get("thread_id") or self._api is None:
+            return None
+        try:
+            async with asyncio.timeout(_NAME_SECONDS):
+                found = await self._api.data("GET", f"{_IM}/messages/{quote(parent, safe='')}")
+        except (HermesError, TimeoutError):
+            return None
+        items = dict_of(found.get("data")).get("items")
+        return incoming.quoted_text(dict_of(items[0])) if isinstance(items, list) and items else None
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file of a message."""

@@ -43,30 +43,24 @@ class Reader:
     def __init__(self, bot: str) -> None:
         self._bot = bot
 
-    def event(self, content: dict[str, Any], name: str | None = None, *, own: bool = False) -> Event | None:
-        """A message; None if it is not one of a person. `own`: it answers a message of the bot."""
+    def event(
+        self, content: dict[str, Any], name: str | None = None, *, own: bool = False, quoted: str | None = None
+    ) -> Event | None:
+        """A message; None if it is not one of a person. `own`: it answers a message of the bot, `quoted`: whose text this is."""
         message, sender = dict_of(content.get("message")), dict_of(content.get("sender"))
         message_id, chat_id = text_of(message.get("message_id")), text_of(message.get("chat_id"))
         who = sender_of(sender.get("sender_id"), name)
         if not message_id or not chat_id or who is None or sender.get("sender_type", "user") != "user":
             return None
         kind, body = text_of(message.get("message_type")), _parsed(message.get("content"))
-        chat, text = self._chat(message, chat_id, message_id), ""
-        files: list[Attachment] = []
+        chat = self._chat(message, chat_id, message_id)
         mentions = message.get("mentions")
         mentions = [one for one in mentions if isinstance(one, dict)] if isinstance(mentions, list) else []
-        if kind == "text":
-            text = text_of(body.get("text"))
-        elif kind == "post":
-            text, files = _post(body, message_id)
-        elif kind in _KINDS:
-            files = _file(kind, body, message_id)
-        else:
-            text = _described(kind, body)
+        text, files = _read(kind, body, message_id)
         text, addressed = self._addressed(text, mentions)
         return Event(
             id=message_id, chat=chat, sender=who, text=text, attachments=tuple(files), message_id=message_id,
-            reply_to=text_of(message.get("parent_id")) or None, sent_at=_seconds(message.get("create_time")),
+            reply_to=text_of(message.get("parent_id")) or None, quoted=quoted, sent_at=_seconds(message.get("create_time")),
             addressed=addressed or own or chat.type == DM,
         )  # fmt: skip
 
@@ -110,6 +104,31 @@ class Reader:
         if emoji is None or who is None or content.get("operator_type") != "user" or not event_id:
             return None
         return Reaction(id=f"reaction:{event_id}", chat=chat, sender=who, emoji=emoji, message_id=message_id)
+
+
+def quoted_text(item: dict[str, Any]) -> str | None:
+    """The text of a message as the API gives it back; of a card what is written on it."""
+    body = _parsed(dict_of(item.get("body")).get("content"))
+    if item.get("msg_type") == "interactive":
+        body = {"title": body.get("title"), "content": body.get("elements")}
+    kind = "post" if item.get("msg_type") == "interactive" else text_of(item.get("msg_type"))
+    text = _read(kind, body, "")[0]
+    mentions = item.get("mentions")
+    for one in mentions if isinstance(mentions, list) else ():
+        key, name = text_of(dict_of(one).get("key")), text_of(dict_of(one).get("name"))
+        text = text.replace(key, f"@{name}") if key and name else text
+    return text.strip() or None
+
+
+def _read(kind: str, body: dict[str, Any], message_id: str) -> tuple[str, list[Attachment]]:
+    """The text and the files of a message's content."""
+    if kind == "text":
+        return text_of(body.get("text")), []
+    if kind == "post":
+        return _post(body, message_id)
+    if kind in _KINDS:
+        return "", _file(kind, body, message_id)
+    return _described(kind, body), []
 
 
 def _post(body: dict[str, Any], message_id: str) -> tuple[str, list[Attachment]]:

@@ -6,6 +6,7 @@ https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connec
 from __future__ import annotations
 
 import html
+import json
 import mimetypes
 import re
 from datetime import datetime
@@ -76,10 +77,12 @@ def _event(
     if not user_id or user_id.startswith("28:") or who.get("role") == "bot" or user_id == me:
         return None  # programs
     text, addressed = _words(activity, me)
+    quoted_id, quoted = _quoted(activity.get("attachments"))
     sender = Sender(user_id=user_id, stable_id=stable_id or None, name=text_of(who.get("name")) or None)
     return Event(
         id=event_id, chat=chat, sender=sender, text=text, attachments=_attachments(activity.get("attachments")),
-        message_id=message_id, reply_to=text_of(activity.get("replyToId")) or None, sent_at=_moment(activity.get("timestamp")),
+        message_id=message_id, reply_to=quoted_id or text_of(activity.get("replyToId")) or None, quoted=quoted,
+        sent_at=_moment(activity.get("timestamp")),
         addressed=addressed or chat.type == DM, reply_context=context,
     )  # fmt: skip
 
@@ -98,6 +101,19 @@ def _words(activity: dict[str, Any], me: str) -> tuple[str, bool]:
     if activity.get("textFormat") == "xml":
         text = html.unescape(text)
     return text.replace("&nbsp;", " ").replace("\xa0", " ").strip(), addressed
+
+
+def _quoted(listed: Any) -> tuple[str | None, str | None]:
+    """The id and the text of a message that is quoted in a chat."""
+    for one in listed if isinstance(listed, list) else ():
+        if dict_of(one).get("contentType") == "messageReference":
+            content = one.get("content")
+            try:
+                found = dict_of(json.loads(content) if isinstance(content, str) else content)
+            except (ValueError, RecursionError):
+                continue
+            return text_of(found.get("messageId")) or None, text_of(found.get("messagePreview")).strip() or None
+    return None, None
 
 
 def _attachments(listed: Any) -> tuple[Attachment, ...]:
