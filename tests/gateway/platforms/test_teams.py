@@ -296,13 +296,41 @@ def test_markdown_as_teams_shows_it(text: str, sent: str) -> None:
     assert shown(text) == sent
 
 
-@given(st.text(st.sampled_from('a"\\\n<é漢🎉\t\x01|-`![ '), max_size=80))
+def _request(text: str) -> int:
+    body = {"type": "message", "textFormat": "markdown", "text": shown(text), "id": "1" * 40}
+    wide = len(shown(text).encode("utf-16-le"))
+    return max(wide, len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()))
+
+
+PIECES = [
+    "a",
+    '"',
+    "\\",
+    "\n",
+    "a\n",
+    "<a",
+    "é",
+    "漢",
+    "🎉",
+    "\t",
+    "\x01",
+    "![",
+    "a|b\n-|-\n\n",
+    "|\n-|-\n",
+    "```\n",
+    "`",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_a_message_is_as_long_as_it_is_measured_at_most(text: str) -> None:
-    ready = shown(text)
-    body = json.dumps({"type": "message", "textFormat": "markdown", "text": ready, "id": "1" * 40}, ensure_ascii=False)
-    assert len(body.encode()) <= length(text) + (LARGEST - LONGEST)
-    assert len(ready.encode("utf-16-le")) <= length(text) + (LARGEST - LONGEST)
+    assert _request(text) - _request("") <= length(text) + 16
     assert length(text + text) == 2 * length(text)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_longest_text_fits_into_a_message(piece: str) -> None:
+    assert _request(piece * (LONGEST // length(piece))) <= LARGEST
 
 
 def activity(**more: Any) -> dict[str, Any]:

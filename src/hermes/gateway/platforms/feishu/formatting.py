@@ -23,8 +23,8 @@ _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 def length(text: str) -> int:
-    """The bytes of a text in a request, at most: a card is JSON inside JSON, and a tag's < becomes an entity."""
-    more = 3 * (text.count('"') + text.count("\\")) + 2 * text.count("\n") + 6 * text.count("<")
+    """The bytes of a text in a request, at most: a card is JSON inside JSON, a tag's < becomes an entity, tables become code."""
+    more = 3 * (text.count('"') + text.count("\\")) + 8 * text.count("\n") + 6 * text.count("<")
     return len(text.encode("utf-8", "surrogatepass")) + more + 6 * len(_CONTROL.findall(text))
 
 

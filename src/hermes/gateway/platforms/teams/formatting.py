@@ -19,7 +19,7 @@ def length(text: str) -> int:
     """The bytes of a text in a request, at most: two for a character of one byte, and what `shown` adds."""
     size = len(text.encode("utf-8", "surrogatepass"))
     plain = sum(1 for sign in text if sign < "\x80")
-    return size + plain + 2 * text.count("<") + 10 * text.count("\n") + 4 * len(_CONTROL.findall(text))
+    return size + plain + 6 * text.count("<") + 10 * text.count("\n") + 4 * len(_CONTROL.findall(text))
 
 
 def shown(text: str) -> str:
