@@ -1,0 +1,357 @@
+"""The Feishu adapter: events come by the long connection or by webhooks, replies go out as cards that grow by edits.
+
+https://open.feishu.cn/document (Feishu), https://open.larksuite.com/document (Lark)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, OutgoingFile
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.feishu import incoming
+from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, FeishuApi, FeishuRefused
+from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length
+from hermes.gateway.platforms.feishu.incoming import Reader, dict_of, text_of
+from hermes.gateway.platforms.feishu.webhook import WINDOW, Guard
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.feishu.connection import LongConnection
+    from hermes.gateway.platforms.listener import Answer, Call, Registration
+
+_BASES = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
+_IM = "/open-apis/im/v1"
+_LARGEST_PICTURE = 10_000_000
+_PICTURES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/tiff", "image/bmp")
+_FILE_TYPES = {
+    ".pdf": "pdf", ".doc": "doc", ".docx": "doc", ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
+}  # fmt: skip
+_NAME_SECONDS = (
+    2.0  # for the name of a person and for a quoted text: Feishu waits three seconds for the acknowledgement
+)
+
+
+class Feishu(Adapter):
+    """A bot of a custom app in Feishu or Lark."""
+
+    platform = "feishu"
+    title = "Feishu"
+    extra = "feishu"
+    settings = (
+        Setting(name="app_id", help="the app's id, as cli_a1b2c3", variable="FEISHU_APP_ID", required=True),
+        Setting(name="app_secret", help="the app's secret", variable="FEISHU_APP_SECRET", secret=True, required=True),
+        Setting(name="domain", help="feishu (China) or lark (elsewhere)", variable="FEISHU_DOMAIN", default="feishu", asked=True),
+        Setting(name="mode", help="how events come: websocket (long connection) or webhook", default="websocket"),
+        Setting(name="encrypt_key", help="the Encrypt Key, for webhooks", variable="FEISHU_ENCRYPT_KEY", secret=True),
+        Setting(
+            name="verification_token", help="the Verification Token, for webhooks", variable="FEISHU_VERIFICATION_TOKEN",
+            secret=True,
+        ),
+        Setting(name="base_url", help="where the API is, if not at the domain's usual address"),
+    )  # fmt: skip
+    capabilities = Capabilities(
+        longest=LONGEST, measure=length, edits=True, threads=True, media=True, idempotent=True, quotes=True,
+        tells_deletions=True, files=True, largest_file=30_000_000, choices=10, longest_choice=100, tells_reactions=True,
+        mention_needed=True,
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._api: FeishuApi | None = None
+        self._connection: LongConnection | None = None
+        self._registration: Registration | None = None
+        self._reader = Reader("")
+        self._tasks = Tasks()
+        self._names: Recent[str, str] = Recent()
+        self._sent: Recent[str, Chat] = Recent()  # the chats of our messages, which reactions do not name
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse unknown words, and webhooks that nothing would prove."""
+        if self.text("domain") not in _BASES:
+            raise PlatformRefused("platforms.feishu.domain must be feishu or lark")
+        if self.text("mode") not in ("websocket", "webhook"):
+            raise PlatformRefused("platforms.feishu.mode must be websocket or webhook")
+        if urlsplit(self._base).scheme not in ("http", "https") or not urlsplit(self._base).hostname:
+            raise PlatformRefused("platforms.feishu.base_url must be an address, as https://open.feishu.cn")
+        if self.text("mode") == "webhook" and not (self.text("encrypt_key") or self.text("verification_token")):
+            raise PlatformRefused(
+                "feishu by webhook needs encrypt_key or verification_token, else anyone could post events"
+            )
+
+    async def check(self) -> str:
+        """Log in and say who we are."""
+        api = self._made()
+        try:
+            return (await self._identified(api))[1]
+        finally:
+            await api.close()
+
+    async def _identified(self, api: FeishuApi) -> tuple[str, str]:
+        """The bot's open_id and its name."""
+        bot = dict_of((await api.data("GET", "/open-apis/bot/v3/info")).get("bot"))
+        if not text_of(bot.get("open_id")):
+            raise PlatformRefused("the Feishu app has no bot; add the bot ability to it and release a version")
+        return str(bot["open_id"]), text_of(bot.get("app_name")) or self.text("app_id")
+
+    async def connect(self, link: Link) -> None:
+        """Log in, and begin to receive in the way that `mode` says."""
+        await self.disconnect()
+        self._api = api = self._made()
+        try:
+            open_id, identity = await self._identified(api)
+            self._reader = Reader(open_id)
+            if self.text("mode") == "webhook":
+                await self._receive_calls(link)
+            else:
+                from hermes.gateway.platforms.feishu.connection import LongConnection
+
+                self._connection = LongConnection(api, secure=self._base.startswith("https:"))
+                await self._connection.open()
+        except BaseException:
+            await self.disconnect()
+            raise
+        link.connected(identity)
+        if self._connection is not None:
+            self._tasks.start(self._receive(link, self._connection, identity), name="feishu")
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        await self._tasks.stop()
+        api, self._api = self._api, None
+        connection, self._connection = self._connection, None
+        registration, self._registration = self._registration, None
+        with suppress(Exception):
+            if registration is not None:
+                await registration.close()
+        with suppress(Exception):
+            if connection is not None:
+                await connection.close()
+        with suppress(Exception):
+            if api is not None:
+                await api.close()
+
+    @property
+    def _base(self) -> str:
+        return (self.text("base_url") or _BASES.get(self.text("domain"), "")).rstrip("/")
+
+    def _made(self) -> FeishuApi:
+        title = "Lark" if self.text("domain") == "lark" else "Feishu"
+        return FeishuApi(self._base, self.text("app_id"), self.text("app_secret"), title=title)
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _receive(self, link: Link, connection: LongConnection, identity: str) -> None:
+        """Hand over events in order until the connection can't be opened any more."""
+        retries = Retries(link, identity)
+
+        async def taken(content: dict[str, Any]) -> None:
+            await self._happened(link, content)
+
+        try:
+            while True:
+                try:
+                    await connection.run(taken, retries.succeeded)
+                except (PlatformUnreachable, SlowDown) as error:
+                    await retries.failed(error)
+                while True:
+                    try:
+                        await connection.open()
+                        break
+                    except (PlatformUnreachable, SlowDown) as error:
+                        await retries.failed(error)
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.error("Feishu: an event could not be handled (%s)", type(error).__name__)
+            link.lost(PlatformUnreachable("the connection to Feishu ended unexpectedly"))
+
+    async def _receive_calls(self, link: Link) -> None:
+        """Register the webhook. Feishu waits three seconds for the acknowledgement."""
+        from hermes.gateway.platforms.listener import Answer, in_window
+
+        guard = Guard(
+            self.text("encrypt_key"), self.text("verification_token"), lambda at: in_window(at, seconds=WINDOW)
+        )
+
+        async def called(call: Call) -> int | Answer:
+            content = guard.opened(call.body)
+            if content.get("type") == "url_verification":
+                answer = json.dumps({"challenge": text_of(content.get("challenge"))})
+                return Answer(body=answer, mime="application/json")
+            await self._happened(link, content)
+            return Answer(body="{}", mime="application/json")
+
+        def genuine(call: Call) -> bool:
+            return guard.is_genuine(call.headers, call.body)
+
+        self._registration = await self.listen(link, called, signed=genuine, seconds=2.8)
+
+    async def _happened(self, link: Link, content: dict[str, Any]) -> None:
+        """Hand over an event; raises when it could not be stored, so that it is not acknowledged."""
+        header, event = dict_of(content.get("header")), dict_of(content.get("event"))
+        kind, event_id = header.get("event_type"), text_of(header.get("event_id"))
+        if kind == incoming.MESSAGE:
+            parent = text_of(dict_of(event.get("message")).get("parent_id"))
+            sender = dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id")
+            name, quoted = await asyncio.gather(self._name(sender), self._quoted(event, parent))
+            received = self._reader.event(event, name, own=parent in self._sent, quoted=quoted)
+            if received is not None:
+                await link.received(received)
+        elif kind == incoming.RECALLED:
+            revision = self._reader.recall(event)
+            if revision is not None:
+                await link.revised(revision)
+        elif kind == incoming.PRESSED:
+            pressed = self._reader.press(event, event_id)
+            if pressed is not None:
+                await link.received(pressed)
+        elif kind == incoming.REACTED:
+            chat = self._sent.get(text_of(event.get("message_id")))
+            reaction = self._reader.reaction(event, event_id, chat) if chat is not None else None
+            if reaction is not None:
+                await link.reacted(reaction)
+
+    async def _name(self, open_id: Any) -> str | None:
+        """A person's name, if the app may read it; asked for once."""
+        if not isinstance(open_id, str) or not open_id or self._api is None:
+            return None
+        known = self._names.get(open_id)
+        if known is None:
+            known = ""
+            try:
+                async with asyncio.timeout(_NAME_SECONDS):
+                    path = f"/open-apis/contact/v3/users/{quote(open_id, safe='')}"
+                    found = await self._api.data("GET", path, params={"user_id_type": "open_id"})
+                known = text_of(dict_of(dict_of(found.get("data")).get("user")).get("name"))
+            except SendRefused:
+                pass  # the app has no permission for names: it is not asked again for this person
+            except (HermesError, TimeoutError):
+                return None
+            self._names.put(open_id, known)
+        return known or None
+
+    async def _quoted(self, event: dict[str, Any], parent: str) -> str | None:
+        """The text of the message that a message quotes, if the app may read it. A thread's messages quote nothing."""
+        if not parent or dict_of(event.get("message")).get("thread_id") or self._api is None:
+            return None
+        try:
+            async with asyncio.timeout(_NAME_SECONDS):
+                found = await self._api.data("GET", f"{_IM}/messages/{quote(parent, safe='')}")
+        except (HermesError, TimeoutError):
+            return None
+        items = dict_of(found.get("data")).get("items")
+        return incoming.quoted_text(dict_of(items[0])) if isinstance(items, list) and items else None
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file of a message."""
+        message, key = (quote(str(attachment.reference.get(one)), safe="") for one in ("message", "key"))
+        path = f"{_IM}/messages/{message}/resources/{key}"
+        return await self._asked().content(path, params={"type": str(attachment.reference.get("type"))})
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a card; Feishu sends one with the same nonce only once within an hour."""
+        return await self.send_choices(chat, text, (), nonce=nonce, reply_to=reply_to)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        """Send a card with buttons; their values say what a press needs."""
+        place = {"type": chat.type, "thread": chat.thread_id or ""}
+        buttons = [(one.label, {"says": one.says, **place}) for one in choices]
+        try:
+            return await self._message(chat, "interactive", card(text, buttons), nonce, reply_to)
+        except FeishuRefused as error:
+            if error.code != BAD_CARD:
+                raise
+        return await self._message(chat, "interactive", card(text, buttons, plain=True), nonce, reply_to)
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the card of one of our messages."""
+        path = f"{_IM}/messages/{quote(message_id, safe='')}"
+        try:
+            await self._asked().data("PATCH", path, json={"content": card(text)})
+        except FeishuRefused as error:
+            if error.code != BAD_CARD:
+                raise
+            await self._asked().data("PATCH", path, json={"content": card(text, plain=True)})
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Upload a file, and send a message with it."""
+        if not file.data:
+            raise SendRefused(f"Feishu takes no empty files: {file.name}")
+        if file.mime in _PICTURES and len(file.data) <= _LARGEST_PICTURE:
+            uploaded = await self._uploaded("images", {"image_type": "message"}, "image", file)
+            return await self._message(chat, "image", json.dumps({"image_key": uploaded}), nonce)
+        voice = file.kind == "audio" and file.mime.partition(";")[0] in ("audio/opus", "audio/ogg")
+        kind = "opus" if voice else _FILE_TYPES.get(Path(file.name).suffix.lower(), "stream")
+        uploaded = await self._uploaded("files", {"file_type": kind, "file_name": file.name}, "file", file)
+        return await self._message(chat, "audio" if voice else "file", json.dumps({"file_key": uploaded}), nonce)
+
+    async def _uploaded(self, where: str, form: dict[str, str], field: str, file: OutgoingFile) -> str:
+        upload = {field: (file.name, file.data, file.mime or "application/octet-stream")}
+        found = await self._asked().data("POST", f"{_IM}/{where}", data=form, files=upload)
+        key = text_of(dict_of(found.get("data")).get(f"{field}_key"))
+        if not key:
+            raise PlatformUnreachable("Feishu did not take the file")
+        return key
+
+    async def _message(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None = None) -> str:
+        """Send a message into the chat, into its thread, or as a reply that quotes another one."""
+        uuid = hashlib.sha256(nonce.encode()).hexdigest()[:40]  # 50 characters at most
+        body: dict[str, Any] = {"msg_type": kind, "content": content, "uuid": uuid}
+        target = chat.thread_id or reply_to
+        if target is not None:
+            path = f"{_IM}/messages/{quote(target, safe='')}/reply"
+            try:
+                answer = await self._asked().data(
+                    "POST", path, json={**body, "reply_in_thread": chat.thread_id is not None}
+                )
+                return self._noted(answer, chat)
+            except FeishuRefused as error:
+                if chat.thread_id is not None or error.code not in RECALLED:
+                    raise
+        query = {"receive_id_type": "chat_id"}
+        body["receive_id"] = chat.chat_id
+        return self._noted(await self._asked().data("POST", f"{_IM}/messages", params=query, json=body), chat)
+
+    def _noted(self, answer: dict[str, Any], chat: Chat) -> str:
+        message_id = text_of(dict_of(answer.get("data")).get("message_id"))
+        if not message_id:
+            raise PlatformUnreachable("Feishu has not named the message it sent", maybe_sent=True)
+        self._sent.put(message_id, chat)
+        return message_id
+
+    async def create_thread(self, chat: Chat, name: str) -> Chat:
+        """Begin a thread with a message that names it."""
+        if chat.type == DM:
+            raise SendRefused("Feishu has threads in groups only")
+        top = Chat(platform=self.platform, chat_id=chat.chat_id, type=GROUP)
+        root = await self.send(top, f"**{name}**", nonce=f"thread:{name}:{os.urandom(6).hex()}")
+        return Chat(platform=self.platform, chat_id=chat.chat_id, type=GROUP, thread_id=root, name=chat.name)
+
+    def _asked(self) -> FeishuApi:
+        if self._api is None:
+            raise PlatformUnreachable("not connected to Feishu")
+        return self._api
+
+
+__all__ = ["Feishu"]

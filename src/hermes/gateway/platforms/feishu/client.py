@@ -1,0 +1,152 @@
+"""Feishu's HTTP API: every answer is JSON with a `code`; the access token of the app is renewed by one request for all.
+
+https://open.feishu.cn/document/server-docs/api-call-guide/generic-error-code
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+
+TOKEN_CODES = frozenset(
+    {99991661, 99991663, 99991664, 99991668, 99991671}
+)  # missing, invalid or expired: get a new one
+_LOGIN_CODES = frozenset({10003, 10012, 10014, 10015, 99991543})  # the app's id or its secret
+_SLOW_CODES = frozenset({99991400, 230020, 11232, 11233, 11247})
+_UNCLEAR_CODES = frozenset({230049})  # the message is being sent
+BAD_CARD = 230099
+RECALLED = frozenset({230011, 230050, 230110})  # the message that is replied to, or edited, is gone
+_EARLY = 300.0  # seconds before its end at which a token is renewed
+
+
+class FeishuRefused(SendRefused):
+    """A refusal with Feishu's code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FeishuApi(HttpApi):
+    """The API of one app. `clock` counts seconds."""
+
+    def __init__(
+        self, base_url: str, app_id: str, app_secret: str, *, title: str = "Feishu", clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        super().__init__(title, base_url, timeout=40)
+        self._app_id, self._app_secret, self._clock = app_id, app_secret, clock
+        self._token, self._until = "", 0.0
+        self._renewing = asyncio.Lock()
+
+    async def data(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The whole JSON of an answer to an authorized request."""
+        return self._json(await self._authorized(method, path, **options))
+
+    async def content(self, path: str, **options: Any) -> bytes:
+        """A file. It may itself be JSON: its errors have a status."""
+        return (await self._authorized("GET", path, raw=True, **options)).content
+
+    async def _authorized(self, method: str, path: str, *, raw: bool = False, **options: Any) -> httpx.Response:
+        """A request with the token; an expired token is renewed, and the request repeated once."""
+        token = await self._valid("")
+        for last in (False, True):
+            try:
+                answer = await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
+                if not raw:
+                    self._checked(answer)
+                return answer
+            except _Expired:
+                if last:
+                    raise PlatformRefused(f"{self.title} does not accept the token it gave us") from None
+                token = await self._valid(token)
+        raise AssertionError("unreachable")
+
+    async def address(self) -> dict[str, Any]:
+        """Where the long connection is opened, and how: the fields `URL` and `ClientConfig`."""
+        body = {"AppID": self._app_id, "AppSecret": self._app_secret}
+        answer = await self.request("POST", "/callback/ws/endpoint", json=body, headers={"locale": "en"})
+        found = self._json(answer)
+        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret)
+        if code in (1, 1000040343):
+            raise PlatformUnreachable(f"{self.title} is busy: {told}")
+        if code == 1000040350:
+            raise PlatformUnreachable(f"{self.title}: too many long connections of this app are open")
+        data = found.get("data")
+        if code != 0 or not isinstance(data, dict) or not data.get("URL"):
+            raise PlatformRefused(
+                f"{self.title} opens no long connection: {told or code}; check app_id, app_secret and the subscription mode"
+            )
+        return data
+
+    async def _valid(self, bad: str) -> str:
+        """The token; a new one if it is `bad`, or about to expire. Many requests at once share one renewal."""
+        async with self._renewing:
+            if not self._token or self._token == bad or self._clock() >= self._until:
+                body = {"app_id": self._app_id, "app_secret": self._app_secret}
+                answer = await self.request("POST", "/open-apis/auth/v3/tenant_access_token/internal", json=body)
+                found = self._json(answer)
+                token = found.get("tenant_access_token")
+                if found.get("code") != 0 or not isinstance(token, str) or not token:
+                    error = self._error(found, answer)
+                    refused = PlatformRefused(f"{self.title} gives us no token: {error}")
+                    raise refused if isinstance(error, _Expired | SendRefused) else error
+                life = seconds(found.get("expire"), 7200.0)
+                self._token, self._until = token, self._clock() + max(life - _EARLY, life / 2)
+            return self._token
+
+    def check(self, answer: httpx.Response) -> None:
+        """As usual; how long to wait is in Feishu's own header."""
+        if answer.status_code == 429:
+            raise self._slow(answer)
+        super().check(answer)
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error by Feishu's code."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        return self._error(found if isinstance(found, dict) else {}, answer)
+
+    def _checked(self, answer: httpx.Response) -> None:
+        """Raise the error of an answer with HTTP 200 and a code."""
+        found = self._json(answer)
+        if found.get("code", 0) != 0:
+            raise self._error(found, answer)
+
+    def _error(self, found: dict[str, Any], answer: httpx.Response) -> PlatformError:
+        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret, self._token)
+        if code in TOKEN_CODES:
+            return _Expired(told)
+        if code in _SLOW_CODES:
+            return self._slow(answer)
+        if code in _LOGIN_CODES or (code is None and answer.status_code == 401):
+            return PlatformRefused(f"{self.title} does not accept app_id and app_secret: {told or answer.status_code}")
+        if code in _UNCLEAR_CODES:
+            return PlatformUnreachable(f"{self.title} is still sending the message", maybe_sent=True)
+        known = code if isinstance(code, int) and not isinstance(code, bool) else answer.status_code
+        return FeishuRefused(f"{self.title} refuses: {told or 'no reason given'} ({known})", known)
+
+    def _slow(self, answer: httpx.Response) -> SlowDown:
+        given = answer.headers.get("x-ogw-ratelimit-reset") or answer.headers.get("Retry-After")
+        return SlowDown(f"{self.title} asks us to wait", seconds(given, 1.0))
+
+    def _json(self, answer: httpx.Response) -> dict[str, Any]:
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise PlatformUnreachable(f"{self.title} answers no JSON; check domain and base_url", maybe_sent=True)
+        return found
+
+
+class _Expired(PlatformError):
+    """The token is no longer valid."""

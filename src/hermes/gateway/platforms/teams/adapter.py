@@ -1,0 +1,261 @@
+"""The Teams adapter: the Bot Framework posts activities to us, and replies go to the service that a conversation names.
+
+https://learn.microsoft.com/microsoftteams/platform/bots/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import Attachment, Chat, OutgoingFile
+from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
+from hermes.gateway.platforms.teams.files import LARGEST, Offers, info
+from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
+from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, text_of, understood
+from hermes.gateway.platforms.teams.proof import CHANNEL, Keys, claims
+
+if TYPE_CHECKING:
+    from hermes.gateway.platforms.listener import Call, Registration
+
+_METADATA = "https://login.botframework.com/v1/.well-known/openidconfiguration"
+_LOGIN = "https://login.microsoftonline.com"
+_MOST = 5_000  # conversations whose service is remembered
+
+
+class Teams(Adapter):
+    """A bot in Microsoft Teams."""
+
+    platform = "teams"
+    title = "Microsoft Teams"
+    extra = "teams"
+    settings = (
+        Setting(name="app_id", help="the bot's Microsoft App ID", variable="TEAMS_APP_ID", required=True),
+        Setting(name="app_secret", help="its client secret (the value)", variable="TEAMS_APP_SECRET", secret=True, required=True),
+        Setting(
+            name="tenant_id", help="the tenant of a single-tenant bot; botframework.com for a multi-tenant one",
+            variable="TEAMS_TENANT_ID", default="botframework.com", asked=True,
+        ),
+        Setting(name="service_hosts", help="hosts of the Bot Framework besides Microsoft's usual ones", kind=list),
+        Setting(name="login_url", help="where tokens come from", default=_LOGIN),
+        Setting(name="metadata_url", help="where the Bot Framework's keys are named", default=_METADATA),
+    )  # fmt: skip
+    capabilities = Capabilities(
+        longest=LONGEST, measure=length, edits=True, typing=True, media=True, files=True, largest_file=LARGEST,
+        longest_caption=LONGEST // 2, tells_edits=True, tells_deletions=True, mention_needed=True,
+    )  # fmt: skip
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._connector: Connector | None = None
+        self._registration: Registration | None = None
+        self._state = home / "teams.json"  # the service of each conversation, for messages that answer none
+        self._services: dict[str, str] | None = None
+        self._offers = Offers()
+        self._tasks = Tasks()
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse addresses that are none."""
+        for name in ("login_url", "metadata_url"):
+            parts = urlsplit(self.text(name))
+            if not parts.hostname or (parts.scheme != "https" and parts.hostname not in self._own_hosts):
+                raise PlatformRefused(f"platforms.teams.{name} must be an address with https")
+
+    async def check(self) -> str:
+        """Log in; the service does not say what the bot is called."""
+        connector = self._made()
+        try:
+            await connector.token("")
+            await connector.keys(self.text("metadata_url"))
+        finally:
+            await connector.close()
+        return self.text("app_id")
+
+    async def connect(self, link: Link) -> None:
+        """Log in, read the published keys, and listen."""
+        await self.disconnect()
+        self._connector = connector = self._made()
+        keys = Keys(lambda: connector.keys(self.text("metadata_url")))
+
+        async def delivered(call: Call) -> int:
+            await self._happened(link, _parsed(call.body))
+            return 200
+
+        async def genuine(call: Call) -> bool:
+            return await self._is_genuine(keys, call)
+
+        try:
+            await connector.token("")
+            await keys.load()
+            self._registration = await self.listen(link, delivered, signed=genuine, seconds=10)
+        except BaseException:
+            await self.disconnect()
+            raise
+        link.connected(self.webhook_address or self.webhook_path)
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        await self._tasks.stop()
+        registration, self._registration = self._registration, None
+        connector, self._connector = self._connector, None
+        with suppress(Exception):
+            if registration is not None:
+                await registration.close()
+        with suppress(Exception):
+            if connector is not None:
+                await connector.close()
+
+    @property
+    def _own_hosts(self) -> tuple[str, ...]:
+        given = self.setting("service_hosts") or ()
+        return tuple(str(one).strip().lower() for one in ([given] if isinstance(given, str) else given))
+
+    def _made(self) -> Connector:
+        url = f"{self.text('login_url').rstrip('/')}/{self.text('tenant_id')}/oauth2/v2.0/token"
+        return Connector(self.text("app_id"), self.text("app_secret"), url, self._own_hosts)
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _is_genuine(self, keys: Keys, call: Call) -> bool:
+        """Whether the Bot Framework sent it: by its token first, and then by the service that token and activity name."""
+        proved = await claims(call.headers.get("Authorization", ""), self.text("app_id"), keys, time.time())
+        if proved is None:
+            return False
+        activity = _parsed(call.body)
+        service = text_of(activity.get("serviceUrl"))
+        claimed = text_of(proved.get("serviceurl") or proved.get("serviceUrl"))
+        return (
+            bool(service)
+            and service.rstrip("/") == claimed.rstrip("/")
+            and activity.get("channelId") == CHANNEL
+            and is_allowed(service, SERVICE_HOSTS, self._own_hosts)
+        )
+
+    async def _happened(self, link: Link, activity: dict[str, Any]) -> None:
+        """Store an activity; the Bot Framework does not promise to send it again."""
+        service, chat = text_of(activity.get("serviceUrl")), chat_of(activity)
+        if chat is not None and service:
+            self._remember(chat.chat_id, service)
+        if chat is not None and activity.get("type") == "invoke" and activity.get("name") == "fileConsent/invoke":
+            self._tasks.start(self._consented(link, chat, dict_of(activity.get("value"))))  # Teams waits for the answer
+            return
+        what = understood(activity, {"service": service})
+        if what is not None:
+            await keep(link, what)
+
+    def _known(self) -> dict[str, str]:
+        if self._services is None:
+            try:
+                found = json.loads(self._state.read_text("utf-8"))
+            except (OSError, ValueError):
+                found = {}
+            self._services = {str(key): str(value) for key, value in dict_of(found).items()}
+        return self._services
+
+    def _remember(self, chat_id: str, service: str) -> None:
+        """Write down where a conversation is served, if that is new."""
+        services = self._known()
+        if services.get(chat_id) == service:
+            return
+        services.pop(chat_id, None)
+        services[chat_id] = service
+        while len(services) > _MOST:
+            del services[next(iter(services))]
+        with suppress(OSError):  # without it only messages that answer none can't be sent after a restart
+            self._state.parent.mkdir(parents=True, exist_ok=True)
+            draft = self._state.with_suffix(".new")
+            draft.write_text(json.dumps(services), "utf-8")
+            os.replace(draft, self._state)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file."""
+        reference = attachment.reference
+        return await self._asked().file(str(reference.get("url") or ""), open_to_all=bool(reference.get("open")))
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a message; in a channel without a thread it is a new post."""
+        return self._named(await self._act("POST", chat, _message(text), context=context))
+
+    def _named(self, found: dict[str, Any]) -> str:
+        message_id = text_of(found.get("id"))
+        if not message_id:
+            raise PlatformUnreachable("Teams has not named the message it sent", maybe_sent=True)
+        return message_id
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Show a picture, or offer a file: it is uploaded when the person accepts it."""
+        body = {"type": "message", "attachments": [self._offers.attachment(chat, file, nonce)]}
+        if caption:
+            body |= _message(caption)
+        return self._named(await self._act("POST", chat, body, context=context))
+
+    async def _consented(self, link: Link, chat: Chat, value: dict[str, Any]) -> None:
+        """A person has accepted or declined a file."""
+        try:
+            accepted = self._offers.answered(chat, value)
+            if accepted is None:
+                return
+            file, place = accepted
+            await self._asked().upload(text_of(place.get("uploadUrl")), file.data)
+            self._offers.done(value)
+            await self._act("POST", chat, {"type": "message", "attachments": [info(place)]})
+        except HermesError as error:
+            link.log.warning("a file could not be uploaded to Teams: %s", error)
+            told = str(error) if isinstance(error, SendRefused) else "The file could not be uploaded. Please try again."
+            with suppress(HermesError):
+                await self._act("POST", chat, _message(told))
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of one of our messages."""
+        await self._act("PUT", chat, {**_message(text), "id": message_id}, message_id=message_id)
+
+    async def typing(self, chat: Chat) -> None:
+        """Show that a reply is being written."""
+        await self._act("POST", chat, {"type": "typing"})
+
+    async def _act(
+        self, method: str, chat: Chat, body: dict[str, Any], *, context: ReplyContext | None = None, message_id: str | None = None
+    ) -> dict[str, Any]:  # fmt: skip
+        service = text_of((context or {}).get("service")) or self._known().get(chat.chat_id, "")
+        if not service:
+            raise SendRefused(
+                "Teams has not said where this conversation is; someone has to write to the bot there first"
+            )
+        return await self._asked().activity(method, service, conversation_of(chat), body, message_id)
+
+    def _asked(self) -> Connector:
+        if self._connector is None:
+            raise PlatformUnreachable("not connected to Teams")
+        return self._connector
+
+
+def _message(text: str) -> dict[str, Any]:
+    return {"type": "message", "textFormat": "markdown", "text": shown(text)}
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        return dict_of(json.loads(body))
+    except (ValueError, RecursionError):
+        return {}
+
+
+__all__ = ["Teams"]

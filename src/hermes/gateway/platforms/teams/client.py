@@ -1,0 +1,146 @@
+"""The Bot Framework's connector: requests to the service of a conversation, with a token that is renewed by one for all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+
+SCOPE = "https://api.botframework.com/.default"
+SERVICE_HOSTS = ("smba.trafficmanager.net", ".botframework.com", ".teams.microsoft.com", ".teams.microsoft.us")
+FILE_HOSTS = (".sharepoint.com", ".sharepoint.us", ".sharepoint.cn")
+_EARLY = 300.0  # seconds before its end at which a token is renewed
+
+
+def is_allowed(address: str, hosts: tuple[str, ...], own: tuple[str, ...]) -> bool:
+    """Whether our token, or a request of ours, may go to this address: https and a known host, or one that the owner names."""
+    try:
+        parts = urlsplit(address)
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        return False
+    if host in own:
+        return parts.scheme in ("http", "https")
+    return parts.scheme == "https" and any(host == one or (one.startswith(".") and host.endswith(one)) for one in hosts)
+
+
+class _Expired(PlatformError):
+    """The token is no longer valid."""
+
+
+class Connector(HttpApi):
+    """One app's requests. `clock` counts seconds."""
+
+    def __init__(
+        self,
+        app_id: str,
+        secret: str,
+        token_url: str,
+        own_hosts: tuple[str, ...],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("Teams", "", timeout=40)
+        self._app_id, self._secret, self._token_url, self._own, self._clock = (
+            app_id,
+            secret,
+            token_url,
+            own_hosts,
+            clock,
+        )
+        self._token, self._until = "", 0.0
+        self._renewing = asyncio.Lock()
+
+    async def activity(
+        self, method: str, service: str, conversation: str, body: dict[str, Any], message_id: str | None = None
+    ) -> dict[str, Any]:
+        """Send an activity to a conversation, or update the one with this id."""
+        if not is_allowed(service, SERVICE_HOSTS, self._own):
+            raise SendRefused("the conversation's service is not one of Microsoft's; nothing is sent there")
+        path = f"{service.rstrip('/')}/v3/conversations/{quote(conversation, safe='')}/activities"
+        if message_id is not None:
+            path += f"/{quote(message_id, safe='')}"
+        answer = await self._authorized(method, path, json=body)
+        try:
+            found = answer.json() if answer.content else {}
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+    async def file(self, address: str, *, open_to_all: bool) -> bytes:
+        """The bytes of an attachment. Our token goes to the service's own hosts alone."""
+        hosts = FILE_HOSTS if open_to_all else SERVICE_HOSTS
+        headers = None if open_to_all else {"Authorization": f"Bearer {await self.token('')}"}
+        answer = await self.download(
+            address, what="the file", trusted=lambda url: is_allowed(url, hosts, self._own), headers=headers
+        )
+        return answer.content
+
+    async def upload(self, address: str, data: bytes) -> None:
+        """Put a file where its person allows it; the address itself lets us in."""
+        if not is_allowed(address, FILE_HOSTS, self._own):
+            raise SendRefused("the place for the file is not one of Microsoft's; nothing is uploaded")
+        headers = {"Content-Type": "application/octet-stream", "Content-Range": f"bytes 0-{len(data) - 1}/{len(data)}"}
+        await self.request("PUT", address, content=data, headers=headers)
+
+    async def keys(self, metadata_url: str) -> list[dict[str, Any]]:
+        """The keys that the Bot Framework publishes."""
+        try:
+            where = (await self.request("GET", metadata_url)).json()["jwks_uri"]
+            found = (await self.request("GET", str(where))).json()["keys"]
+        except (ValueError, KeyError, TypeError):
+            raise PlatformUnreachable("the Bot Framework's keys can't be read; check metadata_url") from None
+        except SendRefused as error:
+            raise PlatformUnreachable(f"the Bot Framework's keys can't be read: {error}") from None
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    async def token(self, bad: str) -> str:
+        """The token; a new one if it is `bad`, or about to expire. Many requests at once share one renewal."""
+        async with self._renewing:
+            if not self._token or self._token == bad or self._clock() >= self._until:
+                form = {
+                    "grant_type": "client_credentials", "client_id": self._app_id, "client_secret": self._secret, "scope": SCOPE,
+                }  # fmt: skip
+                try:
+                    found = (await self.request("POST", self._token_url, data=form)).json()
+                    token, life = str(found["access_token"]), seconds(found.get("expires_in"), 3600.0)
+                except (SendRefused, _Expired) as error:
+                    raise PlatformRefused(
+                        f"Microsoft gives us no token: {error}; check app_id, app_secret, tenant_id"
+                    ) from None
+                except (ValueError, KeyError, TypeError):
+                    raise PlatformUnreachable("Microsoft's login answers no token; check login_url") from None
+                self._token, self._until = token, self._clock() + max(life - _EARLY, life / 2)
+            return self._token
+
+    async def _authorized(self, method: str, path: str, **options: Any) -> httpx.Response:
+        token = await self.token("")
+        for last in (False, True):
+            try:
+                return await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
+            except _Expired:
+                if last:
+                    raise PlatformRefused("Teams does not accept the token that Microsoft gave us") from None
+                token = await self.token(token)
+        raise AssertionError("unreachable")
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error with the service's own words."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        error = found.get("error") if isinstance(found, dict) else None
+        told = error.get("message") if isinstance(error, dict) else found.get("error_description") if error else None
+        why = error_text(told or f"HTTP {answer.status_code}", self._secret, self._token)
+        if answer.status_code == 401:
+            return _Expired(why)
+        if answer.status_code == 412:  # "precondition failed": Microsoft asks to try again
+            return PlatformUnreachable(f"Teams could not do it now: {why}")
+        return SendRefused(f"Teams refuses: {why}")

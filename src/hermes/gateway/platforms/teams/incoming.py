@@ -1,0 +1,141 @@
+"""Activities of the Bot Framework as events.
+
+https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connector-api-reference
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import mimetypes
+import re
+from datetime import datetime
+from typing import Any
+
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.platforms.http import attachment_kind
+
+_TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
+_THREAD = ";messageid="
+_FILE = "application/vnd.microsoft.teams.file.download.info"
+_AT = re.compile(r"<at\b[^>]*>(.*?)</at>", re.DOTALL)
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    """The value, if it is an object; else {}."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: Any) -> str:
+    """The value, if it is a text; else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def chat_of(activity: dict[str, Any]) -> Chat | None:
+    """The chat of an activity. A post in a channel is a thread: its id is part of the conversation's."""
+    conversation = dict_of(activity.get("conversation"))
+    chat_id, _, thread = text_of(conversation.get("id")).partition(_THREAD)
+    if not chat_id:
+        return None
+    kind = _TYPES.get(text_of(conversation.get("conversationType")), GROUP if conversation.get("isGroup") else DM)
+    if thread:
+        kind = CHANNEL
+    return Chat(
+        platform="teams",
+        chat_id=chat_id,
+        type=kind,
+        thread_id=thread or None,
+        name=text_of(conversation.get("name")) or None,
+    )
+
+
+def conversation_of(chat: Chat) -> str:
+    """The id of the conversation that messages for a chat go to."""
+    return chat.chat_id if chat.thread_id is None else f"{chat.chat_id}{_THREAD}{chat.thread_id}"
+
+
+def understood(activity: dict[str, Any], context: dict[str, Any]) -> Event | Revision | None:
+    """A message, or that one was edited or deleted; None for everything else."""
+    kind, chat, message_id = activity.get("type"), chat_of(activity), text_of(activity.get("id"))
+    if chat is None or not message_id or kind not in ("message", "messageUpdate", "messageDelete"):
+        return None
+    event_id = f"{chat.chat_id}:{message_id}"
+    if kind == "messageDelete":
+        return deleted(event_id)
+    event = _event(activity, chat, message_id, event_id, context)
+    if event is None or kind == "message":
+        return event
+    at = text_of(activity.get("timestamp")) or text_of(activity.get("localTimestamp"))
+    return Revision(id=f"edit:{event_id}:{at}", revises=event_id, event=event)
+
+
+def _event(
+    activity: dict[str, Any], chat: Chat, message_id: str, event_id: str, context: dict[str, Any]
+) -> Event | None:
+    who, me = dict_of(activity.get("from")), text_of(dict_of(activity.get("recipient")).get("id"))
+    user_id, stable_id = text_of(who.get("id")), text_of(who.get("aadObjectId"))
+    if not user_id or user_id.startswith("28:") or who.get("role") == "bot" or user_id == me:
+        return None  # programs
+    text, addressed = _words(activity, me)
+    quoted_id, quoted = _quoted(activity.get("attachments"))
+    sender = Sender(user_id=user_id, stable_id=stable_id or None, name=text_of(who.get("name")) or None)
+    return Event(
+        id=event_id, chat=chat, sender=sender, text=text, attachments=_attachments(activity.get("attachments")),
+        message_id=message_id, reply_to=quoted_id or text_of(activity.get("replyToId")) or None, quoted=quoted,
+        sent_at=_moment(activity.get("timestamp")),
+        addressed=addressed or chat.type == DM, reply_context=context,
+    )  # fmt: skip
+
+
+def _words(activity: dict[str, Any], me: str) -> tuple[str, bool]:
+    """The text without the mention of the bot and with the names of others, and whether it mentions the bot."""
+    text, addressed = text_of(activity.get("text")), False
+    entities = activity.get("entities")
+    for one in entities if isinstance(entities, list) else ():
+        entity = dict_of(one)
+        written = text_of(entity.get("text"))
+        if entity.get("type") == "mention" and me and dict_of(entity.get("mentioned")).get("id") == me:
+            addressed = True
+            text = text.replace(written, "") if written else text
+    text = _AT.sub(lambda found: f"@{found.group(1)}", text)
+    if activity.get("textFormat") == "xml":
+        text = html.unescape(text)
+    return text.replace("&nbsp;", " ").replace("\xa0", " ").strip(), addressed
+
+
+def _quoted(listed: Any) -> tuple[str | None, str | None]:
+    """The id and the text of a message that is quoted in a chat."""
+    for one in listed if isinstance(listed, list) else ():
+        if dict_of(one).get("contentType") == "messageReference":
+            content = one.get("content")
+            try:
+                found = dict_of(json.loads(content) if isinstance(content, str) else content)
+            except (ValueError, RecursionError):
+                continue
+            return text_of(found.get("messageId")) or None, text_of(found.get("messagePreview")).strip() or None
+    return None, None
+
+
+def _attachments(listed: Any) -> tuple[Attachment, ...]:
+    found = []
+    for one in listed if isinstance(listed, list) else ():
+        item = dict_of(one)
+        kind, name = text_of(item.get("contentType")), text_of(item.get("name")) or None
+        if kind == _FILE:
+            address = text_of(dict_of(item.get("content")).get("downloadUrl"))
+            mime = mimetypes.guess_type(name or "")[0]
+            reference = {"url": address, "open": True}  # the address itself lets everyone in for some minutes
+        else:
+            address = text_of(item.get("contentUrl"))
+            mime = "image/png" if kind == "image/*" else kind
+            reference = {"url": address, "open": False}
+        if address and not kind.startswith(("text/html", "application/vnd.microsoft.card")):
+            found.append(Attachment(kind=attachment_kind(mime), name=name, mime=mime or None, reference=reference))
+    return tuple(found)
+
+
+def _moment(value: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(text_of(value)).timestamp() if value else None
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,574 @@
+"""Feishu: both ways of receiving, tokens, frames, cards, quotes, and whatever Feishu may send."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("cryptography")
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.platforms.feishu.adapter import Feishu
+from hermes.gateway.platforms.feishu.client import FeishuApi
+from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length, shown
+from hermes.gateway.platforms.feishu.frames import Frame, decode, encode, ping
+from hermes.gateway.platforms.feishu.incoming import Reader, quoted_text
+from hermes.gateway.platforms.feishu.webhook import Guard, decrypted, signature
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, LARGEST_CARD, VERIFICATION_TOKEN, Lab, sealed
+from tests.support.labs.feishu_wire import data_frame, parse_frame
+
+DIRECT = Chat(platform="feishu", chat_id="oc_dm_alice")
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+class Taking:
+    """A gateway that takes everything, after `failures` failures."""
+
+    log = logging.getLogger("test")
+
+    def __init__(self, failures: int = 0) -> None:
+        self.taken: list[Any] = []
+        self._failures = failures
+
+    async def received(self, event: Event) -> None:
+        if self._failures:
+            self._failures -= 1
+            raise OSError("the disk is full")
+        self.taken.append(event)
+
+    async def revised(self, revision: Revision) -> None:
+        self.taken.append(revision)
+
+    async def reacted(self, reaction: Reaction) -> None:
+        self.taken.append(reaction)
+
+    def connected(self, identity: str) -> None:
+        self.identity = identity
+
+    def lost(self, error: Exception) -> None:
+        self.taken.append(error)
+
+
+@asynccontextmanager
+async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Feishu]:
+    adapter = Feishu(lab.settings, home)
+    await adapter.connect(link or Taking())
+    try:
+        yield adapter
+    finally:
+        await adapter.disconnect()
+
+
+async def soon(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+# ---------------------------------------------------------------------------------------------- webhooks
+
+
+def test_by_webhook_a_conversation_goes_on_and_a_repeated_event_is_answered_once(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    lab.mode = "webhook"
+    with running(lab, hermes_home, model.base_url):
+        first = lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        lab.redeliver(first)
+        lab.say("again")
+        until(lambda: lab.shown() == ["echo: hello", "echo: again"])
+        lab.take_back(first)
+        lab.say("third")
+        until(lambda: len(lab.shown()) == 3)
+        assert set(lab._deliveries.statuses) == {200}
+
+
+def test_the_address_is_confirmed_and_strangers_are_refused(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.mode = "webhook"
+    url = f"http://127.0.0.1:{lab.listens_at}/feishu"
+    challenge = {"type": "url_verification", "challenge": "ajls384k", "token": VERIFICATION_TOKEN}
+    with running(lab, hermes_home, model.base_url) as gateway:
+        body, headers = sealed(challenge)
+        assert httpx.post(url, content=body).json() == {"challenge": "ajls384k"}  # which Feishu does not sign
+        assert httpx.post(url, content=json.dumps(challenge).encode()).status_code == 403  # not encrypted
+        assert httpx.post(url, content=sealed({**challenge, "token": "x"})[0]).status_code == 403
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        forged = json.loads(json.dumps(next(iter(lab._said.values()))))
+        forged["event"]["message"] |= {"message_id": "om_forged", "content": json.dumps({"text": "forged"})}
+        body, headers = sealed(forged)
+        assert httpx.post(url, content=body).status_code == 403
+        assert httpx.post(url, content=body, headers={**headers, "X-Lark-Signature": "0" * 64}).status_code == 403
+        assert httpx.post(url, content=body + b" ", headers=headers).status_code == 403
+        assert httpx.post(url, content=json.dumps(forged).encode(), headers=headers).status_code == 403
+        body, headers = sealed(forged, at=int(time.time()) - 9 * 3600)
+        assert httpx.post(url, content=body, headers=headers).status_code == 403
+        forged["header"]["token"] = "another app's"
+        body, headers = sealed(forged)
+        assert httpx.post(url, content=body, headers=headers).status_code == 403
+        assert gateway.db.search_messages("forged") == []
+
+
+def test_feishus_own_example_is_decrypted() -> None:
+    assert decrypted("P37w+VZImNgPEO1RBhJ6RtKl7n6zymIbEG1pReEzghk=", "test key") == b"hello world"
+
+
+def test_the_signature_is_the_hash_of_time_nonce_key_and_body() -> None:
+    wanted = hashlib.sha256(b"1700000000" + b"n0nce" + b"the key" + b'{"encrypt":"x"}').hexdigest()
+    assert signature("1700000000", "n0nce", "the key", b'{"encrypt":"x"}') == wanted
+
+
+def test_without_a_key_the_token_proves_an_event() -> None:
+    guard = Guard("", "token", lambda at: True)
+    assert guard.is_genuine({}, b'{"type": "url_verification", "token": "token"}')
+    assert guard.is_genuine({}, b'{"schema": "2.0", "header": {"token": "token"}}')
+    for body in (
+        b"{}",
+        b'{"token": ""}',
+        b'{"header": {"token": "other"}, "token": "token"}',
+        b"[]",
+        b"\xff",
+        b"[" * 9000,
+    ):
+        assert not guard.is_genuine({}, body)
+
+
+@given(st.binary(max_size=80), st.text(max_size=20))
+def test_whatever_is_posted_is_refused_or_read(body: bytes, text: str) -> None:
+    guard = Guard("key", "token", lambda at: True)
+    for content in (body, json.dumps({"encrypt": text}).encode()):
+        assert not guard.is_genuine({"X-Lark-Signature": text}, content)
+        assert guard.opened(content) == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [({"domain": "wechat"}, "domain must be"), ({"mode": "poll"}, "mode must be"), ({"base_url": "open.feishu.cn"}, "must be an address"),
+     ({"mode": "webhook"}, "needs encrypt_key or verification_token")],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(values: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match=why):
+        Feishu({"app_id": "cli_x", "app_secret": "x", **values}, tmp_path).validate()
+    for domain, base in (("feishu", "https://open.feishu.cn"), ("lark", "https://open.larksuite.com")):
+        adapter = Feishu({"app_id": "cli_x", "app_secret": "x", "domain": domain}, tmp_path)
+        adapter.validate()
+        assert adapter._base == base
+
+
+# ---------------------------------------------------------------------------------------------- the long connection
+
+
+def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.parts = 3
+    with running(lab, hermes_home, model.base_url):
+        lab.say("cut into three")
+        until(lambda: lab.shown() == ["echo: cut into three"])
+        assert lab.acknowledged == [200]
+        assert lab.pings >= 1
+
+
+def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        link = Taking(failures=1)
+        async with connected(lab, tmp_path, link):
+            await asyncio.to_thread(lab.say, "precious")
+            await soon(lambda: lab.acknowledged == [500])
+            assert link.taken == []
+            await asyncio.to_thread(lab.drop)
+            await soon(lambda: lab.acknowledged == [500, 200])
+            assert [one.text for one in link.taken] == ["precious"]
+            assert link.taken[0].sender.id == "on_alice"
+            assert link.taken[0].sender.user_id == "ou_alice"
+            assert link.taken[0].sender.name == "Alice"
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
+    lab.hangs_up = 100
+
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link):
+            await soon(lambda: link.taken)
+            assert [type(one) for one in link.taken] == [PlatformUnreachable]
+            assert lab.hangs_up >= 94
+
+    asyncio.run(scenario())
+
+
+def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> None:
+    lab.names = False
+
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link):
+            await asyncio.to_thread(lab.say, "hello")
+            await soon(lambda: link.taken)
+            assert link.taken[0].sender.name is None
+
+    asyncio.run(scenario())
+
+
+@given(
+    st.builds(
+        Frame, seq_id=st.integers(0, 2**64 - 1), log_id=st.integers(0, 2**64 - 1), service=st.integers(-(2**31), 2**31 - 1),
+        method=st.integers(0, 1), headers=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=4),
+        payload_encoding=st.text(max_size=5), payload_type=st.text(max_size=5), payload=st.binary(max_size=300),
+        log_id_new=st.text(max_size=9),
+    )
+)  # fmt: skip
+def test_a_frame_is_read_as_it_was_written(frame: Frame) -> None:
+    assert decode(encode(frame)) == frame
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
+    try:
+        frame = decode(data)
+    except ValueError:
+        return
+    assert isinstance(frame.payload, bytes)
+    assert frame.number("sum", 1) >= 0
+
+
+def test_frames_are_those_of_the_published_schema() -> None:
+    assert parse_frame(ping(7)) == {
+        "seq": 0, "log": 0, "service": 7, "method": 0, "headers": {"type": "ping"}, "payload": b"",
+    }  # fmt: skip
+    frame = decode(data_frame("m1", b"payload", 2, 1))
+    assert (frame.seq_id, frame.log_id, frame.service, frame.method) == (1, 2**63 + 5, 33554678, 1)
+    assert (frame.header("message_id"), frame.number("sum", 0), frame.number("seq", 9)) == ("m1", 2, 1)
+    assert (frame.payload, frame.log_id_new) == (b"payload", "log")
+
+
+# ---------------------------------------------------------------------------------------------- tokens and refusals
+
+
+def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with connected(lab, tmp_path) as adapter:
+            assert lab.tokens_issued == 1
+            lab.token = ""
+            sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
+            assert len(set(sent)) == 10
+            assert (lab.tokens_issued, lab.logins) == (2, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
+    async def scenario() -> None:
+        now = [0.0]
+        api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
+        for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
+            await api.data("GET", "/open-apis/bot/v3/info")
+            assert lab.logins == logins
+        await api.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="does not accept app_id and app_secret") as error:
+        asyncio.run(Feishu({**lab.settings, "app_secret": "wrong-secret-77"}, tmp_path).check())
+    assert "wrong-secret-77" not in str(error.value)
+    assert asyncio.run(Feishu(lab.settings, tmp_path).check()) == "Hermes"
+
+
+def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with connected(lab, tmp_path) as adapter:
+            assert await adapter.send(DIRECT, "one", nonce="n" * 200) == await adapter.send(
+                DIRECT, "one", nonce="n" * 200
+            )
+            assert len(lab.sent) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link) as adapter:
+            answer = await adapter.send(DIRECT, "the answer", nonce="1")
+            said = await asyncio.to_thread(lab.say, "the question")
+            for parent in (answer, said, "om_unknown"):
+                await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
+            await soon(lambda: len(link.taken) == 4)
+            assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
+            assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
+
+    asyncio.run(scenario())
+
+
+def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        asked = lab.say("hello", where="group")
+        until(lambda: lab.shown("group") == ["echo: hello"])
+        assert next(iter(lab.sent.values()))["reply_to"] == asked
+        gone = lab.say("pause=1 recalled", where="group")
+        lab._recalled.add(gone)
+        until(lambda: len(lab.shown("group")) == 2, 30)
+        assert list(lab.sent.values())[1]["reply_to"] is None
+
+
+def test_a_card_that_is_refused_is_sent_as_plain_text(lab: Lab, tmp_path: Path) -> None:
+    lab.refuses_markdown = True
+
+    async def scenario() -> None:
+        async with connected(lab, tmp_path) as adapter:
+            message = await adapter.send(DIRECT, "**bold**", nonce="1")
+            assert lab.shown() == ["**bold**"]
+            await adapter.edit(DIRECT, message, "**bolder**")
+            assert lab.shown() == ["**bolder**"]
+
+    asyncio.run(scenario())
+
+
+def test_files_of_every_kind_go_out(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with connected(lab, tmp_path) as adapter:
+            for number, (kind, name, mime) in enumerate(
+                [("image", "a.svg", "image/svg+xml"), ("audio", "a.ogg", "audio/ogg"), ("audio", "a.mp3", "audio/mpeg"), ("file", "a.pdf", "application/pdf")]
+            ):  # fmt: skip
+                await adapter.send_file(
+                    DIRECT, OutgoingFile(kind=kind, name=name, mime=mime, data=b"x"), nonce=str(number)
+                )
+            assert [one["msg_type"] for one in lab.sent.values()] == ["file", "audio", "file", "file"]
+            with pytest.raises(SendRefused, match="no empty files"):
+                await adapter.send_file(DIRECT, OutgoingFile(kind="file", name="x", mime="", data=b""), nonce="e")
+            with pytest.raises(PlatformError):
+                await adapter.fetch(
+                    Attachment(kind="file", reference={"message": "om_1", "key": "../x", "type": "file"})
+                )
+            lab._problems.clear()
+            with pytest.raises(SendRefused, match="groups only"):
+                await adapter.create_thread(DIRECT, "a name")
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link) as adapter:
+            await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
+            await soon(lambda: link.taken)
+            (file,) = link.taken[0].attachments
+            assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
+            assert await adapter.fetch(file) == b'{"code": 99991663}'
+
+    asyncio.run(scenario())
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [("<at id=all></at> look", "&#60;at id=all>&#60;/at> look"), ("`<at id=all>`", "`<\u200bat id=all>`"), ("a < b", "a < b"),
+     ("![a dot](https://x.org/a.png)", "[a dot](https://x.org/a.png)"), ("<https://x.org>", "<https://x.org>"),
+     ("```html\n<b>![x](y)</b>\n```", "```html\n<b>![x](y)</b>\n```"), ("<font color='red'>x", "&#60;font color='red'>x")],
+)  # fmt: skip
+def test_the_agent_calls_no_one_and_shows_no_foreign_picture(text: str, sent: str) -> None:
+    assert shown(text) == sent
+
+
+def test_more_tables_than_a_card_may_have_are_code() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | 2 |"
+    assert "```" not in shown("\n\n".join([table] * 5))
+    seven = shown("\n\n".join([table] * 7))
+    assert seven.count("```") == 4
+    assert seven.count(table) == 7
+
+
+def _request(text: str) -> int:
+    body = {"content": card(text), "msg_type": "interactive", "uuid": "0" * 40, "receive_id": "o" * 64}
+    return len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+PIECES = [
+    "a",
+    '"',
+    "\\",
+    "\n",
+    "<a",
+    "<at",
+    "`<at`",
+    "é",
+    "漢",
+    "🎉",
+    "\t",
+    "\x01",
+    "![",
+    "a|b\n-|-\n\n",
+    "|\n-\n",
+    "```\n",
+    "`",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+def test_a_card_is_as_long_as_it_is_measured_at_most(text: str) -> None:
+    assert _request(text) - _request("") <= length(text) + 12
+    assert length(text + text) == 2 * length(text)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_longest_text_fits_into_a_card(piece: str) -> None:
+    assert _request(piece * (LONGEST // length(piece))) <= LARGEST_CARD
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "text", "files"),
+    [("text", {"text": "@_user_1 do @_user_10 it"}, "do @Bob it", 0),
+     ("post", {"title": "T", "content": [[{"tag": "text", "text": "see "}, {"tag": "a", "href": "https://x.org", "text": "here"}], [{"tag": "at", "user_id": "@_user_10", "user_name": "Bob"}, {"tag": "img", "image_key": "img_1"}]]}, "T\nsee here (https://x.org)\n@Bob", 1),
+     ("audio", {"file_key": "file_1", "duration": 2000}, "", 1), ("media", {"file_key": "file_2", "file_name": "a.mp4"}, "", 1),
+     ("location", {"name": "Tower", "longitude": "1.5", "latitude": "2.5"}, "[location: Tower 2.5, 1.5]", 0),
+     ("sticker", {"file_key": "x"}, "[a message of the type sticker, which can't be shown here]", 0)],
+)  # fmt: skip
+def test_messages_of_every_type_are_read(kind: str, content: Any, text: str, files: int) -> None:
+    mentions = [{"key": "@_user_1", "id": {"open_id": BOT}, "name": "Hermes"}, {"key": "@_user_10", "id": {"open_id": "ou_bob"}, "name": "Bob"}]  # fmt: skip
+    message = {
+        "message_id": "om_1", "chat_id": "oc_1", "chat_type": "group", "message_type": kind, "content": json.dumps(content),
+        "mentions": mentions, "create_time": "1700000000000",
+    }  # fmt: skip
+    event = Reader(BOT).event({"sender": {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}, "message": message})
+    assert event is not None
+    assert (event.text, len(event.attachments), event.addressed, event.chat.type) == (text, files, True, GROUP)
+    assert event.sent_at == 1_700_000_000
+
+
+def test_threads_are_named_by_their_first_message_and_programs_not_answered() -> None:
+    message = {
+        "message_id": "om_2",
+        "chat_id": "oc_1",
+        "chat_type": "group",
+        "message_type": "text",
+        "content": '{"text": "x"}',
+    }
+    whole = {
+        "sender": {"sender_id": {"open_id": "ou_a", "union_id": "on_a"}, "sender_type": "user"},
+        "message": message,
+    }
+    reader = Reader(BOT)
+    assert reader.event(whole).chat.thread_id is None  # type: ignore[union-attr]
+    message |= {"root_id": "om_1", "parent_id": "om_1"}
+    assert reader.event(whole).chat.thread_id is None  # type: ignore[union-attr]  # a quote alone
+    assert reader.event(whole).reply_to == "om_1"  # type: ignore[union-attr]
+    message |= {"thread_id": "omt_1"}
+    assert reader.event(whole).chat.thread_id == "om_1"  # type: ignore[union-attr]
+    assert reader.event(whole).addressed is False  # type: ignore[union-attr]
+    assert reader.event(whole, own=True).addressed is True  # type: ignore[union-attr]
+    whole["sender"]["sender_type"] = "app"
+    assert reader.event(whole) is None
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["open_id", "union_id", "tag", "text", "content", "key", "value", "says", "x"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+fields = st.sampled_from(
+    [
+        "message_id",
+        "chat_id",
+        "chat_type",
+        "thread_id",
+        "root_id",
+        "parent_id",
+        "mentions",
+        "create_time",
+        "message_type",
+    ]
+)
+
+
+@given(
+    st.dictionaries(fields, anything),
+    st.sampled_from(["text", "post", "image", "file", "audio", "media", "location", "odd"]),
+    anything,
+    st.dictionaries(
+        st.sampled_from(["message_id", "operator", "action", "context", "user_id", "reaction_type"]), anything
+    ),
+)
+def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, content: Any, other: Any) -> None:
+    async def scenario() -> None:
+        link, adapter = Taking(), Feishu({}, Path("/nonexistent"))
+        quoted_text({"msg_type": kind, "body": {"content": json.dumps(content)}, "mentions": content})
+        quoted_text({"msg_type": "interactive", "body": {"content": json.dumps({"elements": content})}})
+        whole = {
+            "message_type": kind,
+            "content": json.dumps(content),
+            "message_id": "om_1",
+            "chat_id": "oc_1",
+            **message,
+        }
+        sender = {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}
+        await adapter._happened(link, {"header": {"event_type": "im.message.receive_v1"}, "event": {"sender": sender, "message": whole}})  # type: ignore[arg-type]  # fmt: skip
+        assert len(link.taken) <= 1
+        for name in ("im.message.recalled_v1", "im.message.reaction.created_v1", "card.action.trigger", "x"):
+            for event in (other, content):
+                await adapter._happened(link, {"header": {"event_type": name, "event_id": "1"}, "event": event})  # type: ignore[arg-type]
+        assert all(isinstance(one, Event | Revision) for one in link.taken)
+
+    asyncio.run(scenario())
+
+
+def test_a_press_and_an_emoji_name_the_chat() -> None:
+    reader = Reader(BOT)
+    press = {
+        "operator": {"open_id": "ou_a", "union_id": "on_a"}, "context": {"open_chat_id": "oc_1"},
+        "action": {"value": {"says": "yes", "type": "dm", "thread": ""}},
+    }  # fmt: skip
+    event = reader.press(press, "e1")
+    assert event is not None
+    assert (event.id, event.text, event.chat.type, event.sender.id) == ("press:e1", "yes", DM, "on_a")
+    emoji = {"reaction_type": {"emoji_type": "THUMBSUP"}, "operator_type": "user", "user_id": {"open_id": "ou_a"}}
+    assert reader.reaction(emoji, "e2", DIRECT).emoji == "👍"  # type: ignore[union-attr]
+    assert reader.reaction({**emoji, "operator_type": "app"}, "e2", DIRECT) is None

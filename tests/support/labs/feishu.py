@@ -1,0 +1,511 @@
+"""Feishu without Feishu: a server of our own that speaks its API, its long connection and its webhooks.
+
+It checks every request by the published API reference (fields, sizes, cards, login), sends one message for one uuid, and repeats events
+that were not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import json
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from tests.support.aimock import free_port
+from tests.support.labs.base import PEOPLE
+from tests.support.labs.base import Lab as Base
+from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.feishu_wire import card_problem, data_frame, parse_frame, pong_frame
+
+APP_ID, APP_SECRET = "cli_a1b2c3d4e5f6", "feishu-app-secret-0001"
+ENCRYPT_KEY, VERIFICATION_TOKEN = "the encrypt key", "the-verification-token"
+BOT = "ou_bot0000000000000000000000000000"
+GROUP, ROOT = "oc_group", "om_threadroot"
+LARGEST_CARD = 30 * 1024
+
+
+class Lab(Base):
+    """One tenant: direct chats with the bot, and a group with a thread."""
+
+    platform = "feishu"
+    places = frozenset({"dm", "group", "thread"})
+    can = frozenset(
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "edits", "take_back", "files", "choices", "reactions"}
+    )
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self.listens_at = free_port()
+        self._ids = itertools.count(1)
+        self._deliveries = Deliveries()
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._forget()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def _forget(self) -> None:
+        self.mode = "websocket"
+        self.parts = 1  # into how many frames an event is cut
+        self.names = True  # whether the app may read names
+        self.refuses_markdown = False
+        self.hangs_up = 0  # how many of the next long connections are cut at once
+        self._said: dict[str, dict[str, Any]] = {}
+        self.sent: dict[str, dict[str, Any]] = {}
+        self._uuids: dict[str, str] = {}
+        self._edits: dict[str, list[float]] = {}
+        self._files: dict[str, tuple[str, bytes]] = {}
+        self._recalled: set[str] = set()
+        self._waiting: dict[str, dict[str, Any]] = {}  # events that were not acknowledged
+        self._problems: list[str] = []
+        self._limited, self._failing = (0.0, 0), 0
+        self.token, self.tokens_issued, self.logins, self._tickets = "", 0, 0, set[str]()
+        self.acknowledged: list[int] = []
+        self.pings = 0
+
+    # ------------------------------------------------------------------------------------------ what tests do
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        more = {"encrypt_key": ENCRYPT_KEY, "verification_token": VERIFICATION_TOKEN} if self.mode == "webhook" else {}
+        base = f"http://127.0.0.1:{self.port}"
+        return {"app_id": APP_ID, "app_secret": APP_SECRET, "base_url": base, "mode": self.mode, **more}
+
+    def user_id(self, who: str) -> str:
+        return f"on_{who}"
+
+    def ids(self, who: str) -> dict[str, str]:
+        """A person's ids as events have them."""
+        return {"open_id": f"ou_{who}", "union_id": f"on_{who}", "user_id": ""}
+
+    def chat_id(self, where: str, who: str = "alice") -> str:
+        return f"oc_dm_{who}" if where == "dm" else GROUP
+
+    def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, **more: Any) -> str:
+        mentions = []
+        if addressed and where != "dm":
+            text = f"@_user_1 {text}"
+            mentions = [{"key": "@_user_1", "id": {"open_id": BOT, "union_id": "on_bot"}, "name": "Hermes"}]
+        return self.put("text", {"text": text}, who=who, where=where, mentions=mentions, **more)
+
+    def put(self, kind: str, content: Any, *, who: str = "alice", where: str = "dm", **more: Any) -> str:
+        """A person sends a message of any type."""
+        message_id = f"om_said{next(self._ids):08d}"
+        message = {
+            "message_id": message_id, "create_time": str(int(time.time() * 1000)), "chat_id": self.chat_id(where, who),
+            "chat_type": "p2p" if where == "dm" else "group", "message_type": kind, "content": json.dumps(content), **more,
+        }  # fmt: skip
+        if where == "thread":
+            message |= {"thread_id": "omt_1", "root_id": ROOT, "parent_id": ROOT}
+        sender = {"sender_id": self.ids(who), "sender_type": "user", "tenant_key": "t"}
+        self._said[message_id] = self.push("im.message.receive_v1", {"sender": sender, "message": message})
+        return message_id
+
+    def push(self, kind: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Send an event; it is repeated until it is acknowledged."""
+        header = {
+            "event_id": f"event{next(self._ids):08d}", "event_type": kind, "create_time": str(int(time.time() * 1000)),
+            "token": VERIFICATION_TOKEN, "app_id": APP_ID, "tenant_key": "t",
+        }  # fmt: skip
+        whole = {"schema": "2.0", "header": header, "event": event}
+        self._deliver(whole)
+        return whole
+
+    def _deliver(self, whole: dict[str, Any]) -> None:
+        if self.mode == "webhook":
+            self.post(whole)
+            return
+        self._waiting[whole["header"]["event_id"]] = whole
+        self._call(self._sent_to_all(whole))
+
+    def post(self, content: dict[str, Any], **headers: str) -> None:
+        """Deliver by the webhook, encrypted and signed as Feishu does."""
+        body, signed = sealed(content)
+        url = f"http://127.0.0.1:{self.listens_at}/feishu"
+        self._deliveries.post(url, content=body, headers={**signed, **headers})
+
+    async def _sent_to_all(self, whole: dict[str, Any]) -> None:
+        for socket in list(self._sockets)[:1]:  # Feishu sends it to one of the connections
+            with suppress(Exception):
+                await self._framed(socket, whole)
+
+    async def _framed(self, socket: web.WebSocketResponse, whole: dict[str, Any]) -> None:
+        payload, name = json.dumps(whole).encode(), whole["header"]["event_id"]
+        size = -(-len(payload) // self.parts)
+        for number in range(self.parts):
+            await socket.send_bytes(data_frame(name, payload[number * size : (number + 1) * size], self.parts, number))
+
+    def attach(
+        self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
+    ) -> str:
+        key = f"{'img' if mime.startswith('image/') else 'file'}_v3_{next(self._ids):08d}"
+        self._files[key] = (name, data)
+        if key.startswith("img"):
+            lines = [[{"tag": "img", "image_key": key}], [{"tag": "text", "text": text}]]
+            return self.put("post", {"title": "", "content": lines}, who=who, where=where)
+        return self.put("file", {"file_key": key, "file_name": name}, who=who, where=where)
+
+    def redeliver(self, message_id: str) -> None:
+        self._deliver(self._said[message_id])
+
+    def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
+        self._recalled.add(message_id)
+        event = {"message_id": message_id, "chat_id": self.chat_id(where, who), "recall_type": "message_owner"}
+        self.push("im.message.recalled_v1", {**event, "recall_time": str(int(time.time() * 1000))})
+
+    def _ours(self, where: str, who: str) -> list[dict[str, Any]]:
+        thread = ROOT if where == "thread" else None
+        found = [one for one in self.sent.values() if one["chat_id"] == self.chat_id(where, who)]
+        return [one for one in found if one["thread"] == thread or where == "dm"]
+
+    def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        return [_words(one) for one in self._ours(where, who) if one["msg_type"] == "interactive"]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """With the caption, which is the message after it."""
+        there, found = self._ours(where, who), []
+        for one, after in zip(there, [*there[1:], None], strict=False):
+            content = json.loads(one["content"])
+            key = content.get("image_key") or content.get("file_key")
+            if key is not None:
+                text = _words(after) if after is not None and after["msg_type"] == "interactive" else ""
+                found.append((*self._files[key], text if text == "a dot" else ""))
+        return found
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        cards = [one for one in self._ours(where, who) if one["msg_type"] == "interactive"]
+        found = [[one["text"]["content"] for one in _elements(card) if one["tag"] == "button"] for card in cards]
+        return next((labels for labels in reversed(found) if labels), [])
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        for card in reversed(self._ours(where, who)):
+            for one in _elements(card) if card["msg_type"] == "interactive" else ():
+                if one["tag"] == "button" and one["text"]["content"] == label:
+                    place = {"open_message_id": card["message_id"], "open_chat_id": card["chat_id"]}
+                    action = {"value": one["behaviors"][0]["value"], "tag": "button"}
+                    self.push("card.action.trigger", {"operator": self.ids(who), "action": action, "context": place})
+                    return
+        raise AssertionError(f"no button {label}")
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        message = self._ours(where, who if where == "dm" and who == "alice" else "alice")[-1]
+        kind = {"👍": "THUMBSUP", "👎": "ThumbsDown"}.get(emoji, "PARTY")
+        event = {"message_id": message["message_id"], "reaction_type": {"emoji_type": kind}, "operator_type": "user"}
+        self.push("im.message.reaction.created_v1", {**event, "user_id": self.ids(who), "action_time": "1"})
+
+    def threads(self) -> list[str]:
+        return [text.strip("*") for one in self.sent.values() if (text := _words(one)).startswith("**")]
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        self._limited = (seconds, times)
+
+    def fail(self, times: int = 1) -> None:
+        self._failing = times
+
+    def drop(self) -> None:
+        self._call(self._dropped())
+
+    async def _dropped(self) -> None:
+        sockets, self._sockets = self._sockets, set()
+        for socket in sockets:
+            if socket._req is not None and socket._req.transport is not None:
+                socket._req.transport.abort()
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    def reset(self) -> None:
+        self._forget()
+
+    def close(self) -> None:
+        self._deliveries.close()
+        self._call(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    # ------------------------------------------------------------------------------------------ the server
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        ready.set()
+        self._loop.run_forever()
+
+    async def _start(self) -> None:
+        app = web.Application(client_max_size=100_000_000)
+        add, im = app.router.add_route, "/open-apis/im/v1"
+        add("POST", "/callback/ws/endpoint", self._endpoint)
+        add("GET", "/ws", self._websocket)
+        add("POST", "/open-apis/auth/v3/tenant_access_token/internal", self._login)
+        add("GET", "/open-apis/bot/v3/info", self._bot)
+        add("GET", "/open-apis/contact/v3/users/{id}", self._user)
+        add("POST", f"{im}/messages", self._create)
+        add("POST", f"{im}/messages/{{id}}/reply", self._create)
+        add("PATCH", f"{im}/messages/{{id}}", self._patch)
+        add("GET", f"{im}/messages/{{id}}", self._message)
+        add("GET", f"{im}/messages/{{id}}/resources/{{key}}", self._resource)
+        add("POST", f"{im}/images", self._upload)
+        add("POST", f"{im}/files", self._upload)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def _code(self, code: int, msg: str, status: int = 400, **headers: str) -> web.Response:
+        return web.json_response({"code": code, "msg": msg}, status=status, headers=headers)
+
+    def _wrong(self, text: str, code: int = 230001) -> web.Response:
+        self._problems.append(text)
+        return self._code(code, f"Your request contains an invalid request parameter, ext={text}")
+
+    async def _login(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if set(body) != {"app_id", "app_secret"}:
+            return self._wrong(f"fields of the login: {sorted(body)}", 10003)
+        if (body["app_id"], body["app_secret"]) != (APP_ID, APP_SECRET):
+            return self._code(10014, "app secret invalid", 200)
+        self.logins += 1
+        if not self.token:
+            self.tokens_issued += 1
+            self.token = f"t-{self.tokens_issued}{os.urandom(8).hex()}"
+        return web.json_response({"code": 0, "msg": "ok", "tenant_access_token": self.token, "expire": 7200})
+
+    def _refused(self, request: web.Request, *, limited: bool = False) -> web.Response | None:
+        given = request.headers.get("Authorization", "")
+        if not given:
+            self._problems.append(f"no token: {request.path}")
+            return self._code(99991661, "Missing access token for authorization.")
+        if not self.token or given != f"Bearer {self.token}":
+            return self._code(99991663, "Invalid access token for authorization.")
+        seconds, times = self._limited
+        if limited and times:
+            self._limited = (seconds, times - 1)
+            return self._code(
+                99991400, "request trigger frequency limit", 429, **{"x-ogw-ratelimit-reset": str(seconds)}
+            )
+        if limited and self._failing:
+            self._failing -= 1
+            return self._code(2200, "Internal Error", 500)
+        return None
+
+    async def _endpoint(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if (body.get("AppID"), body.get("AppSecret")) != (APP_ID, APP_SECRET):
+            return web.json_response({"code": 514, "msg": "auth failed"})
+        ticket = os.urandom(8).hex()
+        self._tickets.add(ticket)
+        url = f"ws://127.0.0.1:{self.port}/ws?device_id=7&service_id=33554678&access_key=k&ticket={ticket}"
+        config = {"ReconnectCount": -1, "ReconnectInterval": 120, "ReconnectNonce": 30, "PingInterval": 120}
+        return web.json_response({"code": 0, "msg": "", "data": {"URL": url, "ClientConfig": config}})
+
+    async def _websocket(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("ticket") not in self._tickets:
+            headers = {"handshake-status": "514", "handshake-msg": "auth failed"}
+            return web.Response(status=400, headers=headers)
+        self._tickets.discard(request.query["ticket"])
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if self.hangs_up:
+            self.hangs_up -= 1
+            await socket.close()
+            return socket
+        self._sockets.add(socket)
+        for whole in list(self._waiting.values()):
+            await self._framed(socket, whole)
+        async for message in socket:
+            if message.type is WSMsgType.BINARY:
+                await self._answered(socket, message.data)
+        self._sockets.discard(socket)
+        return socket
+
+    async def _answered(self, socket: web.WebSocketResponse, data: bytes) -> None:
+        frame = parse_frame(data)
+        if frame["method"] == 0:
+            self.pings += 1
+            if frame["headers"].get("type") != "ping" or frame["service"] != 33554678:
+                self._problems.append(f"a control frame {frame}")
+            await socket.send_bytes(pong_frame({"PingInterval": 90}))
+            return
+        answer = json.loads(frame["payload"])
+        self.acknowledged.append(answer["code"])
+        if answer["code"] == 200:
+            self._waiting.pop(frame["headers"]["message_id"], None)
+
+    async def _bot(self, request: web.Request) -> web.Response:
+        bot = {"activate_status": 2, "app_name": "Hermes", "open_id": BOT}
+        return self._refused(request) or web.json_response({"code": 0, "msg": "ok", "bot": bot})
+
+    async def _user(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        if not self.names:
+            return self._code(
+                99991672, "Access denied. One of the following scopes is required: contact:user.base:readonly"
+            )
+        who = next((one for one in PEOPLE if f"ou_{one}" == request.match_info["id"]), None)
+        return web.json_response({"code": 0, "msg": "", "data": {"user": {"name": str(who).title()}}})
+
+    async def _create(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request, limited=True):
+            return refused
+        raw = await request.read()
+        body, target = json.loads(raw), request.match_info.get("id")
+        wanted = {"msg_type", "content", "uuid", "reply_in_thread" if target else "receive_id"}
+        if set(body) != wanted or len(body["uuid"]) > 50:
+            return self._wrong(f"fields of a message: {sorted(body)}")
+        if target is None and request.query.get("receive_id_type") != "chat_id":
+            return self._wrong("receive_id_type")
+        if target in self._recalled:
+            return self._code(230011, "The message is recalled.")
+        if problem := self._content_problem(body["msg_type"], body["content"], raw):
+            return problem
+        if (known := self._uuids.get(body["uuid"])) is not None:
+            return web.json_response({"code": 0, "msg": "success", "data": {"message_id": known}})
+        place = self._place(body, target)
+        if place is None:
+            return self._wrong(f"there is no message {target}, or no chat")
+        message_id = f"om_sent{next(self._ids):08d}"
+        self._uuids[body["uuid"]] = message_id
+        chat_id, thread = place
+        self.sent[message_id] = {
+            "message_id": message_id, "chat_id": chat_id, "thread": thread, "msg_type": body["msg_type"],
+            "content": body["content"], "reply_to": target,
+        }  # fmt: skip
+        return web.json_response({"code": 0, "msg": "success", "data": {"message_id": message_id, "chat_id": chat_id}})
+
+    def _place(self, body: dict[str, Any], target: str | None) -> tuple[str, str | None] | None:
+        """The chat and the thread of a new message."""
+        if target is None:
+            known = [GROUP, *(f"oc_dm_{who}" for who in PEOPLE)]
+            return (body["receive_id"], None) if body["receive_id"] in known else None
+        thread = target if body["reply_in_thread"] else None
+        if target == ROOT:
+            return GROUP, ROOT
+        if target in self._said:
+            return self._said[target]["event"]["message"]["chat_id"], thread
+        return (self.sent[target]["chat_id"], thread) if target in self.sent else None
+
+    def _content_problem(self, kind: str, content: str, raw: bytes) -> web.Response | None:
+        try:
+            found = json.loads(content)
+        except ValueError:
+            return self._wrong("content is not a string in json format", 230001)
+        if kind == "interactive":
+            if len(raw) > LARGEST_CARD:
+                return self._wrong(f"a card of {len(raw)} bytes", 230025)
+            if problem := card_problem(found):
+                return self._wrong(problem, 230099)
+            if self.refuses_markdown and found["body"]["elements"][0]["tag"] == "markdown":
+                return self._code(
+                    230099, "Failed to create card content, ext=ErrCode: 11310; ErrMsg: card table number over limit"
+                )
+        elif kind in ("image", "file", "audio"):
+            key = found.get("image_key" if kind == "image" else "file_key")
+            if len(found) != 1 or key not in self._files:
+                return self._wrong(f"content of {kind}")
+        else:
+            return self._wrong(f"msg_type {kind}")
+        return None
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        raw = await request.read()
+        body, message = json.loads(raw), self.sent.get(request.match_info["id"])
+        if set(body) != {"content"} or message is None or message["msg_type"] != "interactive":
+            return self._wrong("only cards that exist can be updated")
+        now, times = time.monotonic(), self._edits.setdefault(message["message_id"], [])
+        times[:] = [one for one in times if one > now - 1]
+        if len(times) >= 5:
+            return self._code(230020, "This operation triggers the frequency limit.", **{"x-ogw-ratelimit-reset": "1"})
+        times.append(now)
+        if problem := self._content_problem("interactive", body["content"], raw):
+            return problem
+        message["content"] = body["content"]
+        return web.json_response({"code": 0, "msg": "success", "data": {}})
+
+    async def _message(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        name = request.match_info["id"]
+        if name in self.sent:
+            words = [[{"tag": "text", "text": _words(self.sent[name])}]]
+            item = {"msg_type": "interactive", "body": {"content": json.dumps({"title": "", "elements": words})}}
+        elif name in self._said:
+            message = self._said[name]["event"]["message"]
+            item = {"msg_type": message["message_type"], "body": {"content": message["content"]}}
+        else:
+            return self._code(230001, "Your request contains an invalid request parameter, ext=invalid message_id.")
+        return web.json_response({"code": 0, "msg": "success", "data": {"items": [{"message_id": name, **item}]}})
+
+    async def _resource(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request):
+            return refused
+        key, message = request.match_info["key"], self._said.get(request.match_info["id"])
+        if message is None or key not in message["event"]["message"]["content"] or key not in self._files:
+            return self._wrong("no such file in the message", 234003)
+        if request.query.get("type") != ("image" if key.startswith("img") else "file"):
+            return self._wrong("type of a resource", 234001)
+        return web.Response(body=self._files[key][1], content_type="application/json")
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        if refused := self._refused(request, limited=True):
+            return refused
+        form = await request.post()
+        field = "image" if request.path.endswith("images") else "file"
+        wanted = {"image_type", "image"} if field == "image" else {"file_type", "file_name", "file"}
+        upload = form.get(field)
+        if set(form) != wanted or not isinstance(upload, web.FileField):
+            return self._wrong(f"fields of an upload: {sorted(form)}", 234001)
+        data = upload.file.read()
+        if not data or len(data) > (10 if field == "image" else 30) * 1_000_000:
+            return self._wrong("the size of an upload", 234006)
+        if field == "file" and form["file_type"] not in ("opus", "mp4", "pdf", "doc", "xls", "ppt", "stream"):
+            return self._wrong("file_type", 234001)
+        name = str(form.get("file_name") or upload.filename)
+        key = f"{field[:4]}_v3_{next(self._ids):08d}"
+        self._files[key] = (name, data)
+        return web.json_response({"code": 0, "msg": "success", "data": {f"{field}_key": key}})
+
+
+def _elements(message: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(message["content"]).get("body", {}).get("elements", [])
+    return found
+
+
+def _words(message: dict[str, Any]) -> str:
+    """What people read in a card."""
+    texts = [one.get("content") or one.get("text", {}).get("content", "") for one in _elements(message)[:1]]
+    return re.sub("&#60;", "<", "".join(texts))
+
+
+def sealed(content: dict[str, Any], at: int | None = None) -> tuple[bytes, dict[str, str]]:
+    """A delivery's body, encrypted, and its headers with the signature."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    data = json.dumps(content).encode()
+    data += bytes([16 - len(data) % 16]) * (16 - len(data) % 16)
+    start = os.urandom(16)
+    writer = Cipher(algorithms.AES(hashlib.sha256(ENCRYPT_KEY.encode()).digest()), modes.CBC(start)).encryptor()
+    text = base64.b64encode(start + writer.update(data) + writer.finalize()).decode()
+    body = json.dumps({"encrypt": text}).encode()
+    stamp, nonce = str(at or int(time.time())), os.urandom(6).hex()
+    proof = hashlib.sha256((stamp + nonce + ENCRYPT_KEY).encode() + body).hexdigest()
+    return body, {
+        "Content-Type": "application/json", "X-Lark-Request-Timestamp": stamp, "X-Lark-Request-Nonce": nonce,
+        "X-Lark-Signature": proof,
+    }  # fmt: skip
