@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Choice, OutgoingFile
+from hermes.gateway.platforms.whatsapp.bridge import BridgedNumber
 from hermes.gateway.platforms.whatsapp.cloud import LONGEST_CAPTION, CloudNumber
 from hermes.gateway.platforms.whatsapp.formatting import LONGEST
 
-CLOUD = "cloud"
+CLOUD, BRIDGE = "cloud", "bridge"
 
 
 class WhatsApp(Adapter):
@@ -38,6 +39,11 @@ class WhatsApp(Adapter):
         ),
         Setting(name="template", help="cloud: an approved template for messages after 24 hours"),
         Setting(name="template_language", help="cloud: the template's language", default="en_US"),
+        Setting(
+            name="bridge_command", help="bridge: the command that starts it, as node /opt/whatsapp-bridge/bridge.js", asked=True
+        ),
+        Setting(name="bridge_url", help="bridge: its address, if it is started by something else"),
+        Setting(name="bridge_token", help="bridge: its token", variable="WHATSAPP_BRIDGE_TOKEN", secret=True),
         Setting(name="base_url", help="cloud: where Meta's Graph API is", default="https://graph.facebook.com"),
         Setting(name="api_version", help="cloud: the version of the Graph API", default="v24.0"),
     )  # fmt: skip
@@ -49,13 +55,26 @@ class WhatsApp(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._number = CloudNumber(self)
+        bridged = self.text("mode").lower() == BRIDGE
+        self._number: CloudNumber | BridgedNumber = BridgedNumber(self) if bridged else CloudNumber(self)
 
     def validate(self) -> None:
         """Refuse settings that can't work."""
-        if self.text("mode") != CLOUD:
-            raise PlatformRefused(f"{self.connection_name}: mode must be cloud, not {self.text('mode')!r}")
+        if self.text("mode").lower() not in (CLOUD, BRIDGE):
+            raise PlatformRefused(f"{self.connection_name}: mode must be cloud or bridge, not {self.text('mode')!r}")
         self._number.validate()
+
+    logs_in = True
+
+    async def login(self, show: Callable[[str], None]) -> Mapping[str, Any]:
+        """Pair a bridge with the owner's phone by a QR code; the Cloud API needs no login."""
+        self.validate()
+        if isinstance(self._number, BridgedNumber):
+            try:
+                await self._number.login(show)
+            finally:
+                await self._number.disconnect()
+        return {}
 
     async def check(self) -> str:
         """Log in and say which number we are."""
@@ -93,6 +112,10 @@ class WhatsApp(Adapter):
     ) -> str:
         """Send a file; the message's id."""
         return await self._number.send_file(chat, file, caption=caption, nonce=nonce)
+
+    async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
+        """Whether a message was sent, where a bridge knows it."""
+        return await self._number.was_sent(nonce) if isinstance(self._number, BridgedNumber) else None
 
     async def typing(self, chat: Chat) -> None:
         """Show that a reply is being written."""
