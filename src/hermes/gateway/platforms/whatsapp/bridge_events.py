@@ -35,7 +35,7 @@ class BridgeReader:
         if not isinstance(number, str) or not number or not where or not who:
             return None
         person, place = self._person(who, found.get("name")), self._chat(where, found)
-        if person is None or place is None or person.id in self._ourselves:
+        if person is None or place is None or self._is_ours(who):
             return None
         mine = f"{place.chat_id}:{person.id}:"  # a message is named by its author: nobody can change another's
         target = _text(found.get("target"))
