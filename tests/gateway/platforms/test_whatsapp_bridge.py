@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +22,13 @@ from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.whatsapp import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
+from tests.support import program
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.whatsapp_bridge import GROUP, TOKEN, Lab
+from tests.support.screen import Screen
 
 ROOT = Path(__file__).parents[3]
 CONTRIB = ROOT / "contrib" / "whatsapp-bridge"
@@ -156,6 +159,35 @@ def test_pairing_shows_the_code_and_ends_when_it_is_scanned(tmp_path: Path) -> N
     assert shown[-1] == "Paired with +15550783881."
     assert asyncio.run(WhatsApp(Started(COMMAND).settings, tmp_path).check()) == "+15550783881"
     assert not lives(int((folder / "pid").read_text()))
+
+
+def test_setup_shows_the_code_in_the_terminal(hermes_home: Path) -> None:
+    hermes_home.mkdir(mode=0o700)
+    folder = folder_of(hermes_home, scanned=False)
+    asked = (
+        "cloud (a business number",
+        "the number's id",
+        "a system user's access token",
+        "the app's secret",
+        "a word of your own",
+    )
+    with Screen([*program.PROGRAM, "gateway", "setup", "whatsapp"], env=program.environment(hermes_home, {})) as shown:
+        for words in asked:
+            shown.wait_for(words)
+            shown.line("bridge" if words == asked[0] else "")
+        shown.wait_for("the command that starts it")
+        shown.line(COMMAND)
+        shown.wait_for("█▀▀▀█ a code")
+        (folder / "scanned").touch()
+        shown.wait_for("✓ Logged in to WhatsApp as +15550783881")
+        for words in ("Your own user id", "Other user ids"):
+            shown.wait_for(words)
+            shown.line(f"+{ALICE}" if words.startswith("Your") else "")
+        shown.wait_for("Written.")
+        assert shown.wait_until_over() == 0
+    written = yaml.safe_load((hermes_home / "config.yaml").read_text())
+    assert written["platforms"]["whatsapp"] == {"mode": "bridge", "bridge_command": COMMAND, "enabled": True}
+    assert written["owner"] == [f"whatsapp:+{ALICE}"]
 
 
 def test_a_second_bridge_for_the_same_number_is_not_started(tmp_path: Path) -> None:
