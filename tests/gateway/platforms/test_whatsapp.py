@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused
+from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction
 from hermes.gateway.platforms.listener import is_signed
@@ -187,7 +187,9 @@ def test_a_long_text_goes_by_several_templates_and_none_twice(lab: Lab, tmp_path
     async def live() -> None:
         adapter = made(lab, tmp_path, template=TEMPLATE)
         async with connected(adapter, Link()):
-            lab.closed = {ALICE}
+            lab.closed, lab.breaks_at = {ALICE}, 2
+            with pytest.raises(PlatformUnreachable):
+                await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), text, nonce="n")
             await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), text, nonce="n")
 
     asyncio.run(live())
@@ -225,8 +227,6 @@ def test_an_expired_token_is_named(lab: Lab, model: Echo, hermes_home: Path) -> 
 
 @pytest.mark.parametrize("code", [4, 80007, 130429, 131048, 131056])
 def test_rate_limits_are_waited_for_as_meta_asks(lab: Lab, tmp_path: Path, code: int) -> None:
-    from hermes.errors import SlowDown
-
     async def live() -> list[float]:
         adapter, waits = made(lab, tmp_path), []
         async with connected(adapter, Link()):

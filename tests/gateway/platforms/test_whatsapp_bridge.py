@@ -133,6 +133,17 @@ def test_a_killed_gateway_leaves_no_bridge_behind(tmp_path: Path) -> None:
     until(lambda: not lives(int((folder / "pid").read_text())), 10)
 
 
+def test_a_bridge_does_not_get_our_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-precious")
+    script = tmp_path / "bridge.sh"
+    script.write_text(f"env > {tmp_path}/seen; exec {COMMAND}")
+    folder_of(tmp_path, scanned=True)
+    assert asyncio.run(WhatsApp(Started(f"sh {script}").settings, tmp_path).check()) == "+15550783881"
+    seen = (tmp_path / "seen").read_text()
+    assert "HERMES_BRIDGE_TOKEN=" in seen and "PATH=" in seen
+    assert "sk-precious" not in seen
+
+
 def test_a_bridge_that_is_not_paired_is_refused_with_the_command_that_pairs_it(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, scanned=False)
 

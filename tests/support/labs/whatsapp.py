@@ -73,6 +73,7 @@ class Lab(Base):
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
         self.limit_code = 131056
+        self.breaks_at: int | None = None  # after how many messages one send gets a server error
         self.token = TOKEN
         self.closed: set[str] = set()  # people who have not written for a day
         self.told_later = False  # whether that is reported by a status, not by the answer
@@ -233,6 +234,9 @@ class Lab(Base):
             raise Wrong(self.limit_code, "(Business Account, Consumer Account) pair rate limit hit", problem=False)
         if self._failing:
             self._failing -= 1
+            raise Wrong(131000, "Something went wrong", status=500, problem=False)
+        if self.breaks_at is not None and len(self.sent) == self.breaks_at:
+            self.breaks_at = None
             raise Wrong(131000, "Something went wrong", status=500, problem=False)
         kind = body.get("type", "text")
         self._check(body, kind)

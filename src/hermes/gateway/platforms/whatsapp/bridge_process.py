@@ -25,6 +25,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before it is started again; tw
 LONG_LIFE = 60.0  # seconds after which a start counts as successful
 GRACE = 5.0  # seconds to end by itself
 _LONGEST_LINE = 300
+_VARIABLES = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "NO_PROXY", "no_proxy"}
+)
+_KINDS_OF_VARIABLES = ("LC_", "NODE_", "SSL_", "HTTP_", "HTTPS_", "ALL_", "http_", "https_", "all_")
 
 
 class AlreadyRuns(PlatformUnreachable):
@@ -77,7 +81,7 @@ class BridgeProcess:
         }  # fmt: skip
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *shlex.split(self._command), env={**os.environ, **place}, start_new_session=True,
+                *shlex.split(self._command), env={**_environment(), **place}, start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except (OSError, ValueError) as error:
@@ -133,6 +137,13 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # what it started
             return
+
+
+def _environment() -> dict[str, str]:
+    """What a bridge may know of our environment: no keys and tokens of others."""
+    return {
+        name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith(_KINDS_OF_VARIABLES)
+    }
 
 
 def _locked(path: Path) -> IO[str]:

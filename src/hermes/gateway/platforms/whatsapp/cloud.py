@@ -152,7 +152,7 @@ class CloudNumber:
 
         While the template can't be sent this raises: then Meta reports the failure again.
         """
-        known = await self._known(failure.message_id)
+        known = await self._known(failure.message_id) if is_window(failure.code) else None
         self._sent.drop(failure.message_id)
         why = f"a message to {failure.person or 'someone'} was not delivered: {failure.why}"
         if known is not None and is_window(failure.code) and self._adapter.text("template"):
@@ -272,6 +272,8 @@ class CloudNumber:
         """Send a text as the variable of the configured template; a long one as several. The id of the last."""
         plain, number = one_line(text), ""
         parts = [plain[at : at + _TEMPLATE_TEXT] for at in range(0, len(plain), _TEMPLATE_TEXT)]
+        if not parts:
+            raise SendRefused("a text without visible letters can't be sent by a template")
         for place, part in enumerate(parts):
             if place < (self._done.get(nonce) or 0) and place < len(parts) - 1:
                 continue  # sent before the last try broke
