@@ -19,6 +19,7 @@ LABS = Path(__file__).parents[1] / "support" / "labs"
 NEWER = ("whatsapp", "sms", "mattermost", "feishu", "dingtalk", "wecom", "weixin", "bluebubbles", "qqbot", "teams")
 PLATFORMS = (
     *("plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant"),
+    "whatsapp_bridge",
     *(name for name in NEWER if (LABS / f"{name}.py").exists()),
 )
 LONG = 9000

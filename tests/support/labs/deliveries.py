@@ -33,7 +33,8 @@ class Deliveries:
     _over = False
 
     def _work(self) -> None:
-        with httpx.Client(timeout=20, trust_env=False) as client:
+        alone = httpx.Limits(max_keepalive_connections=0)  # no connection to a gateway that has ended
+        with httpx.Client(timeout=20, trust_env=False, limits=alone) as client:
             while (deliver := self._waiting.get()) is not None:
                 while not self._over:
                     try:

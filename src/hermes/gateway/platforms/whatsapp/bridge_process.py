@@ -1,0 +1,162 @@
+"""The bridge as a process of the gateway: started, started again when it ends, and ended with the gateway.
+
+It gets its place by variables: HERMES_BRIDGE_PORT, HERMES_BRIDGE_TOKEN, HERMES_BRIDGE_FOLDER for its files. With
+HERMES_BRIDGE_SUPERVISED it ends when its standard input is closed, so that a killed gateway leaves none behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shlex
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from hermes.errors import PlatformRefused, PlatformUnreachable
+from hermes.gateway.platforms.connections import Tasks
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before it is started again; twice as long each time
+LONG_LIFE = 60.0  # seconds after which a start counts as successful
+GRACE = 5.0  # seconds to end by itself
+_LONGEST_LINE = 300
+_VARIABLES = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "NO_PROXY", "no_proxy"}
+)
+_KINDS_OF_VARIABLES = ("LC_", "NODE_", "SSL_", "HTTP_", "HTTPS_", "ALL_", "http_", "https_", "all_")
+
+
+class AlreadyRuns(PlatformUnreachable):
+    """Another process runs a bridge with the same files: two of them would throw each other out."""
+
+
+class BridgeProcess:
+    """One bridge. `folder` has its files; `note` gets its output and what happens to it, line by line."""
+
+    def __init__(self, command: str, folder: Path, token: str, *, port: int = 0) -> None:
+        self._command, self._folder, self._token = command, folder, token
+        self.port = port
+        self._tasks = Tasks()
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock: IO[str] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._lock is not None
+
+    async def start(self, note: Callable[[str], None]) -> None:
+        """Start it and look after it. AlreadyRuns, or PlatformRefused if the command does not exist."""
+        if self.runs:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _locked(self._folder.parent / "bridge.lock")
+        try:
+            self.port = self.port or _free_port()
+            process = await self._started()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks.start(self._watch(process, note), name="whatsapp-bridge")
+
+    async def stop(self) -> None:
+        """End it, by force after some seconds; may be called twice."""
+        await self._tasks.stop()
+        process, self._process = self._process, None
+        if process is not None:
+            await _ended(process)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        place = {
+            "HERMES_BRIDGE_PORT": str(self.port), "HERMES_BRIDGE_TOKEN": self._token,
+            "HERMES_BRIDGE_FOLDER": str(self._folder), "HERMES_BRIDGE_SUPERVISED": "1",
+        }  # fmt: skip
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *shlex.split(self._command), env={**_environment(), **place}, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise PlatformRefused(f"bridge_command can't be run ({self._command}): {error}") from None
+        return self._process
+
+    async def _watch(self, process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            since = time.monotonic()
+            await _read(process, note)
+            status = await process.wait()
+            await _ended(process)  # its children, too
+            if time.monotonic() - since >= LONG_LIFE:
+                pause = FIRST_PAUSE
+            note(f"the bridge has ended (status {status}); it is started again in {pause:g} s")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+            while True:
+                try:
+                    process = await self._started()
+                    break
+                except PlatformRefused as error:
+                    note(str(error))
+                    await asyncio.sleep(LONGEST_PAUSE)
+
+
+async def _read(process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
+    """Pass on its output until it closes it."""
+    if process.stdout is None:
+        return
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:  # a line longer than the buffer
+            continue
+        if not line:
+            return
+        if text := line.decode("utf-8", "replace").strip():
+            note(text[:_LONGEST_LINE])
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Close its input, ask its process group to end, and end it after GRACE seconds."""
+    if process.stdin is not None:
+        process.stdin.close()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE)
+            if number == signal.SIGTERM:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started
+            return
+
+
+def _environment() -> dict[str, str]:
+    """What a bridge may know of our environment: no keys and tokens of others."""
+    return {
+        name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith(_KINDS_OF_VARIABLES)
+    }
+
+
+def _locked(path: Path) -> IO[str]:
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise AlreadyRuns("another process runs this number's bridge (the gateway, or setup)") from None
+    return file
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

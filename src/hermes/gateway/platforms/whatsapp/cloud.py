@@ -1,0 +1,325 @@
+"""A business number by Meta's Cloud API: its webhook brings messages, the Graph API sends them.
+
+https://developers.facebook.com/documentation/business-messaging/whatsapp
+A person may be written to freely for 24 hours after their last message; after that only by a template that Meta has approved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.intake import hand_over
+from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
+from hermes.gateway.platforms.whatsapp.graph_api import GraphApi, WindowClosed, WrongParameter, is_window
+from hermes.gateway.platforms.whatsapp.people import BUSINESS_SCOPED
+
+if TYPE_CHECKING:
+    from hermes.gateway.adapter import Adapter
+    from hermes.gateway.platforms.listener import Answer, Call, Registration
+    from hermes.gateway.platforms.whatsapp.deliveries import Failed, Reader
+
+LONGEST_CAPTION = 1024
+_BUTTONS, _BUTTON_TITLE, _BUTTON_TEXT = 3, 20, 1024
+_ROW_TITLE, _ROW_MORE = 24, 72
+_TEMPLATE_TEXT = 900  # characters of a template's variable: its text and its variables have 1,024 together
+_PATIENCE = 30  # tenths of a second
+_TYPING = 20.0  # seconds; it is shown for 25
+_PICTURES = ("image/jpeg", "image/png")
+_SOUNDS = ("audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg")
+_FILMS = ("video/mp4", "video/3gpp")
+_LARGEST = {"image": 5_000_000, "audio": 16_000_000, "video": 16_000_000}
+
+
+class CloudNumber:
+    """One number of the Cloud API."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._api: GraphApi | None = None
+        self._registration: Registration | None = None
+        self._link: Link | None = None
+        self._reader: Reader | None = None
+        self._number_id = adapter.text("phone_number_id")
+        self._newest: Recent[str, str] = Recent()  # chat → the newest message there
+        self._typed: Recent[str, tuple[str, float]] = Recent()
+        self._sent: Recent[str, tuple[Chat, str]] = Recent(500)  # what may still turn out to be undelivered
+        self._sending = 0  # messages that are being sent now
+        self._done: Recent[str, int] = Recent(500)  # nonce → how many of its several requests were sent
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse settings that can't work."""
+        needed = ("phone_number_id", "access_token", "app_secret", "verify_token")
+        missing = [name for name in needed if not self._adapter.text(name)]
+        if missing:
+            raise PlatformRefused(
+                f"{self._adapter.connection_name}: {', '.join(missing)} missing: the Cloud API needs them (or set mode: bridge)"
+            )
+        if not self._number_id.isdecimal():
+            raise PlatformRefused(
+                f"{self._adapter.connection_name}: phone_number_id is a number's id in Meta's console, as 106540352242922, "
+                f"not {self._number_id!r}"
+            )
+
+    async def check(self) -> str:
+        """Log in and say which number we are."""
+        api = self._made()
+        try:
+            found = await api.call("GET", self._number_id, params={"fields": "display_phone_number,verified_name"})
+            return str(found.get("display_phone_number") or self._number_id)
+        finally:
+            await api.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and register the webhook."""
+        from hermes.gateway.platforms.whatsapp.deliveries import Reader
+
+        self._link = link
+        identity = await self.check()
+        self._reader = self._reader or Reader(self._number_id, self._adapter.home)
+        self._api = self._made()
+        self._registration = await self._adapter.listen(
+            link, self._called, methods=("GET", "POST"), signed=self._is_meta, seconds=10
+        )
+        link.connected(identity)
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        registration, self._registration = self._registration, None
+        api, self._api = self._api, None
+        if registration is not None:
+            await registration.close()
+        if api is not None:
+            await api.close()
+
+    def _made(self) -> GraphApi:
+        text = self._adapter.text
+        return GraphApi(text("base_url"), text("access_token"), text("api_version"))
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    def _is_meta(self, call: Call) -> bool:
+        from hermes.gateway.platforms.listener import is_signed
+
+        if call.method == "GET":
+            given, wanted = call.query.get("hub.verify_token", ""), self._adapter.text("verify_token")
+            return call.query.get("hub.mode") == "subscribe" and hmac.compare_digest(given.encode(), wanted.encode())
+        return is_signed(self._adapter.text("app_secret"), call.body, call.headers.get("X-Hub-Signature-256", ""))
+
+    async def _called(self, call: Call) -> int | Answer:
+        """Answer the console's verification, or store everything in a delivery."""
+        from hermes.gateway.platforms.listener import Answer
+
+        link, reader = self._link, self._reader
+        if call.method == "GET":
+            return Answer(body=call.query.get("hub.challenge", ""))
+        if link is None or reader is None:
+            return 503
+        try:
+            payload = json.loads(call.body)
+        except (ValueError, RecursionError):
+            link.log.warning("a delivery of WhatsApp is not JSON, and is ignored")
+            return 200
+        found = reader.read(payload)
+        for item in found.items:
+            if isinstance(item, Reaction):
+                await link.reacted(item)
+                continue
+            await hand_over(link, item)
+            if isinstance(item, Event) and item.message_id:
+                self._newest.put(item.chat.chat_id, item.message_id)
+        for failure in found.failed:
+            await self._undelivered(failure, link)
+        for note in found.notes:
+            link.log.warning("%s", note)
+        for problem in found.problems:
+            link.log.warning("%s", problem)
+            link.troubled(problem)
+        return 200
+
+    async def _undelivered(self, failure: Failed, link: Link) -> None:
+        """A message that was accepted has failed. Outside the 24 hours it is sent by the template, if there is one.
+
+        While the template can't be sent this raises: then Meta reports the failure again.
+        """
+        known = await self._known(failure.message_id) if is_window(failure.code) else None
+        self._sent.drop(failure.message_id)
+        why = f"a message to {failure.person or 'someone'} was not delivered: {failure.why}"
+        if known is not None and is_window(failure.code) and self._adapter.text("template"):
+            chat, text = known
+            try:
+                await self._by_template(chat, text, nonce=failure.message_id)
+                return
+            except SendRefused as error:
+                why = f"{why}; nor by the template: {error}"
+            except BaseException:
+                self._sent.put(failure.message_id, known)
+                raise
+        elif is_window(failure.code):
+            why = f"{why}; {_NO_TEMPLATE}"
+        link.log.warning("%s", why)
+        link.troubled(why)
+
+    async def _known(self, message_id: str) -> tuple[Chat, str] | None:
+        """What a message of ours said. Its failure may be reported before we know its id."""
+        for _ in range(_PATIENCE):
+            if message_id in self._sent or not self._sending:
+                break
+            await asyncio.sleep(0.1)
+        return self._sent.get(message_id)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a file that a person sent."""
+        return await self._connected().media(str(attachment.reference.get("id")), self._number_id)
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+        """Send a text; its id. Outside the 24 hours by the template."""
+        body = formatted(text)
+        content = {"type": "text", "text": {"body": body, "preview_url": False}}
+        return await self._window(chat, text, content, nonce, reply_to)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None
+    ) -> str:
+        """Send a text with buttons, or with a list where there are many or their labels are long."""
+        body, labels = formatted(text), [one.label.strip() for one in choices]
+        if len(set(labels)) < len(labels) or not all(labels):
+            return await self.send(chat, text, nonce=nonce, reply_to=reply_to)
+        action: dict[str, Any]
+        if len(choices) <= _BUTTONS and max(map(len, labels)) <= _BUTTON_TITLE and len(body) <= _BUTTON_TEXT:
+            kind = "button"
+            action = {
+                "buttons": [
+                    {"type": "reply", "reply": {"id": one.says, "title": label}}
+                    for one, label in zip(choices, labels, strict=True)
+                ]
+            }
+        else:
+            kind = "list"
+            rows = [{"id": one.says, **_row(label)} for one, label in zip(choices, labels, strict=True)]
+            action = {"button": "Choose", "sections": [{"title": "Choose", "rows": rows}]}
+        content = {"type": "interactive", "interactive": {"type": kind, "body": {"text": body}, "action": action}}
+        return await self._window(chat, text, content, nonce, reply_to)
+
+    async def send_file(self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str) -> str:
+        """Upload a file and send it: as a picture, sound or film where WhatsApp shows it, else as a document."""
+        api, kind, mime = self._connected(), _kind(file), file.mime.partition(";")[0].strip()
+        if kind == "audio" and caption and not self._done.get(nonce):  # which has no caption
+            await self._post(chat, {"type": "text", "text": {"body": formatted(caption), "preview_url": False}})
+            self._done.put(nonce, 1)
+        mime = "text/plain" if kind == "document" and mime.startswith("text/") else mime
+        uploaded = await api.call(
+            "POST", f"{self._number_id}/media", data={"messaging_product": "whatsapp", "type": mime},
+            files={"file": (file.name, file.data, mime)},
+        )  # fmt: skip
+        inside: dict[str, Any] = {"id": str(uploaded.get("id"))}
+        if kind == "document":
+            inside["filename"] = file.name
+        if caption and kind != "audio":
+            inside["caption"] = formatted(caption, LONGEST_CAPTION)
+        try:
+            return await self._post(chat, {"type": kind, kind: inside})
+        except WindowClosed as error:
+            raise SendRefused(f"{error}, and a template can't carry a file") from None
+
+    async def typing(self, chat: Chat) -> None:
+        """Mark the newest message there as read, and show for 25 seconds that a reply is being written."""
+        message, now = self._newest.get(chat.chat_id), time.monotonic()
+        before = self._typed.get(chat.chat_id)
+        if message is None or (before is not None and before[0] == message and now - before[1] < _TYPING):
+            return
+        self._typed.put(chat.chat_id, (message, now))
+        body = {"status": "read", "message_id": message, "typing_indicator": {"type": "text"}}
+        await self._connected().call(
+            "POST", f"{self._number_id}/messages", json={"messaging_product": "whatsapp", **body}
+        )
+
+    async def _window(self, chat: Chat, text: str, content: dict[str, Any], nonce: str, reply_to: str | None) -> str:
+        """Send something that is allowed within the 24 hours alone; after them its text by the template."""
+        quote = {"context": {"message_id": reply_to}} if reply_to and reply_to.startswith("wamid.") else {}
+        self._sending += 1
+        try:
+            try:
+                number = await self._post(chat, {**content, **quote})
+            except WrongParameter:
+                if not quote:
+                    raise
+                number = await self._post(chat, content)  # the quoted message is too old, or gone
+            self._sent.put(number, (chat, text))
+        except WindowClosed as error:
+            if not self._adapter.text("template"):
+                raise SendRefused(f"{error}; {_NO_TEMPLATE}") from None
+            return await self._by_template(chat, text, nonce=nonce)
+        finally:
+            self._sending -= 1
+        if self._reader is not None:
+            self._reader.texts.put(number, text[:300])
+        return number
+
+    async def _by_template(self, chat: Chat, text: str, *, nonce: str) -> str:
+        """Send a text as the variable of the configured template; a long one as several. The id of the last."""
+        plain, number = one_line(text), ""
+        parts = [plain[at : at + _TEMPLATE_TEXT] for at in range(0, len(plain), _TEMPLATE_TEXT)]
+        if not parts:
+            raise SendRefused("a text without visible letters can't be sent by a template")
+        for place, part in enumerate(parts):
+            if place < (self._done.get(nonce) or 0) and place < len(parts) - 1:
+                continue  # sent before the last try broke
+            body = {"type": "body", "parameters": [{"type": "text", "text": part}]}
+            template = {
+                "name": self._adapter.text("template"), "language": {"code": self._adapter.text("template_language")},
+                "components": [body],
+            }  # fmt: skip
+            number = await self._post(chat, {"type": "template", "template": template})
+            self._done.put(nonce, place + 1)
+        return number
+
+    async def _post(self, chat: Chat, content: dict[str, Any]) -> str:
+        """Send one message; its id."""
+        to = {"to": chat.chat_id, "recipient_type": "group" if chat.type == GROUP else "individual"}
+        if chat.type != GROUP and BUSINESS_SCOPED.fullmatch(chat.chat_id):
+            to = {"recipient": chat.chat_id, "recipient_type": "individual"}
+        body = {"messaging_product": "whatsapp", **to, **content}
+        found = await self._connected().call("POST", f"{self._number_id}/messages", json=body)
+        try:
+            return str(found["messages"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise PlatformUnreachable("WhatsApp did not say which message was sent", maybe_sent=True) from None
+
+    def _connected(self) -> GraphApi:
+        if self._api is None:
+            raise PlatformUnreachable("not connected to WhatsApp")
+        return self._api
+
+
+_NO_TEMPLATE = (
+    "they must write first, or configure a template that Meta has approved (platforms.whatsapp.template in config.yaml)"
+)
+
+
+def _row(label: str) -> dict[str, str]:
+    """A row of a list: a long label continues in its description."""
+    if len(label) <= _ROW_TITLE:
+        return {"title": label}
+    return {"title": label[: _ROW_TITLE - 1] + "…", "description": label[:_ROW_MORE]}
+
+
+def _kind(file: OutgoingFile) -> str:
+    """How WhatsApp takes a file."""
+    mime = file.mime.partition(";")[0].strip().lower()
+    for kind, known in (("image", _PICTURES), ("audio", _SOUNDS), ("video", _FILMS)):
+        if mime in known and len(file.data) <= _LARGEST[kind]:
+            return kind
+    return "document"

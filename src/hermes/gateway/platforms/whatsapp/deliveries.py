@@ -1,0 +1,214 @@
+"""What the Cloud API delivers to the webhook, as events. Nothing here raises, whatever a delivery holds.
+
+https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/reference/messages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Reaction, Revision, deleted
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.http import attachment_kind, error_text
+from hermes.gateway.platforms.listener import in_window
+from hermes.gateway.platforms.whatsapp.people import canonical, same_person, sender
+
+REPLAYS = 7 * 24 * 3600.0  # seconds: for so long Meta repeats a delivery, and the gateway knows what it has answered
+_ENVELOPE = ("from", "from_user_id", "group_id", "timestamp")
+_FILES = ("image", "video", "audio", "document", "sticker")
+
+
+@dataclass(slots=True)
+class Failed:
+    """A message of ours that was accepted first, and not delivered."""
+
+    message_id: str
+    person: str
+    code: Any
+    why: str
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One delivery, in order."""
+
+    items: list[Event | Revision | Reaction] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # for the log
+    problems: list[str] = field(default_factory=list)  # for the owner
+
+
+class Reader:
+    """Reads deliveries for one number."""
+
+    def __init__(self, number_id: str, home: Path) -> None:
+        self._number_id, self._home = number_id, home
+        self.texts: Recent[str, str] = Recent(1_000)  # message id → how it begins, for quotes
+        self._number = ""  # ours, as people see it
+
+    def read(self, payload: Any) -> Delivery:
+        """Everything in a delivery that concerns our number."""
+        found = Delivery()
+        for change in _changes(payload):
+            value = _dict(change, "value")
+            ours = _dict(value, "metadata").get("phone_number_id")
+            if change.get("field") != "messages":
+                continue
+            if ours != self._number_id:
+                found.problems.append(
+                    f"a delivery for another number ({ours}) is ignored: give that number its own account"
+                )
+                continue
+            self._number = "".join(filter(str.isdigit, str(_dict(value, "metadata").get("display_phone_number") or "")))
+            for one in _list(value, "messages"):
+                self._message(one, value, found)
+            for one in _list(value, "statuses"):
+                if one.get("status") == "failed":
+                    found.failed.append(self._failure(one))
+            for one in _list(value, "errors"):
+                found.problems.append(f"WhatsApp reports: {_error(one)}")
+        return found
+
+    def _failure(self, status: dict[str, Any]) -> Failed:
+        first = next(iter(_list(status, "errors")), {})
+        person = canonical(status.get("recipient_id") or status.get("recipient_user_id"), self._home)
+        return Failed(str(status.get("id") or ""), person, first.get("code"), _error(first))
+
+    def _message(self, message: dict[str, Any], value: dict[str, Any], found: Delivery) -> None:
+        number, who = message.get("id"), self._person(message, found)
+        if not isinstance(number, str) or not number or not who:
+            found.notes.append("a message without an id or a sender is ignored")
+            return
+        stamp = message.get("timestamp")
+        if not isinstance(stamp, str | int) or not in_window(str(stamp), seconds=REPLAYS):
+            found.notes.append(
+                f"a message of {who} is ignored: its time ({stamp}) is not in the last 7 days; it may be a replay"
+            )
+            return
+        kind = message.get("type")
+        if kind == "reaction":
+            told = _dict(message, "reaction")
+            if told.get("emoji") and told.get("message_id"):
+                found.items.append(
+                    Reaction(
+                        id=number, chat=self._chat(message, who, None), sender=sender(who, None), emoji=str(told["emoji"]),
+                        message_id=str(told["message_id"]),
+                    )
+                )  # fmt: skip
+        elif kind == "revoke":
+            gone = _dict(message, "revoke").get("original_message_id")
+            found.items += [deleted(gone)] if isinstance(gone, str) and gone else []
+        elif kind == "edit":
+            edit = _dict(message, "edit")
+            first, newer = edit.get("original_message_id"), _dict(edit, "message")
+            if isinstance(first, str) and first and newer:
+                mine: dict[str, Any] = {key: message[key] for key in _ENVELOPE if key in message}
+                event = self._event({**newer, **mine, "id": first}, value, who)
+                found.items.append(Revision(id=number, revises=first, event=event))
+        elif kind == "system":
+            found.notes.append(
+                f"WhatsApp reports of {who}: {error_text(_dict(message, 'system').get('body') or 'a change')}"
+            )
+        else:
+            found.items.append(self._event(message, value, who))
+
+    def _person(self, message: dict[str, Any], found: Delivery) -> str:
+        """The sender's one id. Meta leaves the number out for people who hide it, after it has sent both for some time."""
+        number, scoped = canonical(message.get("from"), self._home), message.get("from_user_id")
+        if number and isinstance(scoped, str):
+            try:
+                same_person(self._home, number, scoped)
+            except OSError as error:
+                found.notes.append(f"that {scoped} is {number} could not be written down: {error}")
+        return number or canonical(scoped, self._home)
+
+    def _chat(self, message: dict[str, Any], who: str, name: str | None) -> Chat:
+        group = message.get("group_id")
+        if isinstance(group, str) and group:
+            return Chat(platform="whatsapp", chat_id=group, type=GROUP)
+        return Chat(platform="whatsapp", chat_id=who, type=DM, name=name)
+
+    def _event(self, message: dict[str, Any], value: dict[str, Any], who: str) -> Event:
+        name = _name(message, value)
+        chat = self._chat(message, who, name)
+        text, files = _content(message)
+        context = _dict(message, "context")
+        quoted = context.get("id") if isinstance(context.get("id"), str) else None
+        mention = f"@{self._number}"
+        ours = self._number and (mention in text or canonical(context.get("from"), self._home) == self._number)
+        self.texts.put(message["id"], text[:300])
+        return Event(
+            id=message["id"], chat=chat, sender=sender(who, name), attachments=files, message_id=message["id"],
+            text=text.replace(mention, "").strip() if chat.type == GROUP and self._number else text,
+            reply_to=quoted, quoted=self.texts.get(quoted) if quoted else None,
+            sent_at=float(str(message["timestamp"])), addressed=chat.type == DM or bool(ours),
+        )  # fmt: skip
+
+
+def _content(message: dict[str, Any]) -> tuple[str, tuple[Attachment, ...]]:
+    """The text of a message and its file."""
+    kind = str(message.get("type") or "")
+    inside = _dict(message, kind)
+    if kind == "text":
+        return _text(inside.get("body")), ()
+    if kind in _FILES and isinstance(inside.get("id"), str) and inside["id"]:
+        mime = _text(inside.get("mime_type")).partition(";")[0].strip() or None
+        made = Attachment(
+            kind=attachment_kind(mime), name=_text(inside.get("filename")) or None, mime=mime, reference={"id": inside["id"]}
+        )  # fmt: skip
+        return _text(inside.get("caption")), (made,)
+    if kind == "button":  # of a template
+        return _text(inside.get("text")) or _text(inside.get("payload")), ()
+    if kind == "interactive":
+        chosen = _dict(inside, "button_reply") or _dict(inside, "list_reply")
+        return _text(chosen.get("id")) or _text(chosen.get("title")), ()
+    if kind == "location":
+        where = ", ".join(_text(inside.get(key)) for key in ("name", "address") if inside.get(key))
+        return f"Location: {where} ({inside.get('latitude')}, {inside.get('longitude')})".replace(":  (", ": ("), ()
+    if kind == "contacts":
+        return "\n".join(f"Contact: {one}" for one in map(_contact, _list(message, "contacts"))), ()
+    why = _error(next(iter(_list(message, "errors")), {}))
+    return f"[a message of a kind that WhatsApp does not pass on: {kind or 'unknown'}{f'; {why}' if why else ''}]", ()
+
+
+def _contact(one: dict[str, Any]) -> str:
+    numbers = [_text(phone.get("phone")) for phone in _list(one, "phones")]
+    return ", ".join(filter(None, [_text(_dict(one, "name").get("formatted_name")), *numbers]))
+
+
+def _name(message: dict[str, Any], value: dict[str, Any]) -> str | None:
+    """The sender's display name."""
+    ids = [one for one in (message.get("from"), message.get("from_user_id")) if one]
+    for one in _list(value, "contacts"):
+        if one.get("wa_id") in ids or one.get("user_id") in ids:
+            profile = _dict(one, "profile")
+            return _text(profile.get("name")) or _text(profile.get("username")) or None
+    return None
+
+
+def _error(one: dict[str, Any]) -> str:
+    text = _dict(one, "error_data").get("details") or one.get("message") or one.get("title") or ""
+    return error_text(f"{text} (code {one.get('code')})") if one else ""
+
+
+def _changes(payload: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(payload, dict) and payload.get("object") == "whatsapp_business_account":
+        for entry in _list(payload, "entry"):
+            yield from _list(entry, "changes")
+
+
+def _dict(found: Any, key: str) -> dict[str, Any]:
+    inside = found.get(key) if isinstance(found, dict) else None
+    return inside if isinstance(inside, dict) else {}
+
+
+def _list(found: Any, key: str) -> list[dict[str, Any]]:
+    inside = found.get(key) if isinstance(found, dict) else None
+    return [one for one in inside if isinstance(one, dict)] if isinstance(inside, list) else []
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
