@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,11 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, Reaction, Revision
+from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.http import HttpApi
 from hermes.gateway.platforms.teams import Teams
 from hermes.gateway.platforms.teams.client import Connector, is_storage
+from hermes.gateway.platforms.teams.files import Offers
 from hermes.gateway.platforms.teams.formatting import for_teams, length
 from hermes.gateway.platforms.teams.identity import Gatekeeper, Keys, is_signed_by, parts
 from hermes.gateway.platforms.teams.incoming import Reader
@@ -307,6 +309,39 @@ def test_a_full_store_is_not_acknowledged_and_nothing_is_lost(lab: Lab, model: E
         link.received = received
         lab.say("persist")
         until(lambda: lab.shown() == ["echo: persist"], 20)
+
+
+def test_a_file_is_uploaded_when_it_is_allowed_and_forgotten_when_not(
+    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "note.txt").write_text("private")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        kept = gateway.connections["teams"].adapter.home / "teams_files"
+        lab.say(f'call=send_file {{"path": "{tmp_path}/note.txt"}}')
+        until(lambda: lab.sent_files() == [("note.txt", b"private", "")], 30)
+        until(lambda: list(kept.iterdir()) == [], 10)
+        lab.allows = False
+        lab.say(f'call=send_file {{"path": "{tmp_path}/note.txt"}}')
+        until(lambda: len(lab._stored) == 2, 30)
+        until(lambda: list(kept.iterdir()) == [], 10)
+        lab.say(f'call=send_file {{"path": "{tmp_path}/note.txt"}}', where="group")
+        until(lambda: gateway.store.mail_counts().get("teams", {}).get("failed"), 30)
+    assert len(lab.sent_files()) == 1
+
+
+def test_an_answer_to_an_offer_names_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    offers = Offers(tmp_path / "teams_files")
+    for context in (None, {}, {"offer": "../secret"}, {"offer": 1}, {"offer": "a" * 32}, "x"):
+        assert offers.get(context) is None
+    card = offers.add("nonce", OutgoingFile(kind="file", name="a", mime="text/plain", data=b"abc"))
+    found = offers.get(card["content"]["acceptContext"])
+    assert found is not None and found[1] == b"abc"
+    offers.tidy()
+    assert offers.get(card["content"]["acceptContext"]) is not None
+    os.utime(tmp_path / "teams_files" / found[0], (0, 0))
+    offers.tidy()
+    assert offers.get(card["content"]["acceptContext"]) is None
 
 
 # ------------------------------------------------------------------------------------------ activities

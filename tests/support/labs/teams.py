@@ -76,7 +76,7 @@ class Lab(Base):
     platform = "teams"
     places = frozenset({"dm", "group", "channel", "thread"})
     can = frozenset(
-        {"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "reactions"}
+        {"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "reactions", "files"}
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -105,6 +105,8 @@ class Lab(Base):
         self.lasts = 3600  # seconds of the next token
         self.unauthorized = 0  # requests with a token that is not valid
         self.lost_answers = 0  # the next messages are taken, and the connection is cut before the answer
+        self.allows = True  # whether people allow the files that they are offered
+        self._stored: dict[str, tuple[str, bytes]] = {}
         self.refuses: tuple[int, str] | None = None  # how the next message is refused
 
     # ------------------------------------------------------------------------------------------ what tests do
@@ -199,7 +201,13 @@ class Lab(Base):
         return [one for one in found if where not in ("channel", "thread") or (one["place"] == thread) == (where == "thread")]  # fmt: skip
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
-        return [one["text"].replace("  \n", "\n") for one in self._ours(where, who)]
+        return [one["text"].replace("  \n", "\n") for one in self._ours(where, who) if one["text"]]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """The uploaded files that are shown. The caption is a message beside the offer."""
+        found = [self._stored[one["file"]] for one in self._ours(where, who) if one["file"]]
+        captions = ["a dot" if name == "dot.png" and "a dot" in self.shown(where, who=who) else "" for name, _ in found]
+        return [(name, data, caption) for (name, data), caption in zip(found, captions, strict=True)]
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return self._typing.count(self.chat_id(where, who))
@@ -244,6 +252,7 @@ class Lab(Base):
             add("POST", f"/{service}/v3/conversations/{{place}}/activities", self._send)
             add("PUT", f"/{service}/v3/conversations/{{place}}/activities/{{id}}", self._update)
         add("GET", "/emea/v3/attachments/{id}/views/original", self._file)
+        add("PUT", "/upload/{number}", self._uploaded)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -300,6 +309,8 @@ class Lab(Base):
             return self._wrong(f"an activity has no {sorted(set(activity) - _FIELDS)}")
         if activity.get("type") == "typing":
             return None
+        if activity.get("type") == "message" and "text" not in activity and "attachments" in activity:
+            return self._checked_file(activity["attachments"])
         if activity.get("type") != "message" or not str(activity.get("text", "")).strip():
             return self._wrong("a message needs type and text")
         if activity.get("textFormat") not in ("markdown", "plain", "xml"):
@@ -309,9 +320,48 @@ class Lab(Base):
             return self._error(413, "MessageSizeTooBig", "Message size too large.")
         return None
 
+    def _checked_file(self, attachments: list[dict[str, Any]]) -> web.Response | None:
+        (one,) = attachments
+        kind = str(one.get("contentType")).removeprefix("application/vnd.microsoft.teams.card.file.")
+        wanted = {
+            "consent": {"description", "sizeInBytes", "acceptContext", "declineContext"},
+            "info": {"uniqueId", "fileType"},
+        }
+        if kind not in wanted or not one.get("name") or set(one["content"]) != wanted[kind]:
+            return self._wrong(f"a bad card {one}")
+        if kind == "info" and one["content"]["uniqueId"] not in self._stored:
+            return self._wrong("a file that was not uploaded")
+        return None
+
+    def _decide(self, place: str, card: dict[str, Any]) -> None:
+        """The person allows or declines a file at once."""
+        who = next(one for one in PEOPLE if self.chat_id("dm", one) == place)
+        number, name = f"file-{next(self._ids)}", card["name"]
+        self._stored[number] = (name, b"")
+        upload = {
+            "contentUrl": f"https://contoso.sharepoint.com/{number}", "name": name, "uniqueId": number, "fileType": "x",
+            "uploadUrl": f"{self.base}/upload/{number}?size={card['content']['sizeInBytes']}",
+        }  # fmt: skip
+        value = {"type": "fileUpload", "action": "accept" if self.allows else "decline"}
+        value |= {"context": card["content"]["acceptContext"]} | ({"uploadInfo": upload} if self.allows else {})
+        self.deliver(self.activity("invoke", who, "dm", name="fileConsent/invoke", value=value))
+
+    async def _uploaded(self, request: web.Request) -> web.Response:
+        data, number = await request.read(), request.match_info["number"]
+        span = f"bytes 0-{len(data) - 1}/{request.query['size']}"
+        if "Authorization" in request.headers or request.headers.get("Content-Range") != span:
+            self._problems.append("an upload with our token, or with a wrong range")
+            return web.Response(status=400)
+        self._stored[number] = (self._stored[number][0], data)
+        return web.json_response({"id": number}, status=201)
+
     def _made(self, place: str, activity: dict[str, Any], number: str | None = None) -> str:
         number = number or str(next(self._ids))
-        self._posts[number] = {"place": place, "text": activity["text"], "edits": 0}
+        (card,) = activity.get("attachments") or [{}]
+        shown = card.get("content", {}).get("uniqueId")
+        self._posts[number] = {"place": place, "text": activity.get("text", ""), "edits": 0, "file": shown}
+        if "acceptContext" in card.get("content", {}):
+            self._decide(place, card)
         return number
 
     def _is_known(self, place: str) -> bool:

@@ -15,10 +15,11 @@ from urllib.parse import quote, urlsplit
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import CHANNEL, Attachment, Chat, Reaction
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, OutgoingFile, Reaction
 from hermes.gateway.platforms.http import HttpApi
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.teams.client import Connector
+from hermes.gateway.platforms.teams.files import Offers, consent, uploaded
 from hermes.gateway.platforms.teams.formatting import for_teams, length
 from hermes.gateway.platforms.teams.identity import Gatekeeper, Keys
 from hermes.gateway.platforms.teams.incoming import Reader, conversation, is_channel
@@ -57,8 +58,8 @@ class Teams(Adapter):
     )  # fmt: skip
     # Teams takes about 28 KB in UTF-16: 14,336 units with all that is around the text.
     capabilities = Capabilities(
-        longest=12_000, measure=length, edits=True, typing=True, threads=True, media=True, tells_edits=True, tells_deletions=True,
-        tells_reactions=True, mention_needed=True,
+        longest=12_000, measure=length, edits=True, typing=True, threads=True, media=True, files=True,
+        tells_edits=True, tells_deletions=True, tells_reactions=True, mention_needed=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -69,6 +70,7 @@ class Teams(Adapter):
         self._registration: Registration | None = None
         self._file = home / "teams_conversations.json"
         self._known: dict[str, dict[str, str]] | None = None
+        self._offers = Offers(home / "teams_files")
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -113,6 +115,7 @@ class Teams(Adapter):
 
         try:
             await self._api.token()
+            self._offers.tidy()
             self._registration = await self.listen(link, delivered, signed=self._is_genuine, seconds=_WAIT)
         except BaseException:
             await self.disconnect()
@@ -146,11 +149,28 @@ class Teams(Adapter):
     async def _happened(self, link: Link, reader: Reader, activity: dict[str, Any]) -> None:
         """Keep where the conversation is served, and hand over what was said. Whether Teams sends it again is not promised."""
         self._remember(activity)
+        if (decided := consent(activity)) is not None:
+            return await self._decided(activity, decided)
         what = reader.understood(activity)
         if isinstance(what, Reaction):
             await link.reacted(what)
         elif what is not None:
             await keep(link, what)
+        return None
+
+    async def _decided(self, activity: dict[str, Any], decided: dict[str, Any]) -> None:
+        """Upload a file that the person has allowed, and show it. If that fails the offer stays."""
+        base, _, kind = conversation(activity)
+        found, upload = self._offers.get(decided.get("context")), decided.get("uploadInfo")
+        if found is None:
+            return
+        key, data = found
+        if decided.get("action") == "accept" and isinstance(upload, dict):
+            await self._asked().put(str(upload.get("uploadUrl")), data)
+            chat = Chat(platform=self.platform, chat_id=base, type=kind)
+            message = {"type": "message", "attachments": [uploaded(upload)]}
+            await self._asked().call("POST", self._address(chat), json=message)
+        self._offers.drop(key)
 
     def _conversations(self) -> dict[str, dict[str, str]]:
         if self._known is None:
@@ -205,6 +225,18 @@ class Teams(Adapter):
         if not made:
             raise PlatformUnreachable("Teams did not say which message it has posted", maybe_sent=True)
         return made
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Offer a file; it is uploaded when the person has allowed it."""
+        if self._is_channel(chat) or (self._conversations().get(chat.chat_id, {}).get("type") or chat.type) != DM:
+            raise SendRefused("Teams lets bots send files in personal chats only")
+        if not file.data:
+            raise SendRefused("Teams takes no empty files")
+        offer = {"type": "message", "attachments": [self._offers.add(nonce, file)]}
+        found = await self._asked().call("POST", self._address(chat), json=offer)
+        return str(found.get("id") or nonce)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages."""
