@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -258,9 +259,23 @@ def test_a_file_of_conversations_that_is_broken_is_made_again(lab: Lab, tmp_path
     (tmp_path / "teams_conversations.json").write_text("[1")
     adapter = Teams(lab.settings, tmp_path)
     adapter._api = adapter._made()
-    adapter._remember(lab.activity("message", "alice", "dm"))
+    adapter._remember(lab.activity("message", "alice", "dm"), logging.getLogger("tests"))
     assert Teams(lab.settings, tmp_path)._service(Chat(platform="teams", chat_id="a:1alice")) == lab.service.rstrip("/")
     asyncio.run(adapter.disconnect())
+
+
+def test_a_file_of_conversations_that_cannot_be_written_stops_no_message(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        blocked = gateway.connections["teams"].adapter.home / "teams_conversations.new"
+        blocked.mkdir()
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        blocked.rmdir()
+        lab.say("again")
+        until(lambda: lab.shown() == ["echo: hello", "echo: again"])
+        assert "a:1alice" in json.loads(blocked.with_suffix(".json").read_text())
 
 
 def test_an_answer_in_a_channel_is_in_the_thread_of_its_post(lab: Lab, model: Echo, hermes_home: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -70,6 +71,7 @@ class Teams(Adapter):
         self._registration: Registration | None = None
         self._file = home / "teams_conversations.json"
         self._known: dict[str, dict[str, str]] | None = None
+        self._unwritten = False
         self._offers = Offers(home / "teams_files")
 
     # ------------------------------------------------------------------------------------------ login
@@ -148,7 +150,7 @@ class Teams(Adapter):
 
     async def _happened(self, link: Link, reader: Reader, activity: dict[str, Any]) -> None:
         """Keep where the conversation is served, and hand over what was said. Whether Teams sends it again is not promised."""
-        self._remember(activity)
+        self._remember(activity, link.log)
         if (decided := consent(activity)) is not None:
             return await self._decided(activity, decided)
         what = reader.understood(activity)
@@ -182,16 +184,24 @@ class Teams(Adapter):
             self._known = {key: value for key, value in entries if isinstance(value, dict)}
         return self._known
 
-    def _remember(self, activity: dict[str, Any]) -> None:
-        """Write where a conversation is served, if that is new."""
+    def _remember(self, activity: dict[str, Any], log: Logger | LoggerAdapter[Logger]) -> None:
+        """Write where a conversation is served, if that is new. A full disk does not stop the message."""
         base, _, kind = conversation(activity)
         service = str(activity.get("serviceUrl") or "").rstrip("/")
         if not base or self._api is None or not self._api.is_service(service):
             return
         about = {"service_url": service, "type": kind}
-        if self._conversations().get(base) == about:
+        if self._conversations().get(base) == about and not self._unwritten:
             return
-        known = {**self._conversations(), base: about}
+        self._known, self._unwritten = {**self._conversations(), base: about}, True
+        try:
+            self._write(self._known)
+        except OSError as error:  # the next activity tries again
+            log.warning("where conversations are served could not be written (%s)", error)
+            return
+        self._unwritten = False
+
+    def _write(self, known: dict[str, dict[str, str]]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_suffix(".new")
         with draft.open("w", encoding="utf-8") as file:
@@ -199,7 +209,6 @@ class Teams(Adapter):
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, self._file)
-        self._known = known
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or a file. Our token goes to Microsoft's connector alone."""

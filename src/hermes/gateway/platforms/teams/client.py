@@ -71,8 +71,10 @@ class Connector(HttpApi):
         """A picture or file in the service, with our token; or one at SharePoint, whose address is enough."""
         if self.is_service(address):
             return (await self._authorized("GET", address)).content
-        answer = await self.download(address, what="the file", trusted=is_storage)
-        return answer.content
+        try:
+            return (await self.download(address, what="the file", trusted=is_storage)).content
+        except httpx.InvalidURL:
+            raise SendRefused("the address of the file can't be used") from None
 
     async def put(self, address: str, data: bytes) -> None:
         """Upload a file to the address that Teams has given for it, which is enough: it gets no token of ours."""

@@ -17,12 +17,13 @@ from hermes.gateway.platforms.http import attachment_kind
 FILE = "application/vnd.microsoft.teams.file.download.info"
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
 _REACTIONS = {"like": "👍", "heart": "❤️", "laugh": "😆", "surprised": "😮", "sad": "😢", "angry": "😡"}
-_AT = re.compile(r"<at(?: [^<>]*)?>(.*?)</at>", re.DOTALL)
+_AT = re.compile(r"<at(?: [^<>]*)?>([^<]*)</at>")
 _QUOTE = re.compile(
     r'<blockquote[^>]*itemtype="http://schema\.skype\.com/Reply"[^>]*itemid="([^"]+)"[^>]*>(.*?)</blockquote>',
     re.DOTALL,
 )
 _PREVIEW = re.compile(r'<p[^>]*itemprop="preview"[^>]*>(.*?)</p>', re.DOTALL)
+_SEARCHED = 20_000  # characters of the HTML copy in which a quotation is looked for: it stands at the beginning
 _TAGS = re.compile(r"<[^>]*>")
 
 
@@ -161,7 +162,7 @@ def _mime(name: str | None) -> str | None:
 def _quote(activity: dict[str, Any]) -> tuple[str | None, str | None]:
     """The message that is quoted, which Teams tells in the HTML copy alone."""
     for one in _list(activity.get("attachments")):
-        if one.get("contentType") == "text/html" and (found := _QUOTE.search(_text(one.get("content")))):
+        if one.get("contentType") == "text/html" and (found := _QUOTE.search(_text(one.get("content"))[:_SEARCHED])):
             preview = _PREVIEW.search(found[2])
             return found[1], html.unescape(_TAGS.sub("", preview[1])).strip() or None if preview else None
     return None, None

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import hashlib
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,7 @@ EXPIRED, TOO_OFTEN = -14, -2  # codes; the second is not in the vendor's documen
 LOGIN_AGAIN = "WeChat's session has expired; log in again with `hermes gateway setup weixin`"
 _BOT_TYPE = "3"
 _POLL = 35.0  # seconds that a long poll takes if the server does not say
+_CODE_LASTS = 480.0  # seconds after which a QR code is given up; the server says earlier that it has expired
 _CODES = 3  # QR codes shown before a login is given up
 _DOMAINS = (".qq.com", ".wechat.com")
 
@@ -107,7 +109,8 @@ class ILink(HttpApi):
     ) -> dict[str, Any] | None:
         """Wait until a code is confirmed; None when it has expired."""
         base, verification, seen = self._base, "", ""
-        while True:
+        end = time.monotonic() + _CODE_LASTS
+        while time.monotonic() < end:
             query = {"qrcode": code, **({"verify_code": verification} if verification else {})}
             found: dict[str, Any] = {}
             with suppress(PlatformUnreachable, SlowDown):  # as if nothing had happened yet
@@ -130,6 +133,7 @@ class ILink(HttpApi):
                 verification = await asyncio.to_thread(ask, "The code that WeChat shows on the phone: ")
             seen = status
             await asyncio.sleep(0.5 if found else 2.0)
+        return None
 
     def _redirected(self, host: str, base: str) -> str:
         return f"https://{host}" if host and self.is_tencents(f"https://{host}") else base
@@ -151,7 +155,10 @@ class ILink(HttpApi):
     async def file(self, url: str, param: str) -> bytes:
         """A file's encrypted bytes."""
         address = url or f"{self._cdn}/download?encrypted_query_param={quote(param, safe='')}"
-        return (await self.download(address, what="the file", trusted=self.is_tencents)).content
+        try:
+            return (await self.download(address, what="the file", trusted=self.is_tencents)).content
+        except httpx.InvalidURL:
+            raise SendRefused("the address of the file can't be used") from None
 
     async def upload(self, data: bytes, kind: int, to: str) -> dict[str, Any]:
         """Put a file into the CDN; how a message refers to it."""
