@@ -20,7 +20,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import utf16_units
+from hermes.gateway.adapter import Listening, utf16_units
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.http import HttpApi
 from hermes.gateway.platforms.teams import Teams
@@ -32,6 +32,7 @@ from hermes.gateway.platforms.teams.incoming import Reader
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
+from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.teams import APP_ID, Lab, token
 from tests.support.labs.teams import CHANNEL as TEAM_CHANNEL
 
@@ -310,20 +311,24 @@ def test_a_lost_answer_may_have_been_sent(lab: Lab, tmp_path: Path) -> None:
     asyncio.run(sent())
 
 
-def test_a_full_store_is_not_acknowledged_and_nothing_is_lost(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_full_store_is_not_acknowledged_and_nothing_is_lost(lab: Lab, tmp_path: Path) -> None:
     """The vendor may not send again: the message is handed over until it is stored."""
-    with running(lab, hermes_home, model.base_url) as gateway:
-        link = gateway.connections["teams"]
-        stored, failures = link.received, iter([OSError("disk full")])
 
-        async def received(event: Event) -> None:
-            for failure in failures:
-                raise failure
-            await stored(event)
+    async def tried() -> None:
+        adapter, link = Teams(lab.settings, tmp_path), Recorder()
+        assert lab.listens_at is not None
+        adapter.webhook_place = Listening(port=lab.listens_at)
+        link.refuse = OSError("disk full")
+        before = len(lab.deliveries.statuses)
+        async with connected(adapter, link):
+            lab.say("persist")
+            await link.until(lambda: (tmp_path / "teams_conversations.json").exists())
+            assert lab.deliveries.statuses[before:] == []
+            link.refuse = None
+            await link.event("persist")
+            await link.until(lambda: lab.deliveries.statuses[before:] == [200])
 
-        link.received = received
-        lab.say("persist")
-        until(lambda: lab.shown() == ["echo: persist"], 20)
+    asyncio.run(tried())
 
 
 def test_a_file_is_uploaded_when_it_is_allowed_and_forgotten_when_not(

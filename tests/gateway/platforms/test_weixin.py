@@ -25,6 +25,7 @@ from hermes.gateway.platforms.weixin.media import decrypted, encrypted, key_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
+from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.weixin import TOKEN, Lab
 
 
@@ -126,22 +127,22 @@ def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo, hermes_h
     assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
 
 
-def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
-        link = gateway.connections["weixin"]
-        stored, failures = link.received, iter([OSError("disk full")])
-        seen: list[bool] = []
+def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: Path) -> None:
+    async def tried() -> None:
+        link = Recorder()
+        link.refuse = OSError("disk full")
+        async with connected(Weixin(lab.settings, tmp_path), link):
+            lab.say("persist")
+            await link.until(lambda: lab.cursors == [""])
+            assert not (tmp_path / "weixin.json").exists()
+            link.refuse = None
+            await link.event("persist")
+            await link.until(lambda: (tmp_path / "weixin.json").exists())
+        assert json.loads((tmp_path / "weixin.json").read_text())["contexts"] == {
+            lab.user_id("alice"): lab.context("alice")
+        }
 
-        async def received(event: Event) -> None:
-            seen.append((link.adapter.home / "weixin.json").exists())
-            for failure in failures:
-                raise failure
-            await stored(event)
-
-        link.received = received
-        lab.say("persist")
-        until(lambda: lab.shown() == ["echo: persist"], 20)
-        assert seen == [False, False]
+    asyncio.run(tried())
 
 
 def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) -> None:
