@@ -1,0 +1,427 @@
+"""WeChat: the login by a QR code, the place in the stream, context tokens, expired sessions, encrypted files, whatever is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cryptography")
+
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
+from hermes.gateway.platforms.weixin import Weixin, qr
+from hermes.gateway.platforms.weixin.client import ILink
+from hermes.gateway.platforms.weixin.incoming import event_of
+from hermes.gateway.platforms.weixin.media import decrypted, encrypted, key_of
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.weixin import TOKEN, Lab
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def adapter_of(lab: Lab, home: Path, **more: Any) -> Weixin:
+    made = Weixin({**lab.settings, **more}, home)
+    made._api = made._made()
+    return made
+
+
+# ------------------------------------------------------------------------------------------ logging in
+
+
+def login(lab: Lab, home: Path, *statuses: dict[str, Any], **more: Any) -> tuple[dict[str, Any], list[str]]:
+    lab.statuses = list(statuses)
+    shown: list[str] = []
+    adapter = Weixin({"base_url": lab.base, "cdn_url": f"{lab.base}/c2c", **more}, home)
+    return dict(asyncio.run(adapter.login(shown.append))), shown
+
+
+def test_a_qr_code_is_shown_and_gives_the_settings(lab: Lab, tmp_path: Path) -> None:
+    confirmed = {
+        "status": "confirmed", "bot_token": TOKEN, "ilink_bot_id": "b0t@im.bot", "baseurl": "https://sh.weixin.qq.com/",
+        "ilink_user_id": "o9@im.wechat",
+    }  # fmt: skip
+    found, shown = login(lab, tmp_path, {"status": "wait"}, {"status": "scaned"}, confirmed)
+    assert found == {"token": TOKEN, "bot_id": "b0t@im.bot", "base_url": "https://sh.weixin.qq.com"}
+    assert shown[0].count("\n") > 10 and "https://liteapp.weixin.qq.com/q/" in shown[1]
+    assert "o9@im.wechat" in shown[-1] and TOKEN not in "".join(shown)
+
+
+def test_an_expired_code_is_replaced_and_the_login_given_up_in_the_end(lab: Lab, tmp_path: Path) -> None:
+    found, _ = login(lab, tmp_path, {"status": "expired"}, {"status": "confirmed", "bot_token": TOKEN})
+    assert (found, lab.codes) == ({"token": TOKEN, "bot_id": ""}, 2)
+    with pytest.raises(PlatformRefused, match="no QR code was confirmed"):
+        login(lab, tmp_path, {"status": "expired"}, {"status": "verify_code_blocked"}, {"status": "expired"})
+
+
+def test_a_code_of_the_phone_is_asked_for(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda question: " 4711 ")
+    found, _ = login(
+        lab, tmp_path, {"status": "need_verifycode"}, {"status": "confirmed", "bot_token": TOKEN, "wants": "4711"}
+    )
+    assert found["token"] == TOKEN
+
+
+def test_an_account_that_is_logged_in_keeps_its_token(lab: Lab, tmp_path: Path) -> None:
+    assert login(lab, tmp_path, {"status": "binded_redirect"}, token=TOKEN)[0] == {}
+    with pytest.raises(PlatformRefused, match="has a bot already"):
+        login(lab, tmp_path, {"status": "binded_redirect"})
+
+
+def test_the_token_goes_to_tencent_alone(lab: Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="not Tencent's"):
+        login(
+            lab, tmp_path, {"status": "confirmed", "bot_token": TOKEN, "baseurl": "https://weixin.qq.com.evil.example"}
+        )
+    api = ILink(lab.base, cdn_url="https://cdn.example/c2c")
+    for address in ("https://a.weixin.qq.com/x", "https://cdn.example/c2c/download", f"{lab.base}/x"):
+        assert api.is_tencents(address)
+    for address in ("http://a.weixin.qq.com/", "https://evilqq.com/", "https://qq.com@evil.example/", "https://[", ""):
+        assert not api.is_tencents(address)
+    asyncio.run(api.close())
+
+
+# ------------------------------------------------------------------------------------------ the stream
+
+
+def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("before")
+        until(lambda: lab.shown() == ["echo: before"])
+        home = gateway.connections["weixin"].adapter.home
+    assert stat.S_IMODE((home / "weixin.json").stat().st_mode) == 0o600
+    lab.say("while it was down")
+    since = len(lab.cursors)
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"], 30)
+    assert lab.cursors[since].endswith(":1")
+    assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
+
+
+def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: Path) -> None:
+    async def tried() -> None:
+        link = Recorder()
+        link.refuse = OSError("disk full")
+        async with connected(Weixin(lab.settings, tmp_path), link):
+            lab.say("persist")
+            await link.until(lambda: lab.cursors == [""])
+            assert not (tmp_path / "weixin.json").exists()
+            link.refuse = None
+            await link.event("persist")
+            await link.until(lambda: (tmp_path / "weixin.json").exists())
+        assert json.loads((tmp_path / "weixin.json").read_text())["contexts"] == {
+            lab.user_id("alice"): lab.context("alice")
+        }
+
+    asyncio.run(tried())
+
+
+def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) -> None:
+    for text in (
+        "[1",
+        "[]",
+        '{"login": "another", "buffer": "x", "contexts": {"a": "b"}}',
+        '{"login": 1, "buffer": 2}',
+    ):
+        (tmp_path / "weixin.json").write_text(text)
+        state = Weixin(lab.settings, tmp_path)._kept()
+        assert (state["buffer"], state["contexts"]) == ("", {})
+
+
+def test_an_expired_session_asks_for_a_login(lab: Lab, tmp_path: Path) -> None:
+    lab.token = "another"
+    with pytest.raises(PlatformRefused, match="hermes gateway setup weixin"):
+        asyncio.run(Weixin(lab.settings, tmp_path).check())
+
+
+def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        connection = gateway.connections["weixin"]
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        lab.token = "another"
+        lab.drop()
+        until(lambda: not connection.delivery.connected.is_set(), 20)
+        lab.token = TOKEN
+
+
+def test_messages_in_groups_are_skipped(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("in a group", group_id="g1@chatroom")
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        assert gateway.db.search_messages("group") == []
+
+
+# ------------------------------------------------------------------------------------------ context tokens
+
+
+def test_a_reply_carries_the_token_of_its_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        for number in range(3):
+            lab.say(f"number {number}")
+        until(lambda: len(lab.shown()) == 3, 30)
+        tokens = [f"context-{one}" for one in lab._said]
+        assert [one["context_token"] for one in lab._sent] == tokens
+
+
+def test_a_message_that_answers_nothing_uses_the_newest_token_of_the_person(lab: Lab, tmp_path: Path) -> None:
+    lab.say("hello")
+
+    async def sent() -> None:
+        adapter = adapter_of(lab, tmp_path)
+        with pytest.raises(SendRefused, match="no context token"):
+            await adapter.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good morning", nonce="0")
+        with pytest.raises(SendRefused, match="no context token"):
+            file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
+            await adapter.send_file(Chat(platform="weixin", chat_id=lab.user_id("alice")), file, nonce="0")
+        adapter._keep("", {lab.user_id("alice"): lab.context("alice")})
+        await adapter.disconnect()
+        again = adapter_of(lab, tmp_path)
+        await again.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good **morning**", nonce="1")
+        await again.disconnect()
+
+    asyncio.run(sent())
+    assert lab.shown() == ["good morning"]
+    assert [one["client_id"] for one in lab._sent] == ["hermes-1"]
+
+
+def test_too_often_is_waited_for_and_given_up_in_the_end(lab: Lab, tmp_path: Path) -> None:
+    lab.say("hello")
+
+    async def sent() -> None:
+        adapter = adapter_of(lab, tmp_path)
+        chat, context = Chat(platform="weixin", chat_id=lab.user_id("alice")), {"context_token": lab.context("alice")}
+        lab.refuses = [(-2, "freq limit")] * 5
+        for _ in range(4):
+            with pytest.raises(SlowDown):
+                await adapter.send(chat, "x", nonce="1", context=context)
+        with pytest.raises(SendRefused, match="freq limit"):
+            await adapter.send(chat, "x", nonce="1", context=context)
+        lab.refuses = [(-3, "blocked")]
+        with pytest.raises(SendRefused, match="blocked"):
+            await adapter.send(chat, "x", nonce="2", context=context)
+        lab.lost_answers = 1
+        with pytest.raises(PlatformUnreachable) as caught:
+            await adapter.send(chat, "x", nonce="3", context=context)
+        assert caught.value.maybe_sent
+        await adapter.disconnect()
+
+    asyncio.run(sent())
+
+
+# ------------------------------------------------------------------------------------------ files
+
+# FIPS 197, appendix C.1
+FIPS_KEY = bytes.fromhex("000102030405060708090a0b0c0d0e0f")
+FIPS_PLAIN, FIPS_CIPHER = bytes.fromhex("00112233445566778899aabbccddeeff"), "69c4e0d86a7b0430d8cdb78070b4c55a"
+
+
+def test_files_are_encrypted_as_in_fips_197() -> None:
+    whole = encrypted(FIPS_PLAIN, FIPS_KEY)
+    assert whole[:16].hex() == FIPS_CIPHER
+    assert len(whole) == 32
+    assert decrypted(whole, FIPS_KEY) == FIPS_PLAIN
+    for damaged in (b"", whole[:-1], whole[:16]):
+        with pytest.raises(SendRefused, match="can't be decrypted"):
+            decrypted(damaged, FIPS_KEY)
+
+
+@given(st.binary(max_size=100), st.binary(min_size=16, max_size=16))
+def test_a_file_comes_back_whole(data: bytes, key: bytes) -> None:
+    assert decrypted(encrypted(data, key), key) == data
+    for written in (key.hex(), base64.b64encode(key).decode(), base64.b64encode(key.hex().encode()).decode()):
+        assert key_of(written) == key
+
+
+@given(st.text(max_size=50))
+def test_whatever_is_given_as_a_key_is_one_or_none(text: str) -> None:
+    found = key_of(text)
+    assert found is None or len(found) == 16
+
+
+def test_addresses_that_the_server_gives_are_used_and_others_are_not(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.full_urls = True
+    with running(lab, hermes_home, model.base_url):
+        lab.attach(b"the word is heron", "note.txt", "text/plain", text="read it")
+        until(lambda: any("heron" in text for text in lab.shown()), 30, str(lab.shown()))
+
+    async def fetched() -> None:
+        adapter = adapter_of(lab, hermes_home)
+        with pytest.raises(SendRefused, match="not stored at"):
+            await adapter.fetch(Attachment(kind="file", reference={"url": "http://169.254.169.254/", "key": "0" * 32}))
+        with pytest.raises(SendRefused, match="no longer has"):
+            await adapter.fetch(Attachment(kind="file", reference={"param": "gone", "key": "0" * 32}))
+        await adapter.disconnect()
+
+    asyncio.run(fetched())
+
+
+# ------------------------------------------------------------------------------------------ messages
+
+
+def message(*items: Any, **more: Any) -> Any:
+    return {"message_id": 7_000_000_000_000_000_001, "from_user_id": "a@im.wechat", "item_list": list(items), **more}
+
+
+def test_a_number_of_64_bits_stays_what_it_is() -> None:
+    event = event_of(json.loads(json.dumps(message({"type": 1, "text_item": {"text": "hi"}}, context_token="c"))))
+    assert event is not None
+    assert (event.id, event.reply_context) == ("7000000000000000001", {"context_token": "c"})
+
+
+def test_a_transcribed_voice_message_is_text_and_another_one_a_file() -> None:
+    media = {"encrypt_query_param": "p", "aes_key": "k"}
+    event = event_of(message({"type": 3, "voice_item": {"media": media, "encode_type": 6, "text": "hello"}}))
+    assert event is not None and (event.text, event.attachments) == ("hello", ())
+    event = event_of(message({"type": 3, "voice_item": {"media": media, "encode_type": 6}}))
+    assert event is not None and (event.attachments[0].kind, event.attachments[0].mime) == ("audio", "audio/silk")
+
+
+def test_a_quoted_message_is_told() -> None:
+    quoted = {"message_item": {"type": 1, "msg_id": "99", "text_item": {"text": "the question"}}, "title": "the que…"}
+    event = event_of(message({"type": 1, "text_item": {"text": "why?"}, "ref_msg": quoted}))
+    assert event is not None and (event.text, event.reply_to, event.quoted) == ("why?", "99", "the question")
+
+
+def test_a_message_without_a_number_has_an_id_all_the_same() -> None:
+    one = message({"type": 1, "text_item": {"text": "hi"}}, message_id=None)
+    first, again, other = event_of(one), event_of(dict(one)), event_of({**one, "seq": 2})
+    assert first is not None and again is not None and other is not None
+    assert first.id == again.id != other.id
+
+
+def test_our_own_and_empty_messages_are_not_events() -> None:
+    assert event_of(message({"type": 1, "text_item": {"text": "hi"}}, message_type=2)) is None
+    assert event_of(message({"type": 11, "tool_call_start_item": {}})) is None
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "text_item", "image_item", "media", "full_url", "text", "ref_msg", "len"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+names = st.sampled_from("message_id from_user_id group_id message_type item_list context_token create_time_ms".split())
+
+
+@given(anything | st.dictionaries(names, anything) | st.lists(anything, max_size=3).map(lambda items: message(*items)))
+def test_whatever_is_sent_is_read_or_skipped(found: Any) -> None:
+    assert event_of(found) is None or isinstance(event_of(found), Event)
+
+
+# ------------------------------------------------------------------------------------------ QR codes
+
+
+def test_the_parts_of_a_qr_code_are_the_standards() -> None:
+    data = [32, 91, 11, 120, 209, 114, 220, 77, 67, 64, 236, 17, 236, 17, 236, 17]  # "HELLO WORLD" in version 1-M
+    assert qr.correction(data, 10) == [196, 35, 39, 119, 235, 215, 231, 226, 93, 23]
+    assert f"{qr.format_bits(0):015b}" == "111011111000100"
+    assert f"{qr.format_bits(4):015b}" == "110011000101111"
+    assert f"{qr.checked(7, 0x1F25, 12):018b}" == "000111110010010100"
+
+
+def read(grid: list[list[bool]]) -> str:
+    """Read a code as a camera would: the mask by its format, then the data in their order."""
+    size = len(grid)
+    version = (size - 17) // 4
+    bits = "".join("1" if grid[row][8] else "0" for row in (0, 1, 2, 3, 4, 5, 7, 8))[::-1]
+    bits = "".join("1" if grid[8][column] else "0" for column in (0, 1, 2, 3, 4, 5, 7)) + bits
+    told = int(bits, 2) ^ 0x5412
+    assert told >> 13 == 1, "level L"
+    mask = told >> 10 & 7
+    taken = [[(row < 9 and column < 9) or (row < 9 and column >= size - 8) or (row >= size - 8 and column < 9) or 6 in (row, column)
+              for column in range(size)] for row in range(size)]  # fmt: skip
+    marks = {1: [], 2: [18], 3: [22], 4: [26], 5: [30], 6: [34], 7: [22, 38], 8: [24, 42], 9: [26, 46], 10: [28, 50]}[
+        version
+    ]
+    for one in [6, *marks]:
+        for other in [6, *marks]:
+            if {one, other} != {6} and (one, other) not in ((6, size - 7), (size - 7, 6)):
+                for row in range(one - 2, one + 3):
+                    taken[row][other - 2 : other + 3] = [True] * 5
+    if version >= 7:
+        for near in range(6):
+            for far in range(size - 11, size - 8):
+                taken[near][far] = taken[far][near] = True
+    read_bits = ""
+    for number, right in enumerate([*range(size - 1, 6, -2), 5, 3, 1]):
+        for row in range(size - 1, -1, -1) if number % 2 == 0 else range(size):
+            for column in (right, right - 1):
+                if not taken[row][column]:
+                    hidden = [
+                        (row + column) % 2, row % 2, column % 3, (row + column) % 3, (row // 2 + column // 3) % 2,
+                        row * column % 2 + row * column % 3, (row * column % 2 + row * column % 3) % 2,
+                        ((row + column) % 2 + row * column % 3) % 2,
+                    ][mask] == 0  # fmt: skip
+                    read_bits += "1" if grid[row][column] != hidden else "0"
+    words = [int(read_bits[place : place + 8], 2) for place in range(0, len(read_bits) - 7, 8)]
+    count = {6: 2, 7: 2, 8: 2, 9: 2, 10: 4}.get(version, 1)
+    sizes = {1: 19, 2: 34, 3: 55, 4: 80, 5: 108, 6: 68, 7: 78, 8: 97, 9: 116, 10: 68}
+    lengths = [68, 68, 69, 69] if version == 10 else [sizes[version]] * count
+    blocks: list[list[int]] = [[] for _ in lengths]
+    source = iter(words)
+    for place in range(max(lengths)):
+        for number, length in enumerate(lengths):
+            if place < length:
+                blocks[number].append(next(source))
+    data = "".join(f"{word:08b}" for block in blocks for word in block)
+    assert data[:4] == "0100", "bytes"
+    wide = 8 if version < 10 else 16
+    length = int(data[4 : 4 + wide], 2)
+    start = 4 + wide
+    return bytes(int(data[start + 8 * place : start + 8 * place + 8], 2) for place in range(length)).decode()
+
+
+@settings(max_examples=15)
+@given(st.text(max_size=60))
+def test_a_code_says_what_it_was_made_of(text: str) -> None:
+    if grid := qr.matrix(text):
+        assert read(grid) == text
+
+
+@pytest.mark.parametrize("length", [17, 18, 32, 53, 78, 106, 134, 154, 192, 230, 231, 271])
+def test_a_code_of_every_size_can_be_read(length: int) -> None:
+    text = ("https://liteapp.weixin.qq.com/q/" + "0aZ-_" * 60)[:length]
+    assert read(qr.matrix(text)) == text
+    lines = qr.drawn(text).split("\n")
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_a_text_that_is_too_long_has_no_code() -> None:
+    assert qr.drawn("x" * 272) == ""
