@@ -16,7 +16,7 @@ from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
 
 LABS = Path(__file__).parents[1] / "support" / "labs"
-NEWER = ("whatsapp", "sms", "mattermost", "feishu", "dingtalk", "wecom", "weixin", "bluebubbles", "qqbot", "teams")
+NEWER = ("whatsapp", "sms", "mattermost", "feishu", "dingtalk", "wecom", "wecom_app", "weixin", "bluebubbles", "qqbot", "teams")
 PLATFORMS = (
     *("plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant"),
     *(name for name in NEWER if (LABS / f"{name}.py").exists()),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.errors import PlatformRefused, SendRefused, SlowDown
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.dingtalk.adapter import DingTalk
 from hermes.gateway.platforms.dingtalk.formatting import is_plain, length, markdown, title_of
@@ -65,6 +65,30 @@ def test_a_message_is_acknowledged_when_it_is_stored_and_not_before(lab: Lab, tm
             link.refuse = None
             await link.event("precious")
             await link.until(lambda: len(lab.acknowledged) == 2)
+
+    asyncio.run(story())
+
+
+def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        stopping = Recorder()
+        stopping.refuse = PlatformUnreachable("the gateway is stopping")
+        async with connected(DingTalk(lab.settings, tmp_path), stopping):
+            lab.say("one")
+            lab.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+            await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+            ping = lab.frame({"type": "SYSTEM", "topic": "ping"}, "{}")
+            await stopping.until(lambda: ping in lab.acknowledged)
+        files = list(tmp_path.glob("*/unkept/*.json"))
+        assert len(files) == 2
+        assert all(one.stat().st_mode & 0o077 == 0 for one in files)
+        assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
+        lab._waiting.clear()  # and DingTalk does not deliver them again
+        async with connected(DingTalk(lab.settings, tmp_path)) as link:
+            lab.say("three")
+            await link.event("three")
+            assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
+        assert list(tmp_path.glob("*/unkept/*.json")) == []
 
     asyncio.run(story())
 

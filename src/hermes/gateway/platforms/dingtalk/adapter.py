@@ -18,21 +18,21 @@ from urllib.parse import urlsplit
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import DM, Attachment, Chat, OutgoingFile
+from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.dingtalk import stream as streams
 from hermes.gateway.platforms.dingtalk.client import Api, TokenRefused
 from hermes.gateway.platforms.dingtalk.formatting import is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.stream import Stream, header
-from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.unkept import Keeper
 
 TOPIC = "/v1.0/im/bot/messages/get"
 _SPARE = 10.0  # seconds before its end from which on a session webhook is not used
 _BRIEF = 5.0  # a connection that DingTalk ends so soon counts as broken
 _SUFFIX = {"image/png": ".png", "image/jpeg": ".jpg"}
 
-Waiting = asyncio.Queue[tuple[Stream, dict[str, Any]]]
+Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None]]
 
 
 class DingTalk(Adapter):
@@ -61,6 +61,7 @@ class DingTalk(Adapter):
         self._api: Api | None = None
         self._stream: Stream | None = None
         self._tasks = Tasks()
+        self._keeper = Keeper(home, self.platform)
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -96,8 +97,9 @@ class DingTalk(Adapter):
         self._tasks.start(self._receive(api, link, stream, waiting), name="dingtalk")
 
     async def disconnect(self) -> None:
-        """Stop receiving and close everything. What is not acknowledged comes again."""
+        """Stop receiving and close everything. What was not stored is written to the spool."""
         await self._tasks.stop()
+        await self._keeper.save()
         api, self._api = self._api, None
         stream, self._stream = self._stream, None
         with suppress(Exception):
@@ -155,7 +157,11 @@ class DingTalk(Adapter):
         """Answer DingTalk's own frames at once, put messages into the queue. True if the connection is to be left."""
         topic = header(frame, "topic")
         if frame.get("type") == streams.CALLBACK and topic == TOPIC:
-            waiting.put_nowait((stream, frame))
+            message = message_of(frame)
+            event = event_of(message) if message is not None else None
+            if event is not None:
+                self._keeper.expect(event)
+            waiting.put_nowait((stream, frame, event))
         elif frame.get("type") == streams.SYSTEM and topic == streams.PING:
             data = frame.get("data")
             await stream.acknowledge(frame, data if isinstance(data, str) else "{}")
@@ -165,13 +171,13 @@ class DingTalk(Adapter):
 
     async def _hand_over(self, link: Link, waiting: Waiting) -> None:
         """Store messages in order; each is acknowledged when it is stored."""
+        await self._keeper.restore(link)
         while True:
-            stream, frame = await waiting.get()
-            message = message_of(frame)
-            if message is None:
+            stream, frame, event = await waiting.get()
+            if event is None:
                 link.log.warning("a message of DingTalk can't be read: it has no id, chat or author")
             else:
-                await keep(link, event_of(message))
+                await self._keeper.keep(link, event)
             await stream.acknowledge(frame)
 
     async def fetch(self, attachment: Attachment) -> bytes:

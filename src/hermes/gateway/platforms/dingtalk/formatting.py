@@ -13,7 +13,7 @@ from hermes.gateway.platforms import markup
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
 _ROW = re.compile(r"^ {0,3}\|?.*\|")
 _RULE = re.compile(r"^ {0,3}\|?(\s*:?-+:?\s*\|)+\s*(:?-+:?)?\s*$")
-_PICTURE = re.compile(r"!\[([^\]\n]*)\]\(([^)\s]*)[^)\n]*\)")
+_PICTURE = re.compile(r"!\[([^\]\n]{0,500})\]\(([^)\s]{0,2000})(?:\s[^)\n]{0,500})?\)")  # bounded: the text may be long
 _CODE = re.compile(r"(`[^`\n]*`)")
 _TITLE = 40  # characters of a message's title, which is shown in the list of chats
 _PLAIN = markup.Layout(bullet="- ")
