@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.dingtalk.adapter import DingTalk
 from hermes.gateway.platforms.dingtalk.formatting import is_plain, length, markdown, title_of
@@ -299,6 +300,35 @@ def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None
     assert "wrong-secret-1" not in str(told.value)
     assert asyncio.run(DingTalk(lab.settings, tmp_path).check()) == CLIENT
     assert asyncio.run(DingTalk({**lab.settings, "robot_code": "dingrobot"}, tmp_path).check()) == "dingrobot"
+
+
+ODD = ["", "null", "[]", "5", "not JSON", "{}", '{"errcode": []}', '{"errcode": "--5"}', '{"errcode": null}', '{"errcode": 1e999}',
+       '{"downloadUrl": "http://["}', '{"downloadUrl": 5}', '{"media_id": null}', '{"flowControlledStaffIdList": 5}',
+       '{"invalidStaffIdList": {"a": 1}, "processQueryKey": []}', '{"endpoint": "ws://[", "ticket": 5}']  # fmt: skip
+
+
+def test_whatever_the_api_answers_becomes_an_error_of_ours(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = DingTalk(lab.settings, tmp_path)
+        picture = Attachment(kind="image", reference={"code": "c"})
+        file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"some text")
+        async with connected(adapter) as link:
+            lab.say("hi")
+            context = (await link.event("hi")).reply_context
+            for odd in ODD:
+                lab.odd = odd
+                for work in (
+                    adapter.send(ALICE, "x", nonce="n"), adapter.send(ALICE, "x", nonce="n", context=context),
+                    adapter.send_file(ALICE, file, nonce="n"), adapter.fetch(picture),
+                    adapter.send(ALICE, "x", nonce="n", context={"webhook": "https://[", "expires": 1 << 60}),
+                ):  # fmt: skip
+                    with suppress(PlatformError):
+                        await work
+                with suppress(PlatformError):
+                    await DingTalk(lab.settings, tmp_path).connect(link)
+        lab.odd = None
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("wrong", [{"base_url": "api.dingtalk.com"}, {"old_url": "ftp://x"}])

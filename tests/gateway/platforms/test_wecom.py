@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
 from hermes.gateway.platforms.wecom.crypto import decrypted, is_signed, key_of, opened, signature
@@ -407,6 +408,35 @@ def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: 
             ):
                 with pytest.raises(SendRefused):
                     await adapter.fetch(Attachment(kind="file", reference={**good, **wrong}))
+
+    asyncio.run(story())
+
+
+ODD: list[dict[str, Any]] = [
+    {}, {"errcode": []}, {"errcode": "x"}, {"errcode": None}, {"errcode": 0, "body": 5}, {"errcode": 0, "body": {"upload_id": 5}},
+    {"errcode": 0, "body": {"upload_id": "u", "media_id": []}}, {"errcode": 1, "errmsg": []}, {"media_id": 5}, {"invaliduser": [1]},
+    {"errcode": 1e300},
+]  # fmt: skip
+
+
+def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: wecom_app.Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        files = Attachment(kind="file", reference={"media_id": "m", "url": "http://[", "key": "k"})
+        for lab in (bot, app):
+            adapter = WeCom(lab.settings, tmp_path)
+            async with connected(adapter):
+                for odd in ODD:
+                    bot.odd, app.odd = odd, json.dumps(odd)
+                    for work in (
+                        adapter.send(ALICE, "x", nonce="n"), adapter.send_file(ALICE, TEXT, nonce="n"), adapter.fetch(files)
+                    ):  # fmt: skip
+                        with suppress(PlatformError):
+                            await work
+                for odd_text in ("", "null", "[]", "not JSON"):
+                    app.odd = odd_text
+                    with suppress(PlatformError):
+                        await adapter.send(ALICE, "x", nonce="n")
+            bot.odd = app.odd = None
 
     asyncio.run(story())
 

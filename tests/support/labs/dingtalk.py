@@ -67,6 +67,7 @@ class Lab(Base):
         self.connections = 0
         self.limit_code: int | str = 90018
         self.lost_answers = 0
+        self.odd: str | None = None  # the body of every answer but those to logins
         self.downloads: list[tuple[str, str | None]] = []
 
     # ------------------------------------------------------------------------------------------ what tests do
@@ -203,7 +204,7 @@ class Lab(Base):
         self._loop.run_forever()
 
     async def _start(self) -> None:
-        app = web.Application(client_max_size=100_000_000)
+        app = web.Application(client_max_size=100_000_000, middlewares=[self._oddly])
         add = app.router.add_route
         add("POST", "/v1.0/oauth2/accessToken", self._token)
         add("POST", "/v1.0/gateway/connections/open", self._open)
@@ -218,6 +219,13 @@ class Lab(Base):
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.port = self._runner.addresses[0][1]
+
+    @web.middleware
+    async def _oddly(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.odd is not None and request.path not in ("/connect", "/v1.0/oauth2/accessToken"):
+            return web.Response(text=self.odd, content_type="application/json")
+        found: web.StreamResponse = await handler(request)
+        return found
 
     def _call(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)

@@ -59,6 +59,7 @@ class Lab(Base):
         self.by: list[str] = []  # "answer" or "push"
         self.connections = 0
         self.secret = SECRET
+        self.odd: dict[str, Any] | None = None  # what every answer has instead
 
     # ------------------------------------------------------------------------------------------ what tests do
 
@@ -199,7 +200,7 @@ class Lab(Base):
                 continue
             if not subscribed:
                 self._problems.append(f"{command} before the subscription")
-            answer = self._answer(command, name, frame.get("body"))
+            answer = self.odd if self.odd is not None else self._answer(command, name, frame.get("body"))
             if self.lost_answers and command in ("aibot_respond_msg", "aibot_send_msg"):
                 self.lost_answers -= 1
                 await self._dropped()

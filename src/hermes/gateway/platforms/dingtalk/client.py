@@ -5,13 +5,13 @@ https://open.dingtalk.com/document/orgapp/overview-of-development
 
 from __future__ import annotations
 
+import re
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, retry_after
+from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, retry_after
 from hermes.gateway.platforms.renewal import AccessToken
 
 _TOKEN = "x-acs-dingtalk-access-token"
@@ -20,6 +20,7 @@ _LIMITS = ("QpsLimit", "Throttling", "FlowControl", "flowControl", "TooManyReque
 _QPS_PAUSE = 1.0  # the limits of the API count by the second
 _MINUTE_PAUSE = 20.0  # a chat takes twenty messages of a robot in a minute
 TOO_FAST = 130101
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _STORES = (".dingtalk.com", ".aliyuncs.com", ".alicdn.com")  # where files are
 
 
@@ -66,7 +67,7 @@ class Api(HttpApi):
             raise PlatformRefused(f"DingTalk opens no stream: {error}") from None
         except KeyError:
             raise PlatformUnreachable("DingTalk gave no address for its stream") from None
-        parts, own = urlsplit(endpoint), urlsplit(self._base)
+        parts, own = address_parts(endpoint), address_parts(self._base)
         if parts.scheme != "wss" and not (parts.scheme == "ws" and own.scheme == "http"):
             raise PlatformRefused("DingTalk's stream is not encrypted; nothing is sent there")
         return endpoint, ticket
@@ -104,7 +105,7 @@ class Api(HttpApi):
 
     def is_webhook(self, address: str) -> bool:
         """Whether an address is one of DingTalk's, to which a message may go."""
-        parts, old = urlsplit(address), urlsplit(self._old)
+        parts, old = address_parts(address), address_parts(self._old)
         if (parts.scheme, parts.netloc) == (old.scheme, old.netloc):
             return True
         return parts.scheme == "https" and f".{parts.hostname}".endswith(".dingtalk.com")
@@ -123,7 +124,7 @@ class Api(HttpApi):
         return (await self.download(address, what="the file", trusted=self._is_store)).content
 
     def _is_store(self, address: str) -> bool:
-        parts, own = urlsplit(address), urlsplit(self._base)
+        parts, own = address_parts(address), address_parts(self._base)
         if (parts.scheme, parts.netloc) == (own.scheme, own.netloc):
             return True
         return parts.scheme in ("https", "http") and f".{parts.hostname}".endswith(_STORES)
@@ -153,7 +154,7 @@ class Api(HttpApi):
         code = found.get("errcode", 0)
         if code in (0, "0"):
             return
-        number = int(code) if isinstance(code, int) or str(code).lstrip("-").isdecimal() else -2
+        number = int(code) if isinstance(code, int) or _NUMBER.fullmatch(str(code)) else -2
         told = error_text(found.get("errmsg") or f"errcode {number}", *self._login)
         if str(number) in _STALE:
             raise TokenRefused(told)

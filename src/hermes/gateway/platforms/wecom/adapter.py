@@ -72,8 +72,10 @@ class WeCom(Adapter):
         )
         missing = [name for name in wanted if not self.text(name)]
         if missing:
-            kind = "an AI bot needs bot_id and secret" if self._bot is not None else "an app needs " + ", ".join(wanted)
-            raise PlatformRefused(f"wecom: {kind}; missing: {', '.join(missing)}")
+            kinds = (
+                "an AI bot needs bot_id and secret, an app corp_id, agent_id, corp_secret, token and encoding_aes_key"
+            )
+            raise PlatformRefused(f"wecom: {kinds}; missing: {', '.join(missing)}")
         for name, schemes in (("base_url", ("http", "https")), ("websocket_url", ("ws", "wss"))):
             parts = urlsplit(self.text(name))
             if parts.scheme not in schemes or not parts.hostname:

@@ -128,7 +128,9 @@ class App:
         kind = media_kind(file)
         upload = {"media": (file.name, file.data, file.mime or "application/octet-stream")}
         found = await self._asked().call("POST", "/cgi-bin/media/upload", {"type": kind}, files=upload)
-        return await self._sent(chat, kind, {"media_id": str(found.get("media_id"))})
+        if not isinstance(media := found.get("media_id"), str):
+            raise PlatformUnreachable("WeCom did not take the file")
+        return await self._sent(chat, kind, {"media_id": media})
 
     async def _sent(self, chat: Chat, kind: str, content: dict[str, Any]) -> str:
         agent = int(self._agent_id) if self._agent_id.isdecimal() else self._agent_id
@@ -198,6 +200,7 @@ class AppApi(HttpApi):
         code = found.get("errcode", 0)
         if code == 0:
             return
+        code = code if isinstance(code, int) else None
         told = error_text(found.get("errmsg") or f"errcode {code}", self._login["corpsecret"])
         if code in _STALE:
             raise TokenRefused(told)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import Any
-from urllib.parse import urlsplit
 
 from hermes.errors import HermesError, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
 from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Recent, Retries, Tasks
-from hermes.gateway.platforms.http import HttpApi
+from hermes.gateway.platforms.http import HttpApi, address_parts
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot_socket import EVENT, MESSAGE, BotSocket
 from hermes.gateway.platforms.wecom.crypto import decrypted, key_of
@@ -171,7 +170,7 @@ class Bot:
             raise SendRefused("the file can't be decrypted with the key that came with it") from None
 
     def _is_store(self, address: str) -> bool:
-        parts, own = urlsplit(address), urlsplit(self._url)
+        parts, own = address_parts(address), address_parts(self._url)
         if own.scheme == "ws" and parts.scheme == "http" and parts.netloc == own.netloc:
             return True
         return parts.scheme == "https" and f".{parts.hostname}".endswith(_STORES)

@@ -77,11 +77,12 @@ class BotSocket:
         finally:
             if self._answers.get(name) is answer:
                 del self._answers[name]
-        if (code := found.get("errcode")) not in (0, None):
-            raise self._failure(code, found.get("errmsg"))
+        code = found.get("errcode", 0)
+        if code != 0:
+            raise self._failure(code if isinstance(code, int) else None, found.get("errmsg"))
         return found
 
-    def _failure(self, code: Any, told: Any) -> PlatformError:
+    def _failure(self, code: int | None, told: Any) -> PlatformError:
         if code in _LIMITS:
             return SlowDown("WeCom asks us to wait", _PAUSE)
         if code in _BUSY:
