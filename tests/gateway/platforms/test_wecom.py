@@ -289,6 +289,52 @@ def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model
         assert bot.by == ["answer"]
 
 
+GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
+
+
+def test_a_growing_answer_is_finished(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
+        until(lambda: bot.shown() and bot.shown()[0].count("grow") == 30 and not bot._streams)
+        assert len(bot.shown()) == 1 and "▉" not in bot.shown()[0]
+        assert bot.by == ["answer"]
+
+
+@pytest.mark.parametrize("how", ["ended", "cut"])
+def test_an_answer_that_can_not_grow_any_more_is_followed_by_the_whole_one(
+    how: str, bot: Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
+        if how == "ended":
+            bot.streams_ended = True
+        else:
+            bot.drop()
+        until(lambda: len(bot.shown()) == 2 and bot.shown()[1].count("grow") == 30)
+        assert "▉" not in bot.shown()[1]
+        assert bot.by == ["answer", "push"]
+
+
+def test_what_is_pushed_does_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.requests_ended = True
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown())
+        assert bot.shown()[0].count("grow") == 30
+        assert bot.by == ["push"]
+
+
+def test_without_a_cursor_replies_do_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    streaming = {"streaming": {**GROWING["streaming"], "cursor": ""}}  # type: ignore[dict-item]
+    with running(bot, hermes_home, model.base_url, gateway=streaming) as gateway:
+        assert not gateway.connections["wecom"].adapter.capabilities.edits
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown())
+        assert bot.shown()[0].count("grow") == 30
+
+
 def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo, hermes_home: Path) -> None:
     with running(bot, hermes_home, model.base_url):
         bot.lost_answers = 1

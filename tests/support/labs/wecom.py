@@ -32,7 +32,7 @@ class Lab(Base):
 
     platform = "wecom"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files", "edits"})
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -48,6 +48,7 @@ class Lab(Base):
         self._said: dict[str, dict[str, Any]] = {}
         self._waiting: list[dict[str, Any]] = []  # said while the bot was not connected
         self._requests: dict[str, str] = {}  # of messages that were not answered: the chat
+        self._streams: dict[str, tuple[str, int]] = {}  # answers that still grow, by request: their id, their place
         self._shown: list[tuple[str, str, Any]] = []
         self._uploads: dict[str, tuple[dict[str, Any], dict[int, bytes]]] = {}
         self._media: dict[str, tuple[str, str, bytes]] = {}
@@ -55,6 +56,7 @@ class Lab(Base):
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
         self.requests_ended = False  # requests are refused as expired
+        self.streams_ended = False  # growing answers are not updated any more
         self.lost_answers = 0  # the next messages are shown, and the connection is cut before the answer
         self.by: list[str] = []  # "answer" or "push"
         self.connections = 0
@@ -142,6 +144,7 @@ class Lab(Base):
     async def _dropped(self) -> None:
         socket, self._socket = self._socket, None
         self._requests.clear()  # they are bound to the connection
+        self._streams.clear()
         if socket is not None and socket._req is not None and socket._req.transport is not None:
             socket._req.transport.abort()
 
@@ -250,17 +253,27 @@ class Lab(Base):
     def _responded(self, name: str, body: Any) -> dict[str, Any]:
         if self.requests_ended:
             return {"errcode": 846605, "errmsg": "invalid req_id"}
-        if name not in self._requests:
+        if name not in self._requests and name not in self._streams:
             return self._wrong("a request that is not known, or was answered", 846605)
         if set(body) != {"msgtype", "stream"} or set(body["stream"]) != {"id", "finish", "content"}:
             return self._wrong(f"a bad answer {body}")
         stream = body["stream"]
-        if body["msgtype"] != "stream" or stream["finish"] is not True or not stream["id"]:
+        if body["msgtype"] != "stream" or not isinstance(stream["finish"], bool) or not stream["id"]:
             return self._wrong(f"a bad answer {body}")
         if not stream["content"].strip() or len(stream["content"].encode()) > LONGEST:
             return self._wrong("an empty answer, or one that is too long")
-        self._shown.append((self._requests.pop(name), "text", stream["content"]))
-        self.by.append("answer")
+        if name in self._requests:
+            self._streams[name] = (stream["id"], len(self._shown))
+            self._shown.append((self._requests.pop(name), "text", ""))
+            self.by.append("answer")
+        known, place = self._streams[name]
+        if known != stream["id"]:
+            return self._wrong("a second answer to one request")
+        if self.streams_ended:
+            return {"errcode": 846608, "errmsg": "stream message update expired (>6 minutes), cannot update"}
+        self._shown[place] = (self._shown[place][0], "text", stream["content"])
+        if stream["finish"]:
+            del self._streams[name]
         return {}
 
     def _sent(self, body: Any) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.errors import PlatformRefused
+from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.unkept import Keeper
@@ -18,6 +19,7 @@ from hermes.gateway.platforms.wecom.formatting import length
 
 # A bot's message has 20,480 bytes at most, an app's 2,048.
 _BOT = Capabilities(longest=20_000, measure=length, media=True, files=True, mention_needed=True)
+_GROWING = replace(_BOT, edits=True)
 _APP = Capabilities(longest=1_900, measure=length, media=True, files=True)
 
 
@@ -101,6 +103,8 @@ class WeCom(Adapter):
     async def connect(self, link: Link) -> None:
         """Log in and begin to receive."""
         await self.disconnect()
+        if self._bot is not None and self.cursor.strip():  # without one the end of a growing reply is not known
+            self.capabilities = _GROWING  # type: ignore[misc]
         try:
             if self._bot is not None:
                 await self._bot.connect(link)
@@ -127,9 +131,15 @@ class WeCom(Adapter):
     ) -> str:
         """Send a message."""
         if self._bot is not None:
-            return await self._bot.send(chat, text, nonce=nonce, context=context)
+            return await self._bot.send(chat, text, nonce=nonce, context=context, growing=self.is_growing(text))
         assert self._app is not None
         return await self._app.send(chat, text)
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a bot's answer that still grows."""
+        if self._bot is None:
+            raise SendRefused("messages of an app can't be changed")
+        await self._bot.edit(message_id, text, growing=self.is_growing(text))
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None

@@ -1,7 +1,7 @@
 """An AI bot: it reads and writes by one WebSocket.
 
-A message is answered once by its request id, on the connection it came by. Further parts, files, and replies after a new
-connection are pushed to the chat.
+A message is answered once by its request id, on the connection it came by: by a stream, whose text is replaced until it is
+finished. Further parts, files, and replies after a new connection are pushed to the chat, and can't be changed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hermes.gateway.platforms.wecom.crypto import decrypted, key_of
 from hermes.gateway.platforms.wecom.formatting import bot_markdown
 from hermes.gateway.platforms.wecom.incoming import REQUEST, bot_event, to_whom
 
+_STREAM = "stream:"  # how the ids of answers begin
 _CHUNK = 512 * 1024  # bytes of a part of an upload
 _STORES = (".qq.com", ".qpic.cn", ".myqcloud.com", ".wework.cn")  # where files are
 
@@ -34,6 +35,7 @@ class Bot:
         self._http: HttpApi | None = None
         self._tasks = Tasks()
         self._open: Recent[str, bool] = Recent()  # requests of this connection that were not answered
+        self._streams: Recent[str, str] = Recent()  # answers that still grow: the request of each
 
     async def check(self) -> str:
         """Log in and say which bot we are. WeCom ends the bot's other connection."""
@@ -68,7 +70,7 @@ class Bot:
     async def _opened(self) -> BotSocket:
         socket = BotSocket(self._url, self._bot_id, self._secret)
         await socket.open()
-        self._socket, self._open = socket, Recent()
+        self._socket, self._open, self._streams = socket, Recent(), Recent()
         return socket
 
     async def _receive(self, link: Link, socket: BotSocket) -> None:
@@ -117,23 +119,45 @@ class Bot:
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, context: ReplyContext | None) -> str:
-        """Answer by the request id if it can still be used, else push the message."""
+    async def send(self, chat: Chat, text: str, *, nonce: str, context: ReplyContext | None, growing: bool) -> str:
+        """Answer by the request id if it can still be used, else push the message. SendRefused if that should grow."""
         content = bot_markdown(text)
         request = str((context or {}).get(REQUEST) or "")
         if request and self._open.get(request):
             self._open.drop(request)  # a second answer would replace the first one
-            stream = {"id": hashlib.sha256(nonce.encode()).hexdigest()[:32], "finish": True, "content": content}
+            stream = hashlib.sha256(nonce.encode()).hexdigest()[:32]
             try:
-                await self._asked().request("aibot_respond_msg", {"msgtype": "stream", "stream": stream}, request)
-                return f"stream:{stream['id']}"
+                await self._answered(request, stream, content, growing)
+                return f"{_STREAM}{stream}"
             except SendRefused:
                 pass  # the request has expired, and nothing was sent
             except (SlowDown, PlatformUnreachable) as error:
                 if isinstance(error, SlowDown) or not error.maybe_sent:
                     self._open.put(request, True)
                 raise
+        if growing:
+            raise SendRefused("WeCom lets only the first answer to a message grow")
         return await self._pushed(chat, {"msgtype": "markdown", "markdown": {"content": content}})
+
+    async def edit(self, message_id: str, text: str, *, growing: bool) -> None:
+        """Replace the text of an answer that still grows. SendRefused for others, and when WeCom has ended it."""
+        stream = message_id.removeprefix(_STREAM)
+        request = self._streams.get(stream)
+        if request is None:
+            raise SendRefused("this message of WeCom can't be changed any more")
+        try:
+            await self._answered(request, stream, bot_markdown(text), growing)
+        except SendRefused:
+            self._streams.drop(stream)
+            raise
+
+    async def _answered(self, request: str, stream: str, content: str, growing: bool) -> None:
+        body = {"msgtype": "stream", "stream": {"id": stream, "finish": not growing, "content": content}}
+        await self._asked().request("aibot_respond_msg", body, request)
+        if growing:
+            self._streams.put(stream, request)
+        else:
+            self._streams.drop(stream)
 
     async def send_file(self, chat: Chat, file: OutgoingFile) -> str:
         """Upload a file in parts, and push it."""
