@@ -226,6 +226,44 @@ def test_twenty_messages_in_a_minute_are_the_limit(lab: Lab, tmp_path: Path) -> 
     asyncio.run(story())
 
 
+GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
+
+
+@pytest.mark.parametrize("where", ["dm", "group"])
+def test_a_reply_grows_as_a_card_where_that_is_wanted(where: str, lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.cards = True
+    with running(lab, hermes_home, model.base_url, gateway=GROWING):
+        lab.say("slow=1 " + "grow " * 30, where=where)
+        until(lambda: lab.shown(where) and lab.shown(where)[0].endswith("▉"))
+        until(lambda: lab.shown(where)[0].count("grow") == 30 and "▉" not in lab.shown(where)[0])
+        assert len(lab.shown(where)) == 1
+        assert lab.by == ["card"]
+
+
+def test_where_cards_are_refused_the_reply_is_sent_whole(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.cards = lab.cards_refused = True
+    with running(lab, hermes_home, model.base_url, gateway=GROWING):
+        lab.say("slow=1 " + "grow " * 30)
+        until(lambda: lab.shown())
+        assert [text.count("grow") for text in lab.shown()] == [30]
+        assert lab.by == ["webhook"]
+
+
+def test_a_person_of_another_organisation_gets_no_card(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = DingTalk({**lab.settings, "cards": True}, tmp_path)
+        adapter.cursor = " ▉"
+        async with connected(adapter):
+            assert adapter.capabilities.edits
+            with pytest.raises(SendRefused):
+                await adapter.send(Chat(platform="dingtalk", chat_id="$:x"), "grow ▉", nonce="n")
+            with pytest.raises(SendRefused):
+                await adapter.edit(ALICE, "session:n", "other")
+        assert not DingTalk.capabilities.edits
+
+    asyncio.run(story())
+
+
 def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.lost_answers = 1

@@ -8,10 +8,12 @@ nothing go by the API: to members of the organisation by their user id, to group
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +24,7 @@ from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.dingtalk import stream as streams
 from hermes.gateway.platforms.dingtalk.client import Api, TokenRefused
-from hermes.gateway.platforms.dingtalk.formatting import is_plain, length, markdown, title_of
+from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.stream import Stream, header
 from hermes.gateway.platforms.unkept import Keeper
@@ -30,6 +32,7 @@ from hermes.gateway.platforms.unkept import Keeper
 TOPIC = "/v1.0/im/bot/messages/get"
 _SPARE = 10.0  # seconds before its end from which on a session webhook is not used
 _BRIEF = 5.0  # a connection that DingTalk ends so soon counts as broken
+_CARD = "card:"  # how the ids of cards begin
 _SUFFIX = {"image/png": ".png", "image/jpeg": ".jpg"}
 
 Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None]]
@@ -48,6 +51,7 @@ class DingTalk(Adapter):
             required=True,
         ),
         Setting(name="robot_code", help="the robot's code, if it is not the Client ID", variable="DINGTALK_ROBOT_CODE"),
+        Setting(name="cards", help="show replies while they are written, as cards", kind=bool, default=False),
         Setting(name="base_url", help="where DingTalk's API is", default="https://api.dingtalk.com"),
         Setting(name="old_url", help="where DingTalk's older API is", default="https://oapi.dingtalk.com"),
     )  # fmt: skip
@@ -91,6 +95,8 @@ class DingTalk(Adapter):
         except BaseException:
             await self.disconnect()
             raise
+        if self.setting("cards") and self.cursor.strip():  # only what is known to grow is a card
+            self.capabilities = replace(type(self).capabilities, edits=True)  # type: ignore[misc]
         link.connected(self._robot)
         waiting: Waiting = asyncio.Queue()
         self._tasks.start(self._hand_over(link, waiting), name="dingtalk messages")
@@ -189,7 +195,9 @@ class DingTalk(Adapter):
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
-        """Send a message: by the session webhook while it is good, else by the API."""
+        """Send a message: by the session webhook while it is good, else by the API. One that still grows is a card."""
+        if self.is_growing(text):
+            return await self._begun(chat, text, nonce)
         plain = is_plain(text)
         webhook = self._webhook(context)
         if webhook is not None:
@@ -204,6 +212,28 @@ class DingTalk(Adapter):
         if plain:
             return await self._sent(chat, "sampleText", {"content": text})
         return await self._sent(chat, "sampleMarkdown", {"title": title_of(text), "text": markdown(text)})
+
+    async def _begun(self, chat: Chat, text: str, nonce: str) -> str:
+        """Send a card. SendRefused where it can't be: the reply is then sent when it is complete."""
+        self._reachable(chat)
+        name = hashlib.sha256(nonce.encode()).hexdigest()
+        body: dict[str, Any] = {
+            "cardTemplateId": "StandardCard", "robotCode": self._robot, "cardBizId": name, "cardData": card(text),
+            "sendOptions": {"atAll": False},
+        }  # fmt: skip
+        if chat.type == DM:
+            body["singleChatReceiver"] = json.dumps({"userId": chat.chat_id})
+        else:
+            body["openConversationId"] = chat.chat_id
+        await self._asked().call("/v1.0/im/v1.0/robot/interactiveCards/send", body)
+        return f"{_CARD}{name}"
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a card; other messages can't be changed."""
+        if not message_id.startswith(_CARD):
+            raise SendRefused("this message of DingTalk can't be changed")
+        body = {"cardBizId": message_id.removeprefix(_CARD), "cardData": card(text)}
+        await self._asked().call("/v1.0/im/robots/interactiveCards", body, "PUT")
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None

@@ -72,12 +72,12 @@ class Api(HttpApi):
             raise PlatformRefused("DingTalk's stream is not encrypted; nothing is sent there")
         return endpoint, ticket
 
-    async def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def call(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
         """Call the API with the token; once more with a new one if it is refused."""
         token = await self._token.get()
         for last in (False, True):
             try:
-                return _object(await self.request("POST", path, json=body, headers={_TOKEN: token}))
+                return _object(await self.request(method, path, json=body, headers={_TOKEN: token}))
             except TokenRefused as error:
                 if last:
                     raise PlatformRefused(f"DingTalk does not accept a new access token: {error}") from None

@@ -36,6 +36,14 @@ def title_of(text: str) -> str:
     return words if len(words) <= _TITLE else f"{words[: _TITLE - 1]}…"
 
 
+def card(text: str) -> str:
+    """The data of a card with a Markdown text, in JSON."""
+    header = {"title": {"type": "text", "text": title_of(text)}}
+    contents = [{"type": "markdown", "text": markdown(text), "id": "text"}]
+    data = {"config": {"autoLayout": True, "enableForward": True}, "header": header, "contents": contents}
+    return json.dumps(data, ensure_ascii=False)
+
+
 def markdown(text: str) -> str:
     """A Markdown text in DingTalk's Markdown."""
     made: list[str] = []
