@@ -15,13 +15,10 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
 
-LABS = Path(__file__).parents[1] / "support" / "labs"
-NEWER = ("whatsapp", "sms", "mattermost", "feishu", "dingtalk", "wecom", "weixin", "bluebubbles", "qqbot", "teams")
 PLATFORMS = (
-    *("plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant"),
-    "whatsapp_bridge",
-    *(name for name in NEWER if (LABS / f"{name}.py").exists()),
-)
+    "plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant", "whatsapp", "whatsapp_bridge", "sms",
+    "mattermost", "feishu", "dingtalk", "wecom", "wecom_app", "weixin", "bluebubbles", "qqbot", "teams",
+)  # fmt: skip
 LONG = 9000
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000000301010018dd8db00000"

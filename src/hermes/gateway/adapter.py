@@ -129,6 +129,7 @@ class Adapter:
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
     webhook_place: Listening = Listening()  # the gateway sets it from config.yaml
+    cursor: str = ""  # how a text ends that still grows (gateway.streaming.cursor); the gateway sets it
     account_name: str | None = None  # the gateway sets it where a platform has several accounts; None: the only one
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -151,6 +152,11 @@ class Adapter:
         """A setting as text without surrounding white space; "" when it is missing."""
         value = self.setting(name)
         return "" if value is None else str(value).strip()
+
+    def is_growing(self, text: str) -> bool:
+        """Whether a text of `send` or `edit` is one that will be edited again, for platforms that want to know the end."""
+        sign = self.cursor.strip()
+        return bool(sign) and text.rstrip().endswith(sign)
 
     # ------------------------------------------------------------------------------------------ webhooks
 

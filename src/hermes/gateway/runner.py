@@ -76,6 +76,7 @@ class Gateway:
         self._config, self._adapters = config, adapters
         for adapter, _ in adapters:
             adapter.webhook_place = listening(config)
+            adapter.cursor = config.gateway.streaming.cursor
         self._stop = asyncio.Event()
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})

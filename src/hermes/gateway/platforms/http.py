@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -63,7 +64,10 @@ class HttpApi:
         self, address: str, *, what: str, trusted: Callable[[str], bool], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
         """Download a file over at most four redirects. Only `trusted` addresses are requested, and get `headers`."""
-        url = httpx.URL(address)
+        try:
+            url = httpx.URL(address)
+        except httpx.InvalidURL:
+            raise SendRefused(f"{what} has no address that can be used") from None
         for _ in range(_REDIRECTS):
             if not trusted(str(url)):
                 raise SendRefused(f"{what} is not stored at {self.title}, and we have no login for its server")
@@ -81,6 +85,16 @@ class HttpApi:
                 self.check(answer)
             raise SendRefused(f"{self.title} no longer has {what} (HTTP {answer.status_code})")
         return answer
+
+
+def address_parts(address: str) -> SplitResult:
+    """The parts of a vendor's address; all are empty where it is none."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.hostname, parts.port
+    except ValueError:
+        return urlsplit("")
+    return parts
 
 
 def may_have_arrived(error: httpx.HTTPError) -> bool:

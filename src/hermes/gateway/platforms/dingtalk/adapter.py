@@ -1,0 +1,289 @@
+"""The DingTalk adapter: a robot of an organisation's own app reads by the Stream mode, and answers by session webhooks.
+
+https://open.dingtalk.com/document/orgapp/robot-overview
+A session webhook comes with each message and is good for about ninety minutes. Later replies, files and messages that answer
+nothing go by the API: to members of the organisation by their user id, to groups by the conversation's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
+from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.dingtalk import stream as streams
+from hermes.gateway.platforms.dingtalk.client import Api, TokenRefused
+from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
+from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
+from hermes.gateway.platforms.dingtalk.stream import Stream, header
+from hermes.gateway.platforms.unkept import Keeper
+
+TOPIC = "/v1.0/im/bot/messages/get"
+_SPARE = 10.0  # seconds before its end from which on a session webhook is not used
+_BRIEF = 5.0  # a connection that DingTalk ends so soon counts as broken
+_CARD = "card:"  # how the ids of cards begin
+_SUFFIX = {"image/png": ".png", "image/jpeg": ".jpg"}
+
+Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None]]
+
+
+class DingTalk(Adapter):
+    """A robot of an app of an organisation."""
+
+    platform = "dingtalk"
+    title = "DingTalk"
+    extra = "dingtalk"
+    settings = (
+        Setting(name="client_id", help="the app's Client ID (AppKey)", variable="DINGTALK_CLIENT_ID", required=True),
+        Setting(
+            name="client_secret", help="the app's Client Secret (AppSecret)", variable="DINGTALK_CLIENT_SECRET", secret=True,
+            required=True,
+        ),
+        Setting(name="robot_code", help="the robot's code, if it is not the Client ID", variable="DINGTALK_ROBOT_CODE"),
+        Setting(name="cards", help="show replies while they are written, as cards", kind=bool, default=False),
+        Setting(name="base_url", help="where DingTalk's API is", default="https://api.dingtalk.com"),
+        Setting(name="old_url", help="where DingTalk's older API is", default="https://oapi.dingtalk.com"),
+    )  # fmt: skip
+    # The parameters of a message have 15,000 bytes at most, its title included.
+    capabilities = Capabilities(
+        longest=12_000, measure=length, media=True, files=True, largest_file=20_000_000, mention_needed=True
+    )
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._api: Api | None = None
+        self._stream: Stream | None = None
+        self._tasks = Tasks()
+        self._keeper = Keeper(home, self.platform)
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse addresses that are none."""
+        for name in ("base_url", "old_url"):
+            parts = urlsplit(self.text(name))
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise PlatformRefused(f"dingtalk: {name} must be an address as https://api.dingtalk.com")
+
+    async def check(self) -> str:
+        """Log in and say which robot we are."""
+        api = self._made()
+        try:
+            await api.login()
+            return self._robot
+        finally:
+            await api.close()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and open the stream."""
+        await self.disconnect()
+        self._api = api = self._made()
+        try:
+            await api.login()
+            stream = await self._opened(api)
+        except BaseException:
+            await self.disconnect()
+            raise
+        if self.setting("cards") and self.cursor.strip():  # only what is known to grow is a card
+            self.capabilities = replace(type(self).capabilities, edits=True)  # type: ignore[misc]
+        link.connected(self._robot)
+        waiting: Waiting = asyncio.Queue()
+        self._tasks.start(self._hand_over(link, waiting), name="dingtalk messages")
+        self._tasks.start(self._receive(api, link, stream, waiting), name="dingtalk")
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything. What was not stored is written to the spool."""
+        await self._tasks.stop()
+        await self._keeper.save()
+        api, self._api = self._api, None
+        stream, self._stream = self._stream, None
+        with suppress(Exception):
+            if stream is not None:
+                await stream.close()
+            if api is not None:
+                await api.close()
+
+    def _made(self) -> Api:
+        return Api(self.text("base_url"), self.text("old_url"), self.text("client_id"), self.text("client_secret"))
+
+    @property
+    def _robot(self) -> str:
+        return self.text("robot_code") or self.text("client_id")
+
+    # ------------------------------------------------------------------------------------------ receiving
+
+    async def _opened(self, api: Api) -> Stream:
+        made = Stream()
+        await made.open(*await api.open_stream(TOPIC))
+        self._stream = made
+        return made
+
+    async def _receive(self, api: Api, link: Link, stream: Stream, waiting: Waiting) -> None:
+        """Read frames, from one connection after the other, until none can be opened."""
+        retries = Retries(link, self._robot)
+        try:
+            while True:
+                since = time.monotonic()
+                try:
+                    async for frame in stream.frames():
+                        retries.succeeded()
+                        if await self._is_last(stream, frame, waiting):
+                            break
+                    if time.monotonic() - since < _BRIEF:
+                        await retries.failed(PlatformUnreachable("DingTalk has ended a new stream"))
+                except (PlatformUnreachable, SlowDown) as error:
+                    await retries.failed(error)
+                await stream.close()
+                stream = await self._again(api, retries)
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.error("DingTalk: a frame could not be handled (%s)", type(error).__name__)
+            link.lost(PlatformUnreachable("the connection to DingTalk ended unexpectedly"))
+
+    async def _again(self, api: Api, retries: Retries) -> Stream:
+        while True:
+            try:
+                return await self._opened(api)
+            except (PlatformUnreachable, SlowDown) as error:
+                await retries.failed(error)
+
+    async def _is_last(self, stream: Stream, frame: dict[str, Any], waiting: Waiting) -> bool:
+        """Answer DingTalk's own frames at once, put messages into the queue. True if the connection is to be left."""
+        topic = header(frame, "topic")
+        if frame.get("type") == streams.CALLBACK and topic == TOPIC:
+            message = message_of(frame)
+            event = event_of(message) if message is not None else None
+            if event is not None:
+                self._keeper.expect(event)
+            waiting.put_nowait((stream, frame, event))
+        elif frame.get("type") == streams.SYSTEM and topic == streams.PING:
+            data = frame.get("data")
+            await stream.acknowledge(frame, data if isinstance(data, str) else "{}")
+        else:
+            await stream.acknowledge(frame)
+        return frame.get("type") == streams.SYSTEM and topic == streams.DISCONNECT
+
+    async def _hand_over(self, link: Link, waiting: Waiting) -> None:
+        """Store messages in order; each is acknowledged when it is stored."""
+        await self._keeper.restore(link)
+        while True:
+            stream, frame, event = await waiting.get()
+            if event is None:
+                link.log.warning("a message of DingTalk can't be read: it has no id, chat or author")
+            else:
+                await self._keeper.keep(link, event)
+            await stream.acknowledge(frame)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a picture or file."""
+        return await self._asked().file(str(attachment.reference.get("code")), self._robot)
+
+    # ------------------------------------------------------------------------------------------ sending
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a message: by the session webhook while it is good, else by the API. One that still grows is a card."""
+        if self.is_growing(text):
+            return await self._begun(chat, text, nonce)
+        plain = is_plain(text)
+        webhook = self._webhook(context)
+        if webhook is not None:
+            body: dict[str, Any] = {"msgtype": "text", "text": {"content": text}}
+            if not plain:
+                body = {"msgtype": "markdown", "markdown": {"title": title_of(text), "text": markdown(text)}}
+            try:
+                await self._asked().reply(webhook, body)
+                return f"session:{nonce}"
+            except (SendRefused, TokenRefused):
+                pass  # the webhook has ended early, and nothing was sent
+        if plain:
+            return await self._sent(chat, "sampleText", {"content": text})
+        return await self._sent(chat, "sampleMarkdown", {"title": title_of(text), "text": markdown(text)})
+
+    async def _begun(self, chat: Chat, text: str, nonce: str) -> str:
+        """Send a card. SendRefused where it can't be: the reply is then sent when it is complete."""
+        self._reachable(chat)
+        name = hashlib.sha256(nonce.encode()).hexdigest()
+        body: dict[str, Any] = {
+            "cardTemplateId": "StandardCard", "robotCode": self._robot, "cardBizId": name, "cardData": card(text),
+            "sendOptions": {"atAll": False},
+        }  # fmt: skip
+        if chat.type == DM:
+            body["singleChatReceiver"] = json.dumps({"userId": chat.chat_id})
+        else:
+            body["openConversationId"] = chat.chat_id
+        await self._asked().call("/v1.0/im/v1.0/robot/interactiveCards/send", body)
+        return f"{_CARD}{name}"
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a card; other messages can't be changed."""
+        if not message_id.startswith(_CARD):
+            raise SendRefused("this message of DingTalk can't be changed")
+        body = {"cardBizId": message_id.removeprefix(_CARD), "cardData": card(text)}
+        await self._asked().call("/v1.0/im/robots/interactiveCards", body, "PUT")
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Upload a file and send it by the API: session webhooks take none."""
+        self._reachable(chat)
+        picture = file.kind == "image" and file.mime in _SUFFIX
+        kind, mime = "image" if picture else "file", file.mime or "application/octet-stream"
+        media = await self._asked().upload(kind, file.name, file.data, mime)
+        if picture:
+            return await self._sent(chat, "sampleImageMsg", {"photoURL": media})
+        suffix = Path(file.name).suffix.lstrip(".").lower() or "txt"
+        return await self._sent(chat, "sampleFile", {"mediaId": media, "fileName": file.name, "fileType": suffix})
+
+    async def _sent(self, chat: Chat, key: str, parameters: dict[str, Any]) -> str:
+        self._reachable(chat)
+        body: dict[str, Any] = {
+            "robotCode": self._robot,
+            "msgKey": key,
+            "msgParam": json.dumps(parameters, ensure_ascii=False),
+        }
+        if chat.type == DM:
+            found = await self._asked().call("/v1.0/robot/oToMessages/batchSend", {**body, "userIds": [chat.chat_id]})
+            if chat.chat_id in _names(found.get("flowControlledStaffIdList")):
+                raise SlowDown("DingTalk limits messages to this person", 20.0)
+            if chat.chat_id in _names(found.get("invalidStaffIdList")):
+                raise SendRefused(f"{chat.chat_id} is no member of the organisation, or may not use the app")
+        else:
+            path = "/v1.0/robot/groupMessages/send"
+            found = await self._asked().call(path, {**body, "openConversationId": chat.chat_id})
+        return str(found.get("processQueryKey") or "")
+
+    def _reachable(self, chat: Chat) -> None:
+        if chat.type == DM and not is_member(chat.chat_id):
+            raise SendRefused(
+                "DingTalk's API reaches members of the organisation only, and the session webhook has ended"
+            )
+
+    def _webhook(self, context: ReplyContext | None) -> str | None:
+        """The session webhook of a reply context, if it is DingTalk's and still good."""
+        address, expires = (context or {}).get(WEBHOOK), (context or {}).get(EXPIRES)
+        if not isinstance(address, str) or not isinstance(expires, int) or expires / 1000 - _SPARE < time.time():
+            return None
+        return address if self._asked().is_webhook(address) else None
+
+    def _asked(self) -> Api:
+        if self._api is None:
+            raise PlatformUnreachable("not connected to DingTalk")
+        return self._api
+
+
+def _names(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []

@@ -1,0 +1,177 @@
+"""DingTalk's HTTP API: the access token is renewed in time, and its error codes become ours.
+
+https://open.dingtalk.com/document/orgapp/overview-of-development
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, retry_after
+from hermes.gateway.platforms.renewal import AccessToken
+
+_TOKEN = "x-acs-dingtalk-access-token"
+_STALE = frozenset({"InvalidAuthentication", "invalidAuthentication", "AccessTokenInvalid", "40014", "42001", "40001"})
+_LIMITS = ("QpsLimit", "Throttling", "FlowControl", "flowControl", "TooManyRequests", "too.fast")
+_QPS_PAUSE = 1.0  # the limits of the API count by the second
+_MINUTE_PAUSE = 20.0  # a chat takes twenty messages of a robot in a minute
+TOO_FAST = 130101
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_STORES = (".dingtalk.com", ".aliyuncs.com", ".alicdn.com")  # where files are
+
+
+class TokenRefused(PlatformError):
+    """The access token is not valid any more."""
+
+
+class Api(HttpApi):
+    """The API at api.dingtalk.com, the older one at oapi.dingtalk.com, and session webhooks."""
+
+    def __init__(self, base_url: str, old_url: str, client_id: str, client_secret: str) -> None:
+        super().__init__("DingTalk", base_url, timeout=40)
+        self._base, self._old = base_url.rstrip("/"), old_url.rstrip("/")
+        self._login = (client_id, client_secret)
+        self._token = AccessToken(self._fetch)
+
+    async def login(self) -> None:
+        """Get a token; PlatformRefused where the client's id or secret is wrong."""
+        await self._token.get()
+
+    async def _fetch(self) -> tuple[str, float]:
+        body = {"appKey": self._login[0], "appSecret": self._login[1]}
+        try:
+            found = _object(await self.request("POST", "/v1.0/oauth2/accessToken", json=body))
+            return str(found["accessToken"]), float(found.get("expireIn") or 7200)
+        except (SendRefused, TokenRefused) as error:
+            raise PlatformRefused(f"DingTalk does not accept client_id and client_secret: {error}") from None
+        except (KeyError, TypeError, ValueError):
+            raise PlatformUnreachable("DingTalk gave no access token") from None
+
+    async def open_stream(self, topic: str) -> tuple[str, str]:
+        """The address of a new stream, and its ticket."""
+        subscriptions = [{"type": "CALLBACK", "topic": topic}]
+        body = {
+            "clientId": self._login[0],
+            "clientSecret": self._login[1],
+            "subscriptions": subscriptions,
+            "ua": "hermes",
+        }
+        try:
+            found = _object(await self.request("POST", "/v1.0/gateway/connections/open", json=body))
+            endpoint, ticket = str(found["endpoint"]), str(found["ticket"])
+        except (SendRefused, TokenRefused) as error:
+            raise PlatformRefused(f"DingTalk opens no stream: {error}") from None
+        except KeyError:
+            raise PlatformUnreachable("DingTalk gave no address for its stream") from None
+        parts, own = address_parts(endpoint), address_parts(self._base)
+        if parts.scheme != "wss" and not (parts.scheme == "ws" and own.scheme == "http"):
+            raise PlatformRefused("DingTalk's stream is not encrypted; nothing is sent there")
+        return endpoint, ticket
+
+    async def call(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
+        """Call the API with the token; once more with a new one if it is refused."""
+        token = await self._token.get()
+        for last in (False, True):
+            try:
+                return _object(await self.request(method, path, json=body, headers={_TOKEN: token}))
+            except TokenRefused as error:
+                if last:
+                    raise PlatformRefused(f"DingTalk does not accept a new access token: {error}") from None
+                token = await self._token.get(refused=token)
+        raise AssertionError
+
+    async def upload(self, kind: str, name: str, data: bytes, mime: str) -> str:
+        """Upload a file; its media id."""
+        token = await self._token.get()
+        for last in (False, True):
+            query = {"access_token": token, "type": kind}
+            files = {"media": (name, data, mime)}
+            try:
+                answer = await self.request("POST", f"{self._old}/media/upload", params=query, files=files)
+                found = _object(answer)
+                self._passed(found)
+                return str(found["media_id"])
+            except KeyError:
+                raise PlatformUnreachable("DingTalk did not take the file") from None
+            except TokenRefused as error:
+                if last:
+                    raise PlatformRefused(f"DingTalk does not accept a new access token: {error}") from None
+                token = await self._token.get(refused=token)
+        raise AssertionError
+
+    def is_webhook(self, address: str) -> bool:
+        """Whether an address is one of DingTalk's, to which a message may go."""
+        parts, old = address_parts(address), address_parts(self._old)
+        if (parts.scheme, parts.netloc) == (old.scheme, old.netloc):
+            return True
+        return parts.scheme == "https" and f".{parts.hostname}".endswith(".dingtalk.com")
+
+    async def reply(self, webhook: str, body: dict[str, Any]) -> None:
+        """Send by a session webhook. SendRefused where it takes no messages any more: nothing was sent then."""
+        found = _object(await self.request("POST", webhook, json=body))
+        self._passed(found)
+
+    async def file(self, code: str, robot_code: str) -> bytes:
+        """The bytes of a file that a person has sent."""
+        found = await self.call("/v1.0/robot/messageFiles/download", {"downloadCode": code, "robotCode": robot_code})
+        address = found.get("downloadUrl")
+        if not isinstance(address, str) or not address:
+            raise SendRefused("DingTalk no longer has the file")
+        return (await self.download(address, what="the file", trusted=self._is_store)).content
+
+    def _is_store(self, address: str) -> bool:
+        parts, own = address_parts(address), address_parts(self._base)
+        if (parts.scheme, parts.netloc) == (own.scheme, own.netloc):
+            return True
+        return parts.scheme in ("https", "http") and f".{parts.hostname}".endswith(_STORES)
+
+    def check(self, answer: httpx.Response) -> None:
+        """As usual; a limit by the second has no header that says how long to wait."""
+        if answer.status_code == 429:
+            raise SlowDown("DingTalk asks us to wait", retry_after(answer.headers, _QPS_PAUSE))
+        super().check(answer)
+
+    def failure(self, answer: httpx.Response) -> PlatformError:
+        """The error by DingTalk's own code."""
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {}
+        found = found if isinstance(found, dict) else {}
+        code, told = str(found.get("code") or ""), str(found.get("message") or f"HTTP {answer.status_code}")
+        if answer.status_code == 401 or code in _STALE:
+            return TokenRefused(error_text(told, *self._login))
+        if any(one in code for one in _LIMITS):
+            return SlowDown("DingTalk asks us to wait", retry_after(answer.headers, _QPS_PAUSE))
+        return SendRefused(f"DingTalk refuses: {error_text(told, *self._login)}")
+
+    def _passed(self, found: dict[str, Any]) -> None:
+        """Raise the error of an answer with an errcode, as the older API and webhooks give it."""
+        code = found.get("errcode", 0)
+        if code in (0, "0"):
+            return
+        number = int(code) if isinstance(code, int) or _NUMBER.fullmatch(str(code)) else -2
+        told = error_text(found.get("errmsg") or f"errcode {number}", *self._login)
+        if str(number) in _STALE:
+            raise TokenRefused(told)
+        if number == TOO_FAST:
+            raise SlowDown("DingTalk takes twenty messages in a minute", _MINUTE_PAUSE)
+        if 90001 <= number <= 90020 or number == 88:
+            raise SlowDown("DingTalk asks us to wait", _QPS_PAUSE)
+        if number == -1:
+            raise PlatformUnreachable("DingTalk is busy")
+        raise SendRefused(f"DingTalk refuses: {told}")
+
+
+def _object(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise PlatformUnreachable("DingTalk's answer can't be read", maybe_sent=True)
+    return found

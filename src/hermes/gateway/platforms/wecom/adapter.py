@@ -1,0 +1,152 @@
+"""The WeCom adapter: a bot by its WebSocket where bot_id is given, else an app by callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hermes.errors import PlatformRefused, SendRefused
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import Attachment, Chat, OutgoingFile
+from hermes.gateway.platforms.unkept import Keeper
+from hermes.gateway.platforms.wecom.app import App
+from hermes.gateway.platforms.wecom.bot import Bot
+from hermes.gateway.platforms.wecom.crypto import key_of
+from hermes.gateway.platforms.wecom.formatting import length
+
+# A bot's message has 20,480 bytes at most, an app's 2,048.
+_BOT = Capabilities(longest=20_000, measure=length, media=True, files=True, mention_needed=True)
+_GROWING = replace(_BOT, edits=True)
+_APP = Capabilities(longest=1_900, measure=length, media=True, files=True)
+
+
+class WeCom(Adapter):
+    """A bot or an app of an organisation."""
+
+    platform = "wecom"
+    title = "WeCom"
+    extra = "wecom"
+    settings = (
+        Setting(name="bot_id", help="the AI bot's id; none for an app", variable="WECOM_BOT_ID"),
+        Setting(name="corp_id", help="for an app: the organisation's id, as ww…", variable="WECOM_CORP_ID", unless="bot_id"),
+        Setting(name="secret", help="the AI bot's secret", variable="WECOM_SECRET", secret=True, unless="corp_id"),
+        Setting(name="agent_id", help="for an app: its AgentId", variable="WECOM_AGENT_ID", unless="bot_id"),
+        Setting(name="corp_secret", help="for an app: its Secret", variable="WECOM_CORP_SECRET", secret=True, unless="bot_id"),
+        Setting(
+            name="token", help="for an app: the Token of its callbacks", variable="WECOM_TOKEN", secret=True, unless="bot_id"
+        ),
+        Setting(
+            name="encoding_aes_key", help="for an app: the EncodingAESKey of its callbacks", variable="WECOM_ENCODING_AES_KEY",
+            secret=True, unless="bot_id",
+        ),
+        Setting(name="markdown", help="for an app: send formatted replies as Markdown", kind=bool, default=True),
+        Setting(name="base_url", help="where WeCom's API is", default="https://qyapi.weixin.qq.com"),
+        Setting(name="websocket_url", help="where WeCom's bots connect", default="wss://openws.work.weixin.qq.com"),
+    )  # fmt: skip
+    capabilities = _BOT
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._bot: Bot | None = None
+        self._app: App | None = None
+        if self.text("bot_id"):
+            keeper = Keeper(home, self.platform)
+            self._bot = Bot(self.text("websocket_url"), self.text("bot_id"), self.text("secret"), keeper)
+        else:
+            self.capabilities = _APP  # type: ignore[misc]  # an app has other limits than a bot
+            self._app = App(
+                self.text("base_url"), corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
+                agent_id=self.text("agent_id"), token=self.text("token"), aes_key=self.text("encoding_aes_key"),
+                markdown=bool(self.setting("markdown")),
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------ login
+
+    def validate(self) -> None:
+        """Refuse half a bot or half an app, and what can't be a key or an address."""
+        wanted = (
+            ("secret",)
+            if self._bot is not None
+            else ("corp_id", "agent_id", "corp_secret", "token", "encoding_aes_key")
+        )
+        missing = [name for name in wanted if not self.text(name)]
+        if missing:
+            kinds = (
+                "an AI bot needs bot_id and secret, an app corp_id, agent_id, corp_secret, token and encoding_aes_key"
+            )
+            raise PlatformRefused(f"wecom: {kinds}; missing: {', '.join(missing)}")
+        for name, schemes in (("base_url", ("http", "https")), ("websocket_url", ("ws", "wss"))):
+            parts = urlsplit(self.text(name))
+            if parts.scheme not in schemes or not parts.hostname:
+                raise PlatformRefused(f"wecom: {name} must be an address that begins with {schemes[1]}://")
+        if self._app is not None:
+            try:
+                key_of(self.text("encoding_aes_key"))
+            except ValueError:
+                raise PlatformRefused(
+                    "wecom: encoding_aes_key must have the 43 characters that the console shows"
+                ) from None
+
+    def doubts(self) -> str | None:
+        """An app needs an address that WeCom can reach."""
+        if self._app is not None and self.webhook_address is None:
+            return "gateway.listen.public_url is not set: WeCom must be able to call the gateway"
+        return None
+
+    async def check(self) -> str:
+        """Log in and say who we are."""
+        return await self._road.check()
+
+    async def connect(self, link: Link) -> None:
+        """Log in and begin to receive."""
+        await self.disconnect()
+        if self._bot is not None and self.cursor.strip():  # without one the end of a growing reply is not known
+            self.capabilities = _GROWING  # type: ignore[misc]
+        try:
+            if self._bot is not None:
+                await self._bot.connect(link)
+            elif self._app is not None:
+                await self._app.connect(link, self.listen)
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        await self._road.disconnect()
+
+    @property
+    def _road(self) -> Bot | App:
+        road = self._bot or self._app
+        assert road is not None
+        return road
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
+        """Send a message."""
+        if self._bot is not None:
+            return await self._bot.send(chat, text, nonce=nonce, context=context, growing=self.is_growing(text))
+        assert self._app is not None
+        return await self._app.send(chat, text)
+
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
+        """Replace the text of a bot's answer that still grows."""
+        if self._bot is None:
+            raise SendRefused("messages of an app can't be changed")
+        await self._bot.edit(message_id, text, growing=self.is_growing(text))
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Send a picture or a file."""
+        return await self._road.send_file(chat, file)
+
+    async def fetch(self, attachment: Attachment) -> bytes:
+        """The bytes of a picture or file."""
+        return await self._road.fetch(attachment)

@@ -1,0 +1,182 @@
+"""WeCom's messages as events: those of AI bots are JSON, those of apps XML. A message is named by its id."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from typing import Any
+from xml.parsers import expat
+
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.http import attachment_kind
+
+REQUEST = "req_id"  # what a reply context has
+_KINDS = {"image": "image", "voice": "audio", "video": "video", "file": "file", "shortvideo": "video"}
+_MENTION = re.compile(r"^\s*@\S+(\s+|$)")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+Fields = dict[str, str]
+
+
+# ------------------------------------------------------------------------------------------------ AI bots
+
+
+def bot_event(frame: dict[str, Any]) -> Event | None:
+    """The message of a pushed frame; None where it has no id, chat or author."""
+    body, headers = _object(frame.get("body")), _object(frame.get("headers"))
+    author = _object(body.get("from"))
+    number, user_id = _text(body.get("msgid")), _text(author.get("userid"))
+    if not number or not user_id:
+        return None
+    if corp := _text(author.get("corpid")):  # only where people of several organisations use the bot
+        user_id = f"{corp}:{user_id}"
+    group = body.get("chattype") == "group"
+    chat_id = _text(body.get("chatid")) if group else user_id
+    if not chat_id:
+        return None
+    text, attachments = _bot_content(body, group)
+    quote = _object(body.get("quote"))
+    request = _text(headers.get("req_id"))
+    return Event(
+        id=number,
+        chat=Chat(platform="wecom", chat_id=chat_id, type=GROUP if group else DM),
+        sender=Sender(user_id=user_id, name=user_id),
+        text=text,
+        attachments=attachments,
+        message_id=number,
+        quoted=(_bot_content(quote, False)[0] or None) if quote else None,
+        sent_at=_seconds(body.get("create_time")),
+        reply_context={REQUEST: request} if request else None,
+    )
+
+
+def to_whom(chat_id: str) -> str:
+    """The id of a chat or person as WeCom's API takes it."""
+    return chat_id.rpartition(":")[2]
+
+
+def _bot_content(body: dict[str, Any], group: bool) -> tuple[str, tuple[Attachment, ...]]:
+    kind = _text(body.get("msgtype"))
+    texts: list[str] = []
+    files: list[Attachment] = []
+    items = _object(body.get("mixed")).get("msg_item") if kind == "mixed" else [body]
+    for item in items if isinstance(items, list) else []:
+        item = _object(item)
+        kind = _text(item.get("msgtype"))
+        content = _object(item.get(kind))
+        if kind in ("text", "voice", "markdown"):
+            texts.append(_text(content.get("content")))
+        elif kind in _KINDS and _text(content.get("url")):
+            files.append(_bot_file(kind, content))
+        else:
+            texts.append(f"[{kind or 'a message'} that can't be read here]")
+    text = "\n".join(one for one in texts if one.strip())
+    if (
+        group and text.count("@") == 1
+    ):  # WeCom does not say what the bot is called: another mention may be the first one
+        text = _MENTION.sub("", text, count=1)
+    return text.strip(), tuple(files)
+
+
+def _bot_file(kind: str, content: dict[str, Any]) -> Attachment:
+    name = _text(content.get("name")) or _text(content.get("filename"))
+    mime = mimetypes.guess_type(name)[0] if name else None
+    mime = mime or ("video/mp4" if kind == "video" else None)
+    reference = {"url": _text(content.get("url")), "key": _text(content.get("aeskey"))}
+    shown = _KINDS[kind] if kind != "file" else attachment_kind(mime)
+    return Attachment(kind=shown, name=name or None, mime=mime, reference=reference)
+
+
+# ------------------------------------------------------------------------------------------------ apps
+
+
+def encrypted_part(body: bytes) -> str | None:
+    """The encrypted part of a callback, found without parsing: its signature is checked first."""
+    _, begins, rest = body.partition(b"<Encrypt>")
+    inner, ends, _ = rest.partition(b"</Encrypt>")
+    inner = inner.strip().removeprefix(b"<![CDATA[").removesuffix(b"]]>").strip()
+    return inner.decode("ascii") if begins and ends and _BASE64.fullmatch(inner) else None
+
+
+def fields_of(data: bytes) -> Fields:
+    """The fields of a decrypted callback. ValueError where it is no XML, or declares a document type (and so entities)."""
+    fields: Fields = {}
+    path: list[str] = []
+
+    def start(name: str, _: object) -> None:
+        path.append(name)
+        if len(path) == 2:
+            fields[name] = ""
+
+    def end(_: str) -> None:
+        path.pop()
+
+    def words(text: str) -> None:
+        if len(path) >= 2:
+            fields[path[1]] += text
+
+    def refuse(*_: object) -> None:
+        raise ValueError("a document type is not accepted")
+
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, words
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(_CONTROL.sub("", data.decode("utf-8")), True)
+    except expat.ExpatError as error:
+        raise ValueError(f"not XML: {expat.errors.messages[error.code]}") from None
+    return fields
+
+
+def app_event(fields: Fields) -> Event | None:
+    """A message to an app; None for events, and where it has no id or author."""
+    number, user_id, kind = fields.get("MsgId", ""), fields.get("FromUserName", ""), fields.get("MsgType", "")
+    if not number or not user_id or kind == "event":
+        return None
+    text = ""
+    attachments: tuple[Attachment, ...] = ()
+    if kind == "text":
+        text = fields.get("Content", "").strip()
+    elif kind in _KINDS and fields.get("MediaId"):
+        attachments = (_app_file(kind, fields),)
+    elif kind == "link":
+        text = "\n".join(filter(None, (fields.get(one, "") for one in ("Title", "Description", "Url"))))
+    elif kind == "location":
+        place = fields.get("Label", "")
+        text = f"[Location] {place} ({fields.get('Location_X', '')}, {fields.get('Location_Y', '')})"
+    else:
+        text = f"[{kind or 'a message'} that can't be read here]"
+    return Event(
+        id=number,
+        chat=Chat(platform="wecom", chat_id=user_id),
+        sender=Sender(user_id=user_id, name=user_id),
+        text=text,
+        attachments=attachments,
+        message_id=number,
+        sent_at=_seconds(fields.get("CreateTime")),
+    )
+
+
+def _app_file(kind: str, fields: Fields) -> Attachment:
+    name = fields.get("FileName") or None
+    mime = mimetypes.guess_type(name)[0] if name else None
+    mime = mime or {"voice": "audio/amr", "video": "video/mp4", "shortvideo": "video/mp4"}.get(kind)
+    shown = _KINDS[kind] if kind != "file" else attachment_kind(mime)
+    return Attachment(kind=shown, name=name, mime=mime, reference={"media_id": fields["MediaId"]})
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdecimal() and len(value) < 15 else None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and abs(value) < 1e12 else None

@@ -1,0 +1,616 @@
+"""WeCom: bots (one answer to a request, pushes, files) and apps (signatures, encryption, tokens), and whatever is pushed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("uvicorn")
+
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
+from hermes.gateway.platforms.wecom.adapter import WeCom
+from hermes.gateway.platforms.wecom.crypto import decrypted, is_signed, key_of, opened, signature
+from hermes.gateway.platforms.wecom.formatting import LONGEST_APP, app_message, bot_markdown, length
+from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs import wecom_app
+from tests.support.labs.base import until
+from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.wecom import GROUP as GROUP_ID
+from tests.support.labs.wecom import Lab, encrypted
+
+ALICE = Chat(platform="wecom", chat_id="AliceZhang")
+TEXT = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"some text")
+
+
+@pytest.fixture(scope="module")
+def bot_place() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bot(bot_place: Lab) -> Iterator[Lab]:
+    bot_place.reset()
+    yield bot_place
+    assert bot_place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def app_place() -> Iterator[wecom_app.Lab]:
+    made = wecom_app.Lab()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def app(app_place: wecom_app.Lab) -> Iterator[wecom_app.Lab]:
+    app_place.reset()
+    yield app_place
+    assert app_place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+# ------------------------------------------------------------------------------------------------ the vendor's test vectors
+
+# From the samples that WeCom publishes with WXBizMsgCrypt.
+TOKEN, KEY, CORP = "QDG6eK", "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C", "wx5823bf96d3bd56c7"
+ECHO = "P9nAzCzyDtyTWESHep1vC5X9xho/qYX3Zpb4yKa9SKld1DsH3Iyt3tP3zNdtp+4RPcs8TgAE7OaBO+FZXvnaqQ=="
+MESSAGE = (
+    "RypEvHKD8QQKFhvQ6QleEB4J58tiPdvo+rtK1I9qca6aM/wvqnLSV5zEPeusUiX5L5X/0lWfrf0QADHHhGd3QczcdCUpj911L3vg3W/sYYvuJTs3TUUkSUXxa"
+    "ccAS0qhxchrRYt66wiSpGLYL42aM6A8dTT+6k4aSknmPj48kzJs8qLjvd4Xgpue06DOdnLxAUHzM6+kDZ+HMZfJYuR+LtwGc2hgf5gsijff0ekUNXZiqATP7P"
+    "F5mZxZ3Izoun1s4zG4LUMnvw2r+KqCKIw+3IQH03v+BCA9nMELNqbSf6tiWSrXJB3LAVGUcallcrw8V2t9EL4EhzJWrQUax5wLVMNS0+rUPA3k22Ncx4XXZS9"
+    "o0MBH27Bo6BpNelZpS+/uh9KsNlY6bHCmJU9p8g7m3fVKn28H3KDYA5Pl/T8Z1ptDAVe0lXdQ2YoyyH2uyPIGHBZZIs2pDBS8R07+qN+E7Q=="
+)
+
+
+def test_the_signatures_are_those_of_wecoms_samples() -> None:
+    assert signature(TOKEN, "1409659589", "263014780", ECHO) == "5c45ff5e21c57e6ad56bac8758b79b1d9ac89fd3"
+    assert signature(TOKEN, "1409659813", "1372623149", MESSAGE) == "477715d11cdb4164915debcba66cb864d751f3e6"
+    assert not is_signed("477715d11cdb4164915debcba66cb864d751f3e7", TOKEN, "1409659813", "1372623149", MESSAGE)
+    assert not is_signed("é\ud800", TOKEN, "1", "2", MESSAGE)
+
+
+def test_wecoms_samples_are_decrypted() -> None:
+    assert opened(ECHO, key_of(KEY), CORP) == b"1616140317555161061"
+    event = app_event(fields_of(opened(MESSAGE, key_of(KEY), CORP)))
+    assert event is not None
+    assert (event.id, event.sender.user_id, event.text, event.sent_at) == (
+        "4561255354251345929", "mycreate", "hello", 1409659813.0
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sealed", "key", "corp"),
+    [(MESSAGE, KEY, "wx5823bf96d3bd56c8"), (MESSAGE, KEY[::-1][:42] + "A", CORP), (MESSAGE[4:], KEY, CORP), ("", KEY, CORP), ("é", KEY, CORP),
+     (base64.b64encode(b"short").decode(), KEY, CORP)],
+)  # fmt: skip
+def test_what_is_not_for_us_is_not_decrypted(sealed: str, key: str, corp: str) -> None:
+    with pytest.raises(ValueError):
+        opened(sealed, key_of(key), corp)
+
+
+@given(st.binary(max_size=200), st.binary(min_size=32, max_size=32))
+def test_files_are_decrypted(data: bytes, key: bytes) -> None:
+    assert decrypted(encrypted(data, key), key_of(base64.b64encode(key).decode().rstrip("="))) == data
+
+
+@given(st.binary(max_size=200))
+def test_whatever_is_not_encrypted_is_refused(data: bytes) -> None:
+    try:
+        opened(base64.b64encode(data).decode(), bytes(32), CORP)
+    except ValueError:
+        return
+    raise AssertionError("random bytes were accepted")
+
+
+# ------------------------------------------------------------------------------------------------ an app's callbacks
+
+
+def test_the_address_is_verified_when_it_is_saved(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
+    with running(app, hermes_home, model.base_url):
+        sealed = wecom_app.seal(b"1616140317555161061")
+        query = wecom_app.signed(sealed)
+        good = httpx.get(app.webhook, params={**query, "echostr": sealed})
+        assert (good.status_code, good.text) == (200, "1616140317555161061")
+        for wrong in ({"msg_signature": "0" * 40}, {"nonce": "1"}, {"echostr": ""}, {"timestamp": "x"}):
+            assert httpx.get(app.webhook, params={**query, "echostr": sealed, **wrong}).status_code == 403
+        assert httpx.get(app.webhook).status_code == 403
+
+
+def test_the_signature_is_checked_before_anything_is_read(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
+    with running(app, hermes_home, model.base_url) as gateway:
+        app.say("mine")
+        until(lambda: app.shown() == ["echo: mine"])
+        for body in (
+            b"", b"not xml", b"<xml><Encrypt>AAAA</Encrypt></xml>", b"<xml><Encrypt><![CDATA[" + b"A" * 100_000,
+            b"<Encrypt>" + b" " * 1_900_000, b"<Encrypt>" * 200_000, b"<xml><Encrypt>" + b"A" * 1_800_000 + b"</Encrypt>",
+        ):  # fmt: skip
+            assert httpx.post(app.webhook, params=wecom_app.signed("other"), content=body).status_code == 403
+        (xml,) = app._said.values()
+        forged = xml.replace("<Content><![CDATA[mine]]>", "<Content><![CDATA[forged]]>")
+        app.deliver(forged, signature="0" * 40)
+        app.deliver(forged, when=time.time() - 400)  # well signed, long ago
+        app.deliver(forged, corp="wwanother")
+        app.say("after")
+        until(lambda: app.shown() == ["echo: mine", "echo: after"])
+        assert app.statuses[-4:] == [403, 403, 400, 200]
+        assert gateway.db.search_messages("forged") == []
+
+
+@pytest.mark.parametrize(
+    "xml",
+    ['<!DOCTYPE x [<!ENTITY a "aaaa">]><xml><MsgId>1</MsgId><FromUserName>AliceZhang</FromUserName><MsgType>text</MsgType>'
+     "<Content>&a;forged</Content></xml>",
+     '<!DOCTYPE x SYSTEM "file:///etc/passwd"><xml/>', "<xml>", "", "<xml><a></b></xml>", "<xml>&undefined;</xml>"],
+)  # fmt: skip
+def test_a_callback_that_is_no_plain_xml_is_refused(
+    xml: str, app: wecom_app.Lab, model: Echo, hermes_home: Path
+) -> None:
+    with pytest.raises(ValueError):
+        fields_of(xml.encode())
+
+
+def test_people_may_write_about_document_types(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
+    with running(app, hermes_home, model.base_url) as gateway:
+        app.say('<!DOCTYPE html> & <!ENTITY x "y"> &amp;')
+        until(lambda: app.shown())
+        (row,) = gateway.db.list_sessions_rich(source="wecom")
+        assert gateway.db.get_messages(row["id"])[0]["content"] == '<!DOCTYPE html> & <!ENTITY x "y"> &amp;'
+
+
+def test_events_and_other_apps_are_acknowledged_and_not_answered(
+    app: wecom_app.Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(app, hermes_home, model.base_url) as gateway:
+        app.push("<MsgType><![CDATA[event]]></MsgType><Event><![CDATA[enter_agent]]></Event>")
+        app.push("<MsgType><![CDATA[text]]></MsgType><Content>other</Content>", agent="1000009")
+        app.say("hello")
+        until(lambda: app.shown() == ["echo: hello"])
+        assert app.statuses[-3:] == [200, 200, 200]
+        assert gateway.db.session_count() == 1
+
+
+def test_an_access_token_that_ends_is_renewed_once_for_all(app: wecom_app.Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = WeCom(app.settings, tmp_path)
+        async with connected(adapter):
+            await adapter.send(ALICE, "first", nonce="n")
+            app.end_tokens()
+            await asyncio.gather(*(adapter.send(ALICE, f"number {number}", nonce=str(number)) for number in range(8)))
+            assert app.tokens_given == 2
+            app._media["m"] = ("file", "a.json", b'{"errcode": 42001}')
+            app.end_tokens()
+            assert await adapter.fetch(Attachment(kind="file", reference={"media_id": "m"})) == b'{"errcode": 42001}'
+            assert app.tokens_given == 3
+            with pytest.raises(SendRefused, match="invalid media_id"):
+                await adapter.fetch(Attachment(kind="file", reference={"media_id": "old"}))
+            with pytest.raises(SendRefused, match="no member"):
+                await adapter.send(Chat(platform="wecom", chat_id="Nobody"), "hello", nonce="n")
+        assert len(app.shown()) == 9
+
+    asyncio.run(story())
+
+
+def test_a_wrong_login_is_named_and_not_shown(app: wecom_app.Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="does not accept corp_id and corp_secret") as told:
+        asyncio.run(WeCom({**app.settings, "corp_secret": "wrong-secret-1"}, tmp_path).check())
+    assert "wrong-secret-1" not in str(told.value)
+    app.not_allowed = True
+    with pytest.raises(PlatformRefused, match="trusted IPs"):
+        asyncio.run(WeCom(app.settings, tmp_path).check())
+    app.not_allowed = False
+    assert asyncio.run(WeCom(app.settings, tmp_path).check()) == "ww0123456789abcdef/1000002"
+
+
+def test_formatted_replies_are_markdown_and_others_text(app: wecom_app.Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with connected(WeCom(app.settings, tmp_path)):
+            pass
+        plain = WeCom({**app.settings, "markdown": False}, tmp_path)
+        for adapter in (WeCom(app.settings, tmp_path), plain):
+            async with connected(adapter):
+                await adapter.send(ALICE, "**bold** and [a link](https://x.org)", nonce="n")
+                await adapter.send(ALICE, "plain", nonce="n")
+
+    asyncio.run(story())
+    assert app.kinds == ["markdown", "text", "text", "text"]
+    assert app.shown() == ["**bold** and [a link](https://x.org)", "plain", "bold and a link (https://x.org)", "plain"]
+
+
+# ------------------------------------------------------------------------------------------------ a bot's WebSocket
+
+
+def test_a_request_is_answered_once_and_the_rest_is_pushed(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = WeCom(bot.settings, tmp_path)
+        async with connected(adapter) as link:
+            bot.say("hi", where="group")
+            event = await link.event("hi")
+            for number in range(3):
+                await adapter.send(event.chat, f"part {number}", nonce=str(number), context=event.reply_context)
+            await adapter.send(event.chat, "on our own account", nonce="n")
+        assert bot.shown("group") == ["part 0", "part 1", "part 2", "on our own account"]
+        assert bot.by == ["answer", "push", "push", "push"]
+
+    asyncio.run(story())
+
+
+def test_a_request_that_has_expired_or_is_of_another_connection_is_not_used(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = WeCom(bot.settings, tmp_path)
+        async with connected(adapter) as link:
+            bot.say("one")
+            first = await link.event("one")
+            bot.requests_ended = True
+            await adapter.send(first.chat, "to one", nonce="1", context=first.reply_context)
+            bot.requests_ended = False
+            bot.say("two")
+            second = await link.event("two")
+            bot.drop()
+            await link.until(lambda: bot.connections == 2)
+            bot.say("three")  # the new connection works
+            await link.event("three")
+            await adapter.send(second.chat, "to two", nonce="2", context=second.reply_context)
+        again = WeCom(bot.settings, tmp_path)  # another process, with what the store has
+        async with connected(again):
+            await again.send(first.chat, "later", nonce="3", context=first.reply_context)
+        assert bot.shown() == ["to one", "to two", "later"]
+        assert bot.by == ["push"] * 3
+
+    asyncio.run(story())
+
+
+def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url):
+        bot.fail(times=2)
+        bot.say("hello")
+        until(lambda: bot.shown() == ["echo: hello"])
+        assert bot.by == ["answer"]
+
+
+GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
+
+
+def test_a_growing_answer_is_finished(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
+        until(lambda: bot.shown() and bot.shown()[0].count("grow") == 30 and not bot._streams)
+        assert len(bot.shown()) == 1 and "▉" not in bot.shown()[0]
+        assert bot.by == ["answer"]
+
+
+@pytest.mark.parametrize("how", ["ended", "cut"])
+def test_an_answer_that_can_not_grow_any_more_is_followed_by_the_whole_one(
+    how: str, bot: Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
+        if how == "ended":
+            bot.streams_ended = True
+        else:
+            bot.drop()
+        until(lambda: len(bot.shown()) == 2 and bot.shown()[1].count("grow") == 30)
+        assert "▉" not in bot.shown()[1]
+        assert bot.by == ["answer", "push"]
+
+
+def test_what_is_pushed_does_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+        bot.requests_ended = True
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown())
+        assert bot.shown()[0].count("grow") == 30
+        assert bot.by == ["push"]
+
+
+def test_without_a_cursor_replies_do_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    streaming = {"streaming": {**GROWING["streaming"], "cursor": ""}}  # type: ignore[dict-item]
+    with running(bot, hermes_home, model.base_url, gateway=streaming) as gateway:
+        assert not gateway.connections["wecom"].adapter.capabilities.edits
+        bot.say("slow=1 " + "grow " * 30)
+        until(lambda: bot.shown())
+        assert bot.shown()[0].count("grow") == 30
+
+
+def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(bot, hermes_home, model.base_url):
+        bot.lost_answers = 1
+        bot.say("hello")
+        until(lambda: len(bot.shown()) == 2)
+        assert bot.shown()[0] == "echo: hello"
+        assert bot.shown()[1] != "echo: hello" and bot.shown()[1].endswith("echo: hello")
+
+
+def test_a_message_is_kept_until_it_is_stored(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        link = Recorder()
+        link.refuse = OSError("the disk is full")
+        async with connected(WeCom(bot.settings, tmp_path), link) as link:
+            bot.say("precious")
+            await link.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+            link.refuse = None
+            await link.event("precious")
+            await link.until(lambda: not list(tmp_path.glob("*/unkept/*.json")))
+
+    asyncio.run(story())
+
+
+def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        stopping = Recorder()
+        stopping.refuse = PlatformUnreachable("the gateway is stopping")
+        adapter = WeCom(bot.settings, tmp_path)
+        async with connected(adapter, stopping):
+            bot.say("one")
+            bot.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+            await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+            await adapter.send(ALICE, "the answer comes after both", nonce="n")
+        files = list(tmp_path.glob("*/unkept/*.json"))
+        assert len(files) == 2
+        assert all(one.stat().st_mode & 0o077 == 0 for one in files)
+        assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
+        async with connected(WeCom(bot.settings, tmp_path)) as link:
+            bot.say("three")
+            await link.event("three")
+            assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
+        assert list(tmp_path.glob("*/unkept/*.json")) == []
+
+    asyncio.run(story())
+
+
+def test_another_program_with_the_same_bot_is_reported(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with connected(WeCom(bot.settings, tmp_path)) as link:
+            assert await WeCom(bot.settings, tmp_path).check() == bot.settings["bot_id"]
+            await link.until(lambda: link.losses)
+            assert isinstance(link.losses[0], PlatformUnreachable)
+            assert "another program" in str(link.losses[0])
+            assert len(link.troubles) == 1
+
+    asyncio.run(story())
+
+
+def test_a_wrong_bot_secret_is_named_and_not_shown(bot: Lab, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match="does not accept bot_id and secret") as told:
+        asyncio.run(WeCom({**bot.settings, "secret": "wrong-secret-1"}, tmp_path).check())
+    assert "wrong-secret-1" not in str(told.value)
+
+
+def test_frames_that_can_not_be_read_are_skipped(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with connected(WeCom(bot.settings, tmp_path)) as link:
+            bodies: list[Any] = [
+                None,
+                1,
+                [],
+                {},
+                {"msgid": "m"},
+                {"msgid": "m", "from": {"userid": "u"}, "chattype": "group"},
+            ]
+            for body in bodies:
+                bot.frame({"cmd": "aibot_msg_callback", "headers": {"req_id": "r"}, "body": body})
+                bot.frame({"cmd": "aibot_event_callback", "headers": None, "body": body})
+            for frame in ([], 1, "x", {"headers": 5}, {"headers": {"req_id": []}}, {"cmd": ["x"]}, {"cmd": "new"}):
+                bot.frame(frame)
+            bot.say("after them")
+            await link.event("after them")
+            assert link.texts == ["after them"]
+            assert link.losses == []
+
+    asyncio.run(story())
+
+
+def test_a_file_is_sent_in_parts(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = WeCom(bot.settings, tmp_path)
+        large = OutgoingFile(kind="file", name="big.bin", mime="application/octet-stream", data=os.urandom(1_200_000))
+        async with connected(adapter):
+            await adapter.send_file(ALICE, large, nonce="n")
+            await adapter.send_file(Chat(platform="wecom", chat_id=GROUP_ID, type=GROUP), TEXT, nonce="m")
+        assert bot.sent_files() == [("big.bin", large.data, "")]
+        assert bot.sent_files("group") == [("a.txt", b"some text", "")]
+
+    asyncio.run(story())
+
+
+def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = WeCom(bot.settings, tmp_path)
+        async with connected(adapter) as link:
+            bot.attach(b"bytes", "a.pdf", "application/pdf")
+            await link.until(lambda: link.events)
+            (attachment,) = link.events[0].attachments
+            assert (attachment.kind, attachment.name) == ("file", "a.pdf")
+            assert await adapter.fetch(attachment) == b"bytes"
+            good = dict(attachment.reference)
+            for wrong in (
+                {"url": "http://127.0.0.1:1/x"},
+                {"key": "AAAA"},
+                {"key": "A" * 43},
+                {"url": good["url"] + "x"},
+            ):
+                with pytest.raises(SendRefused):
+                    await adapter.fetch(Attachment(kind="file", reference={**good, **wrong}))
+
+    asyncio.run(story())
+
+
+ODD: list[dict[str, Any]] = [
+    {}, {"errcode": []}, {"errcode": "x"}, {"errcode": None}, {"errcode": 0, "body": 5}, {"errcode": 0, "body": {"upload_id": 5}},
+    {"errcode": 0, "body": {"upload_id": "u", "media_id": []}}, {"errcode": 1, "errmsg": []}, {"media_id": 5}, {"invaliduser": [1]},
+    {"errcode": 1e300},
+]  # fmt: skip
+
+
+def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: wecom_app.Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        files = Attachment(kind="file", reference={"media_id": "m", "url": "http://[", "key": "k"})
+        for lab in (bot, app):
+            adapter = WeCom(lab.settings, tmp_path)
+            async with connected(adapter):
+                for odd in ODD:
+                    bot.odd, app.odd = odd, json.dumps(odd)
+                    for work in (
+                        adapter.send(ALICE, "x", nonce="n"), adapter.send_file(ALICE, TEXT, nonce="n"), adapter.fetch(files)
+                    ):  # fmt: skip
+                        with suppress(PlatformError):
+                            await work
+                for odd_text in ("", "null", "[]", "not JSON"):
+                    app.odd = odd_text
+                    with suppress(PlatformError):
+                        await adapter.send(ALICE, "x", nonce="n")
+            bot.odd = app.odd = None
+
+    asyncio.run(story())
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [({}, "missing: corp_id, agent_id"), ({"bot_id": "b"}, "missing: secret"), ({"corp_id": "ww1"}, "missing: agent_id"),
+     ({"bot_id": "b", "secret": "s", "websocket_url": "https://x"}, "websocket_url must be"),
+     ({"corp_id": "ww1", "agent_id": "1", "corp_secret": "s", "token": "t", "encoding_aes_key": "short"}, "43 characters")],
+)  # fmt: skip
+def test_wrong_settings_are_named(values: dict[str, str], told: str, tmp_path: Path) -> None:
+    with pytest.raises(PlatformRefused, match=told):
+        WeCom(values, tmp_path).validate()
+
+
+def test_an_app_needs_a_public_address(app: wecom_app.Lab, bot: Lab, tmp_path: Path) -> None:
+    assert "public_url" in str(WeCom(app.settings, tmp_path).doubts())
+    assert WeCom(bot.settings, tmp_path).doubts() is None
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def pushed(**more: Any) -> dict[str, Any]:
+    body = {"msgid": "m1", "chattype": "single", "from": {"userid": "u1"}, "msgtype": "text", "text": {"content": "hi"}}
+    return {"cmd": "aibot_msg_callback", "headers": {"req_id": "r1"}, "body": {**body, **more}}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("@Hermes do it", "do it"), ("@Hermes", ""), ("please @Hermes", "please @Hermes"), ("@Carol @Hermes hi", "@Carol @Hermes hi")],
+)  # fmt: skip
+def test_mentions(text: str, left: str) -> None:
+    event = bot_event(pushed(chattype="group", chatid="g1", text={"content": text}))
+    assert event is not None
+    assert (event.text, event.chat.chat_id, event.chat.type, event.addressed) == (left, "g1", GROUP, True)
+    direct = bot_event(pushed(text={"content": text}))
+    assert direct is not None and (direct.text, direct.chat.chat_id, direct.chat.type) == (text, "u1", DM)
+
+
+def test_people_of_other_organisations_have_other_ids() -> None:
+    event = bot_event(pushed(**{"from": {"userid": "u1", "corpid": "ww2"}}))
+    assert event is not None and event.sender.user_id == event.chat.chat_id == "ww2:u1"
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "kinds"),
+    [({"msgtype": "voice", "voice": {"content": "spoken"}}, "spoken", []),
+     ({"msgtype": "image", "image": {"url": "https://x", "aeskey": "k"}}, "", ["image"]),
+     ({"msgtype": "video", "video": {"url": "https://x", "aeskey": "k"}}, "", ["video"]),
+     ({"msgtype": "new"}, "[new that can't be read here]", []),
+     ({"quote": {"msgtype": "text", "text": {"content": "asked"}}}, "hi", [])],
+)  # fmt: skip
+def test_kinds_of_messages(content: dict[str, Any], text: str, kinds: list[str]) -> None:
+    event = bot_event(pushed(**content))
+    assert event is not None
+    assert (event.text, [one.kind for one in event.attachments]) == (text, kinds)
+    assert event.quoted == ("asked" if "quote" in content else None)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(
+    ["msgid", "chattype", "chatid", "from", "msgtype", "text", "mixed", "image", "file", "quote", "create_time"]
+)
+
+
+@given(st.dictionaries(keys, anything), anything)
+def test_whatever_wecom_pushes_is_read_or_skipped(more: dict[str, Any], headers: Any) -> None:
+    frame = json.loads(json.dumps({**pushed(**more), "headers": headers}))
+    event = bot_event(frame)
+    assert event is None or (event.id == frame["body"]["msgid"] and event.sender.user_id)
+
+
+@given(st.binary(max_size=80) | st.text(alphabet="<>xml/ !?[]CDATAMsgId&;#1\"'", max_size=60).map(str.encode))
+def test_whatever_is_decrypted_is_read_or_refused(data: bytes) -> None:
+    encrypted_part(data)
+    try:
+        fields = fields_of(data)
+    except ValueError:
+        return
+    app_event(fields)
+
+
+@given(st.dictionaries(st.sampled_from(["MsgId", "FromUserName", "MsgType", "Content", "MediaId", "CreateTime", "Label"]), st.text(max_size=20)))  # fmt: skip
+def test_whatever_fields_a_message_has_it_is_read_or_skipped(fields: dict[str, str]) -> None:
+    event = app_event({"MsgId": "1", "FromUserName": "u", "MsgType": "text", **fields})
+    assert event is None or event.chat.chat_id == event.sender.user_id
+
+
+# ------------------------------------------------------------------------------------------------ formatting
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("![cat](https://x.org/c.png)", "[cat](https://x.org/c.png)"), ("![](https://x.org/c.png)", "https://x.org/c.png"),
+     ("`![a](b)`", "`![a](b)`"), ("<@AliceZhang> hi", "<\u200b@AliceZhang> hi"), ("a <@ b", "a <@ b"),
+     ("```\n![a](b)\n```", "```\n![a](b)\n```"), ("| a |\n|---|\n| 1 |", "| a |\n|---|\n| 1 |")],
+)  # fmt: skip
+def test_a_bots_markdown_fetches_nothing_and_mentions_no_one(text: str, shown: str) -> None:
+    assert bot_markdown(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [("2 * 3 = 6", ("text", "2 * 3 = 6")), ("**bold** `code`", ("markdown", "**bold** `code`")),
+     ("# Title\n- one\n- two", ("markdown", "**Title**\n- one\n- two")), ("_quiet_", ("text", "quiet")),
+     ("[x](javascript:alert)", ("text", "x (javascript:alert)")), ("**a\nb**", ("markdown", "a\nb"))],
+)  # fmt: skip
+def test_an_apps_messages(text: str, sent: tuple[str, str]) -> None:
+    assert app_message(text, allow_markdown=True) == sent
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_lengths(one: str, other: str) -> None:
+    assert length(one + other) == length(one) + length(other)
+    assert len(bot_markdown(one).encode("utf-8", "surrogatepass")) <= length(one)
+
+
+@given(st.text(alphabet=st.sampled_from("ab *_`#-|[]()\n1.>é"), min_size=1, max_size=200), st.booleans())
+def test_an_apps_message_fits(text: str, allowed: bool) -> None:
+    whole = (text * (1900 // len(text.encode()) + 1)).encode()[:1900].decode(errors="ignore")
+    kind, content = app_message(whole, allow_markdown=allowed)
+    assert kind in ("text", "markdown")
+    assert len(content.encode()) <= LONGEST_APP
