@@ -83,6 +83,17 @@ async def _search_read_list_and_count(home: Path) -> None:
         assert "on the phone" in read.contents[0].text
         prompt = await client.get_prompt("catch_me_up", {"topic": "the parser"})
         assert "the parser" in prompt.messages[0].content.text
+        for mistake in (
+            client.get_prompt("nothing"),
+            client.get_prompt("catch_me_up"),
+            client.read_resource("session://no"),
+        ):
+            with pytest.raises(mcp.MCPError) as refused:
+                await mistake
+            assert refused.value.error.code == mcp.types.INVALID_PARAMS
+        template = mcp.types.ResourceTemplateReference(type="ref/resource", uri="session://{session_id}")
+        completed = await client.complete(template, {"name": "session_id", "value": "t"})
+        assert completed.completion.values == ["t1"]
 
 
 def test_answers_keep_to_their_budget(home: Path) -> None:
@@ -112,6 +123,13 @@ async def _a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> No
         found = await call(client, "search_sessions", query="tokenizer")
         assert [one["session_id"] for one in found["sessions"]] == ["t1"]
         assert (await client.call_tool("read_session", {"session": "s1"})).is_error
+        assert [one.name for one in (await client.list_resources()).resources] == ["t1"]
+        assert (await call(client, "session_stats"))["sessions"] == 1
+        with pytest.raises(mcp.MCPError):
+            await client.read_resource("session://s1")
+        template = mcp.types.ResourceTemplateReference(type="ref/resource", uri="session://{session_id}")
+        assert (await client.complete(template, {"name": "session_id", "value": ""})).completion.values == ["t1"]
+        assert (await client.call_tool("append_note", {"session": "t1", "text": "x"})).is_error
     async with session(home, "--write") as client:
         assert (await call(client, "tag_session", session="s1", tags=["parser"]))["tags"] == ["parser"]
         note = await call(client, "append_note", session="s1", text="decided: PEG")
