@@ -70,7 +70,7 @@ async def options(
         schema.SessionConfigOptionSelect(
             type="select", id=MODEL, name="Model", category="model", current_value=agent.model.name,
             options=[schema.SessionConfigSelectOption(value=name, name=name)
-                     for name in dict.fromkeys([agent.model.name, *names])],
+                     for name in dict.fromkeys([*names, agent.model.name])],
         ),
         schema.SessionConfigOptionSelect(
             type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.confirm,

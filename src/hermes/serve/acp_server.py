@@ -82,12 +82,7 @@ class EditorAgent(acp.Agent):
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
         """Which commands the agent asks about."""
-        agent = self._known(session_id).agent
-        acp_choices.choose_mode(agent, mode_id)
-        options = await acp_choices.options(agent, self._models)
-        await self._client.session_update(
-            session_id, schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
-        )
+        await self._choose_mode(session_id, mode_id)
         return schema.SetSessionModeResponse()
 
     async def set_config_option(
@@ -98,12 +93,21 @@ class EditorAgent(acp.Agent):
         if config_id == acp_choices.MODEL:
             await acp_choices.choose_model(agent, self._models, str(value))
         elif config_id == acp_choices.MODE:
-            acp_choices.choose_mode(agent, str(value))
-            update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=str(value))
-            await self._client.session_update(session_id, update)
+            await self._choose_mode(session_id, str(value))
         else:
             raise acp.RequestError.invalid_params({"reason": f"no option {config_id!r}; there are model and mode"})
         return schema.SetSessionConfigOptionResponse(config_options=await acp_choices.options(agent, self._models))
+
+    async def _choose_mode(self, session_id: str, mode: str) -> None:
+        """An editor may show the mode, the option of the same meaning, or both: each is updated."""
+        agent = self._known(session_id).agent
+        acp_choices.choose_mode(agent, mode)
+        options = await acp_choices.options(agent, self._models)
+        for update in (
+            schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode),
+            schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options),
+        ):
+            await self._client.session_update(session_id, update)
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         raise acp.RequestError.method_not_found(method)
@@ -288,9 +292,7 @@ class EditorAgent(acp.Agent):
             schema.PermissionOption(option_id=_ALWAYS, name="Allow in this session", kind="allow_always"),
             schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
         ]
-        call = schema.ToolCallUpdate(
-            tool_call_id=self._call_of(known, question), title=question, kind="execute", status="pending"
-        )
+        call = schema.ToolCallUpdate(tool_call_id=self._call_of(known, question), title=question, kind="execute")
         asked = asyncio.run_coroutine_threadsafe(self._client.request_permission(session_id, call, options), loop)
         try:
             outcome = asked.result().outcome
