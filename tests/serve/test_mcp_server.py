@@ -173,3 +173,12 @@ def test_over_http(home: Path) -> None:
             process.wait(timeout=30)
 
     anyio.run(talk)
+
+
+def test_a_port_that_is_taken_is_one_line(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = program.run("mcp", "--http", port, home=home)
+    assert done.status == 1 and done.err.count("\n") == 1 and f"127.0.0.1:{port}" in done.err and "--http" in done.err
