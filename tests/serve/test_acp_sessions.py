@@ -52,7 +52,7 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
                 agent.set_config_option(config_id="colour", session_id=session, value="red"),
                 agent.set_session_mode(session_id="nothing", mode_id="always"),
             ):
-                with pytest.raises(acp.RequestError):
+                with pytest.raises(acp.RequestError, match="no mode|no model|no option|not open"):
                     await wrong
             other = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])  # a choice is for one session
             assert (
@@ -100,7 +100,7 @@ def test_files_and_pictures_of_a_question_are_kept_and_replayed(
             server.scripts = [["I see."]]
             await agent.prompt(session_id=session, prompt=blocks)
             for wrong in ([acp.audio_block(PIXEL, "audio/wav")], [], [acp.text_block(" ")]):
-                with pytest.raises(acp.RequestError):
+                with pytest.raises(acp.RequestError, match="not audio|empty"):
                     await agent.prompt(session_id=session, prompt=wrong)
             with pytest.raises(acp.RequestError):
                 await agent.list_sessions(cursor="-1")

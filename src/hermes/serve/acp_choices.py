@@ -31,6 +31,11 @@ _MODES = {
 _MOST = 200  # models in the list; some endpoints have thousands
 
 
+def refusal(text: str, code: int = -32602) -> acp.RequestError:
+    """An error whose message an editor shows as it is; without another code, the request's own fault."""
+    return acp.RequestError(code, text)
+
+
 class Models:
     """The configured model and the others of its endpoint, which is asked once."""
 
@@ -83,7 +88,7 @@ async def options(
 def choose_mode(agent: Agent, mode: str) -> None:
     """From the next command on, also in a turn that runs."""
     if mode not in _MODES:
-        raise acp.RequestError.invalid_params({"reason": f"no mode {mode!r}; there are {', '.join(_MODES)}"})
+        raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
     terminal = msgspec.structs.replace(agent.config.terminal, confirm=mode)
     agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
 
@@ -93,5 +98,5 @@ async def choose_model(agent: Agent, models: Models, name: str) -> None:
     model = await models.find(name)
     if model is None:
         reason = f"no model {name!r}; the option {MODEL!r} lists those that can be chosen"
-        raise acp.RequestError.invalid_params({"reason": reason})
+        raise refusal(reason)
     agent.model = model

@@ -26,6 +26,7 @@ from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import Done, Event, Notice, Stop, ToolFinished, ToolStarted, run_turn
 from hermes.errors import HermesError
 from hermes.serve import acp_choices
+from hermes.serve.acp_choices import refusal
 from hermes.serve.acp_messages import mcp_servers_of, question_of, replayed, updates_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EditorAgent(acp.Agent):
         elif config_id == acp_choices.MODE:
             await self._choose_mode(session_id, str(value))
         else:
-            raise acp.RequestError.invalid_params({"reason": f"no option {config_id!r}; there are model and mode"})
+            raise refusal(f"no option {config_id!r}; there are model and mode")
         return schema.SetSessionConfigOptionResponse(config_options=await acp_choices.options(agent, self._models))
 
     async def _choose_mode(self, session_id: str, mode: str) -> None:
@@ -160,7 +161,7 @@ class EditorAgent(acp.Agent):
     ) -> schema.ListSessionsResponse:
         """The conversations of the record, the latest first; with `cwd` those of that folder."""
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-            raise acp.RequestError.invalid_params({"cursor": f"{cursor!r} is no cursor of this agent"})
+            raise refusal(f"{cursor!r} is no cursor of this agent")
         offset = int(cursor or 0)
         rows = await asyncio.to_thread(
             self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd
@@ -184,7 +185,7 @@ class EditorAgent(acp.Agent):
     def _known(self, session_id: str) -> _EditorSession:
         known = self._sessions.get(session_id)
         if known is None:
-            raise acp.RequestError.invalid_params({"session_id": f"session {session_id} is not open"})
+            raise refusal(f"session {session_id} is not open")
         return known
 
     async def _choices(self, session_id: str) -> dict[str, Any]:
@@ -194,7 +195,7 @@ class EditorAgent(acp.Agent):
     def _tip(self, session_id: str) -> str:
         found = self._db.resolve_session_id(session_id)
         if found is None:
-            raise acp.RequestError.invalid_params({"session_id": f"no session matches {session_id}"})
+            raise refusal(f"no session matches {session_id}")
         return self._db.get_compression_tip(found)
 
     def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
@@ -220,14 +221,14 @@ class EditorAgent(acp.Agent):
         """One turn: its events go to the editor as they happen."""
         known = self._known(session_id)
         if known.running:
-            raise acp.RequestError.invalid_request({"reason": "a turn is under way in this session"})
+            raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
         known.running, known.stop = True, Stop()
         known.calls.clear()
         try:
             try:
                 question = await asyncio.to_thread(question_of, prompt, known.agent.cwd)
             except ValueError as error:
-                raise acp.RequestError.invalid_params({"prompt": str(error)}) from None
+                raise refusal(str(error)) from None
             return await self._turn(session_id, known, question)
         finally:
             known.running = False
@@ -267,7 +268,7 @@ class EditorAgent(acp.Agent):
             if event is None:
                 return schema.PromptResponse(stop_reason=stop_reason)
             if isinstance(event, HermesError):
-                raise acp.RequestError.internal_error({"reason": str(event)})
+                raise refusal(str(event), -32603)
             if isinstance(event, BaseException):
                 raise event
             if isinstance(event, Done):
