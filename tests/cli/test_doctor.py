@@ -596,3 +596,23 @@ sys.exit(main(["doctor", "--json"]))
     assert done.returncode == 1, done.stderr
     ((state, text, hint),) = about(json.loads(done.stdout)["checks"], "program")
     assert (state, hint) == ("wrong", "Python 3.11 or newer is needed") and text.endswith("on Python 3.9.2")
+
+
+def test_agents_and_editors_that_are_found_get_their_line(home: Path, tmp_path: Path) -> None:
+    folder, user = tmp_path / "bin", tmp_path / "user"
+    folder.mkdir()
+    (user / ".config" / "zed").mkdir(parents=True)
+    for name in ("claude", "code"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    _, found = doctor(home, PATH=str(folder), HOME=str(user))
+    assert about(found, "mcp") == [
+        ("well", "Claude Code: claude mcp add --scope user hermes -- hermes mcp", ""),
+        ("well", """VS Code: code --add-mcp '{"name":"hermes","command":"hermes","args":["mcp"]}'""", ""),
+        ("well", 'Zed: in ~/.config/zed/settings.json: "context_servers": {"hermes": {"command": "hermes", "args": ["mcp"]}}', ""),
+    ]  # fmt: skip
+    [(_, line, _)] = about(found, "acp")
+    assert line.startswith("Zed: in ~/.config/zed/settings.json: ") and '"type": "custom"' in line
+    _, found = doctor(home, PATH="/nothing", HOME=str(tmp_path))
+    assert "Claude Code, Codex, VS Code, Zed" in about(found, "mcp")[0][1]
+    assert "Zed, JetBrains, Neovim" in about(found, "acp")[0][1]

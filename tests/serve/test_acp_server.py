@@ -27,6 +27,7 @@ class Editor(acp.Client):  # type: ignore[misc]
     def __init__(self, answer: str = "yes") -> None:
         self.updates: list[tuple[str, Any]] = []
         self.asked: list[str] = []
+        self.calls: list[str] = []  # the tool calls that the questions are about
         self.answer = answer
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
@@ -34,6 +35,7 @@ class Editor(acp.Client):  # type: ignore[misc]
 
     async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any) -> Any:
         self.asked.append(tool_call.title)
+        self.calls.append(tool_call.tool_call_id)
         return acp.RequestPermissionResponse(
             outcome=acp.schema.AllowedOutcome(outcome="selected", option_id=self.answer)
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,21 @@ def test_the_configuration_shown_is_one(page: str, tmp_path: Path) -> None:
     assert found is not None
     config = parse_config(dedent(found[1]), tmp_path / "config.yaml")
     assert config.api_server.enabled or config.webhooks.routes["issues"].deliver == "telegram"
+
+
+def test_the_lines_for_agents_and_editors_are_those_of_doctor() -> None:
+    from hermes.cli.checks_clients import CLIENTS
+
+    guide = PAGES.parent
+    assert {one.protocol for one in CLIENTS} == {"mcp", "acp"}
+    for one in CLIENTS:
+        page = (guide / f"{one.protocol}.md").read_text()
+        assert f"`{one.line}`" in page and f"| {one.name} |" in page
+        if one.line.startswith('"'):
+            assert json.loads(f"{{{one.line}}}") and f"`{one.file}`" in page
+    blocks = re.findall(r"^```(json|toml)\n(.*?)^```$", (guide / "mcp.md").read_text(), re.MULTILINE | re.DOTALL)
+    read = [json.loads(text) if kind == "json" else tomllib.loads(text) for kind, text in blocks]
+    assert [next(iter(one)) for one in read] == ["mcpServers", "mcp_servers", "servers"]
+    for one in read:
+        server = next(iter(one.values()))["hermes"]
+        assert [server["command"], *server["args"]] == ["hermes", "mcp"]

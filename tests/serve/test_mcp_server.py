@@ -55,105 +55,130 @@ async def call(client: Any, name: str, **arguments: Any) -> Any:
 
 
 def test_search_read_list_and_count(home: Path) -> None:
-    anyio.run(_search_read_list_and_count, home)
+    async def talk() -> None:
+        async with session(home) as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            assert tools == {"search_sessions", "read_session", "list_sessions", "session_stats"}
+            found = await call(client, "search_sessions", query="tokenizer")
+            assert {one["session_id"] for one in found["sessions"]} == {"s1", "t1"}
+            match = next(one for one in found["sessions"] if one["session_id"] == "s1")["matches"][0]
+            assert match["text"].startswith("<quoted-history>") and match["text"].count("</quoted-history>") == 1
+            around = await call(
+                client, "read_session", session="The parser", around_message_id=match["message_id"], window=1
+            )
+            assert match["message_id"] in [one["message_id"] for one in around["messages"]]
+            listed = await call(client, "list_sessions", source="telegram")
+            assert [one["session_id"] for one in listed["sessions"]] == ["t1"]
+            assert await call(client, "session_stats") == {
+                "sessions": 2,
+                "messages": 61,
+                "by_source": {"cli": 1, "telegram": 1},
+            }
+            unknown = await client.call_tool("read_session", {"session": "nothing"})
+            assert unknown.is_error and "nothing" in unknown.content[0].text
+            read = await client.read_resource("session://t1")
+            assert "on the phone" in read.contents[0].text
+            prompt = await client.get_prompt("catch_me_up", {"topic": "the parser"})
+            assert "the parser" in prompt.messages[0].content.text
+            for mistake in (
+                client.get_prompt("nothing"),
+                client.get_prompt("catch_me_up"),
+                client.read_resource("session://no"),
+            ):
+                with pytest.raises(mcp.MCPError) as refused:
+                    await mistake
+                assert refused.value.error.code == mcp.types.INVALID_PARAMS
+            template = mcp.types.ResourceTemplateReference(type="ref/resource", uri="session://{session_id}")
+            completed = await client.complete(template, {"name": "session_id", "value": "t"})
+            assert completed.completion.values == ["t1"]
 
-
-async def _search_read_list_and_count(home: Path) -> None:
-    async with session(home) as client:
-        tools = {tool.name for tool in (await client.list_tools()).tools}
-        assert tools == {"search_sessions", "read_session", "list_sessions", "session_stats"}
-        found = await call(client, "search_sessions", query="tokenizer")
-        assert {one["session_id"] for one in found["sessions"]} == {"s1", "t1"}
-        match = next(one for one in found["sessions"] if one["session_id"] == "s1")["matches"][0]
-        assert match["text"].startswith("<quoted-history>") and match["text"].count("</quoted-history>") == 1
-        around = await call(
-            client, "read_session", session="The parser", around_message_id=match["message_id"], window=1
-        )
-        assert match["message_id"] in [one["message_id"] for one in around["messages"]]
-        listed = await call(client, "list_sessions", source="telegram")
-        assert [one["session_id"] for one in listed["sessions"]] == ["t1"]
-        assert await call(client, "session_stats") == {
-            "sessions": 2,
-            "messages": 61,
-            "by_source": {"cli": 1, "telegram": 1},
-        }
-        unknown = await client.call_tool("read_session", {"session": "nothing"})
-        assert unknown.is_error and "nothing" in unknown.content[0].text
-        read = await client.read_resource("session://t1")
-        assert "on the phone" in read.contents[0].text
-        prompt = await client.get_prompt("catch_me_up", {"topic": "the parser"})
-        assert "the parser" in prompt.messages[0].content.text
+    anyio.run(talk)
 
 
 def test_answers_keep_to_their_budget(home: Path) -> None:
-    anyio.run(_answers_keep_to_their_budget, home)
+    async def talk() -> None:
+        async with session(home) as client:
+            for budget in (200, 1_000, 5_000):
+                for name, arguments in (
+                    ("read_session", {"session": "s1"}),
+                    ("search_sessions", {"query": "tokenizer", "limit": 100}),
+                ):
+                    answer = await client.call_tool(name, {**arguments, "max_tokens": budget})
+                    told = answer.content[0].text
+                    assert text_tokens(told) <= budget and json.loads(told)
+            newest = await call(client, "read_session", session="s1", max_tokens=1_000)
+            assert newest["left_out"] and "question 59" in newest["messages"][-1]["text"]
 
-
-async def _answers_keep_to_their_budget(home: Path) -> None:
-    async with session(home) as client:
-        for budget in (200, 1_000, 5_000):
-            for name, arguments in (
-                ("read_session", {"session": "s1"}),
-                ("search_sessions", {"query": "tokenizer", "limit": 100}),
-            ):
-                answer = await client.call_tool(name, {**arguments, "max_tokens": budget})
-                told = answer.content[0].text
-                assert text_tokens(told) <= budget and json.loads(told)
-        newest = await call(client, "read_session", session="s1", max_tokens=1_000)
-        assert newest["left_out"] and "question 59" in newest["messages"][-1]["text"]
+    anyio.run(talk)
 
 
 def test_a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> None:
-    anyio.run(_a_user_sees_what_is_theirs_and_writing_is_asked_for, home)
+    async def talk() -> None:
+        async with session(home, "--user", "telegram:42") as client:
+            found = await call(client, "search_sessions", query="tokenizer")
+            assert [one["session_id"] for one in found["sessions"]] == ["t1"]
+            assert (await client.call_tool("read_session", {"session": "s1"})).is_error
+            assert [one.name for one in (await client.list_resources()).resources] == ["t1"]
+            assert (await call(client, "session_stats"))["sessions"] == 1
+            with pytest.raises(mcp.MCPError):
+                await client.read_resource("session://s1")
+            template = mcp.types.ResourceTemplateReference(type="ref/resource", uri="session://{session_id}")
+            assert (await client.complete(template, {"name": "session_id", "value": ""})).completion.values == ["t1"]
+            assert (await client.call_tool("append_note", {"session": "t1", "text": "x"})).is_error
+        async with session(home, "--write") as client:
+            assert (await call(client, "tag_session", session="s1", tags=["parser"]))["tags"] == ["parser"]
+            note = await call(client, "append_note", session="s1", text="decided: PEG")
+            await call(client, "set_title", session="t1", title="On the phone")
+        with SessionDB(home / "state.db", read_only=True) as db:
+            assert (
+                db.get_messages("s1")[-1]["id"] == note["message_id"] and db.get_session_title("t1") == "On the phone"
+            )
 
-
-async def _a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> None:
-    async with session(home, "--user", "telegram:42") as client:
-        found = await call(client, "search_sessions", query="tokenizer")
-        assert [one["session_id"] for one in found["sessions"]] == ["t1"]
-        assert (await client.call_tool("read_session", {"session": "s1"})).is_error
-    async with session(home, "--write") as client:
-        assert (await call(client, "tag_session", session="s1", tags=["parser"]))["tags"] == ["parser"]
-        note = await call(client, "append_note", session="s1", text="decided: PEG")
-        await call(client, "set_title", session="t1", title="On the phone")
-    with SessionDB(home / "state.db", read_only=True) as db:
-        assert db.get_messages("s1")[-1]["id"] == note["message_id"] and db.get_session_title("t1") == "On the phone"
+    anyio.run(talk)
 
 
 def test_over_http(home: Path) -> None:
-    anyio.run(_over_http, home)
+    async def talk() -> None:
+        from mcp import ClientSession
+        from mcp.client.streamable_http import streamable_http_client
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen([*program.PROGRAM, "mcp", "--http", str(port)], env=program.environment(home),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        try:
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    assert time.monotonic() < end and process.poll() is None
+                    time.sleep(0.05)
+            async with (
+                streamable_http_client(f"http://127.0.0.1:{port}/mcp") as streams,
+                ClientSession(*streams[:2]) as client,
+            ):
+                await client.initialize()
+                assert (await call(client, "session_stats"))["sessions"] == 2
+            import httpx
+
+            foreign = httpx.post(
+                f"http://127.0.0.1:{port}/mcp", json={}, headers={"Host": "evil.test", "Accept": "application/json"}
+            )
+            assert foreign.status_code in (403, 421)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+    anyio.run(talk)
 
 
-async def _over_http(home: Path) -> None:
-    from mcp import ClientSession
-    from mcp.client.streamable_http import streamable_http_client
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([*program.PROGRAM, "mcp", "--http", str(port)], env=program.environment(home),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    try:
-        end = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert time.monotonic() < end and process.poll() is None
-                time.sleep(0.05)
-        async with (
-            streamable_http_client(f"http://127.0.0.1:{port}/mcp") as streams,
-            ClientSession(*streams[:2]) as client,
-        ):
-            await client.initialize()
-            assert (await call(client, "session_stats"))["sessions"] == 2
-        import httpx
-
-        foreign = httpx.post(
-            f"http://127.0.0.1:{port}/mcp", json={}, headers={"Host": "evil.test", "Accept": "application/json"}
-        )
-        assert foreign.status_code in (403, 421)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+def test_a_port_that_is_taken_is_one_line(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = program.run("mcp", "--http", port, home=home)
+    assert done.status == 1 and done.err.count("\n") == 1 and f"127.0.0.1:{port}" in done.err and "--http" in done.err

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.cli import checks_models, checks_platforms
+from hermes.cli import checks_clients, checks_models, checks_platforms
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
@@ -417,5 +417,5 @@ def _size(size: float) -> str:
 ALL: tuple[Callable[[Config], Found], ...] = (
     python, libraries, extras, home, configuration, env_file, store, transcripts, checks_models.model,
     checks_models.local_servers, checks_models.embedded, checks_models.auxiliaries, checks_models.mcp_servers,
-    checks_platforms.gateway, checks_platforms.platforms, terminal,
+    checks_platforms.gateway, checks_platforms.platforms, checks_clients.clients, terminal,
 )  # fmt: skip

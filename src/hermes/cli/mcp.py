@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import click
 
 from hermes.cli.shared import opened
@@ -33,8 +35,28 @@ def command(port: int | None, write: bool, user: str | None) -> None:
         if port is None:
             made.run("stdio")
         else:
-            click.echo(f"http://127.0.0.1:{port}/mcp", err=True)
-            made.run("streamable-http", host="127.0.0.1", port=port)
+            import uvicorn
+
+            with _listening(port) as listening:
+                click.echo(f"http://127.0.0.1:{port}/mcp", err=True)
+                app = made.streamable_http_app(host="127.0.0.1")
+                settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+                uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _listening(port: int) -> socket.socket:
+    """Bound before the address is printed, so that a client that is quicker than the server waits."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(("127.0.0.1", port))
+        made.listen(128)
+    except OSError as error:
+        made.close()
+        raise click.ClickException(
+            f"can't listen on 127.0.0.1:{port} ({error.strerror}); name another port with --http"
+        ) from None
+    return made
 
 
 def _user(text: str) -> tuple[str, str]:

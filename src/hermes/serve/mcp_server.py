@@ -6,18 +6,22 @@ old text only between quotation marks: text from the history is data, not an ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
+import anyio.to_thread
 from mcp.server import MCPServer
-from mcp.types import ToolAnnotations
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, Completion, Resource, ResourceTemplateReference, ToolAnnotations
 from pydantic import Field
 
 from hermes import __version__
-from hermes.agent.history_text import NOTE, as_json, message_text, quoted, when
+from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.tokens import text_tokens
 from hermes.errors import HermesError, InvalidInput, SessionNotFound
-from hermes.texts import shortened
+from hermes.texts import shortened, shortened_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -25,7 +29,11 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
-_PER_MESSAGE = 2_000  # tokens of one message; longer ones are cut
+_PER_MESSAGE = 8_000  # characters of one message; longer ones are cut, except the message that was asked for
+_TITLE = 40  # tokens of a title
+_LISTED = 50  # conversations in the list of resources
+_SOURCES = 40  # sources that are counted one by one
+_WORTH = 60  # tokens that are worth the beginning of one more entry
 Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
 Session = Annotated[str, Field(description="A session's id, the beginning of its id, or its title.")]
 Limit = Annotated[int, Field(ge=1, le=100)]
@@ -34,12 +42,12 @@ Moment = Annotated[str | None, Field(description="A moment: 7d, yesterday, 2026-
 
 def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> MCPServer[Any]:
     """An MCP server on a store; `user` sees only what that user may see."""
-    made: MCPServer[Any] = MCPServer(
-        "hermes", title="Hermes Sessions", version=__version__,
+    record = Record(db, user)
+    made = _Server(
+        record, "hermes", title="Hermes Sessions", version=__version__,
         instructions=f"Earlier conversations of this user: search_sessions finds them, read_session shows one. {NOTE}",
         log_level="WARNING",
     )  # fmt: skip
-    record = Record(db, user)
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     readers: list[Callable[..., str]] = [
         record.search_sessions, record.read_session, record.list_sessions, record.session_stats,
@@ -51,10 +59,20 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
     for tool in writers:
         made.tool(annotations=writing, structured_output=False)(_explained(tool))
 
-    @made.resource("session://{session_id}", mime_type="text/plain", title="A conversation")
+    @made.resource("session://{session_id}", mime_type="application/json", title="A conversation",
+                   description=f"A conversation: its newest messages, at most {_LARGEST:,} tokens, quoted.")  # fmt: skip
     def conversation(session_id: str) -> str:
-        """A conversation as text, its newest part."""
-        return record.read_session(session_id, max_tokens=_LARGEST)
+        try:
+            return record.read_session(session_id, max_tokens=_LARGEST)
+        except HermesError as error:
+            raise ResourceNotFoundError(str(error)) from None
+
+    @made.completion()  # type: ignore[no-untyped-call, untyped-decorator]
+    async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
+        if not isinstance(ref, ResourceTemplateReference) or argument.name != "session_id":
+            return None
+        ids = await anyio.to_thread.run_sync(record.ids_beginning, argument.value)
+        return Completion(values=ids)
 
     @made.prompt(title="Catch me up")
     def catch_me_up(topic: str) -> str:
@@ -68,6 +86,23 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
     return made
 
 
+class _Server(MCPServer[Any]):
+    """Also lists the latest conversations as resources; a client's mistake is an answer and no crash in the log."""
+
+    def __init__(self, record: Record, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._record = record
+
+    async def list_resources(self) -> list[Resource]:
+        return await anyio.to_thread.run_sync(self._record.resources)
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None, context: Any = None) -> Any:
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as error:  # an unknown prompt, or a missing argument
+            raise MCPError(code=INVALID_PARAMS, message=str(error)) from None
+
+
 def _explained(tool: Callable[..., str]) -> Callable[..., str]:
     """The tool, with this program's errors as one line that a model can act on."""
     import functools
@@ -77,8 +112,6 @@ def _explained(tool: Callable[..., str]) -> Callable[..., str]:
         try:
             return tool(*args, **kwargs)
         except HermesError as error:
-            from mcp.server.mcpserver.exceptions import ToolError
-
             raise ToolError(str(error)) from None
 
     return run
@@ -114,7 +147,7 @@ class Record:
         for hit in hits:
             grouped.setdefault(hit["session_id"], []).append(hit)
         entries = (self._hits(session_id, found[:5]) for session_id, found in list(grouped.items())[:limit])
-        return _fitted({"note": NOTE, "query": query}, "sessions", entries, max_tokens)
+        return _fitted({"note": NOTE, "query": shortened_line(query, 60)}, "sessions", enumerate(entries), max_tokens)
 
     def _hits(self, session_id: str, hits: list[SearchHit]) -> Mapping[str, Any]:
         shown = {hit["id"] for hit in hits}
@@ -134,7 +167,10 @@ class Record:
 
     def _headline(self, session_id: str) -> Mapping[str, Any]:
         row: Mapping[str, Any] = self._db.get_session(session_id, visible_to=self._user) or {}
-        return {"session_id": session_id, "title": quoted(row["title"]) if row.get("title") else None,
+        title = row.get("title") or ""
+        if text_tokens(title) > _TITLE:  # the smallest budget has room for a message beside it
+            title = shortened(title, _TITLE)
+        return {"session_id": session_id, "title": quoted(title) if title else None,
                 "source": row.get("source"), "last_active": when(row.get("last_active"))}  # fmt: skip
 
     def read_session(
@@ -149,13 +185,17 @@ class Record:
         rows = [row for part in self._parts(session_id) for row in self._db.get_messages(part, visible_to=self._user)]
         rows = list({row["id"]: row for row in rows}.values())
         head = {"note": NOTE, **self._headline(session_id), "messages_in_all": len(rows)}
-        if around_message_id is not None:
-            place = next((number for number, row in enumerate(rows) if row["id"] == around_message_id), None)
-            if place is None:
-                raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
-            rows = rows[max(0, place - window) : place + window + 1]
-            return _fitted(head, "messages", map(_shown, rows), max_tokens)
-        return _fitted(head, "messages", map(_shown, reversed(rows)), max_tokens, newest_first=True)
+        if around_message_id is None:
+            order = range(len(rows) - 1, -1, -1)
+            return _fitted(head, "messages", ((place, _shown(rows[place])) for place in order), max_tokens)
+        place = next((number for number, row in enumerate(rows) if row["id"] == around_message_id), None)
+        if place is None:
+            raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
+        near = range(max(0, place - window), min(len(rows), place + window + 1))
+        # The message that was asked for comes first, then its neighbours: those that do not fit are the farthest.
+        order_around = sorted(near, key=lambda number: abs(number - place))
+        entries = ((one, _shown(rows[one], _LARGEST * 4 if one == place else _PER_MESSAGE)) for one in order_around)
+        return _fitted(head, "messages", entries, max_tokens)
 
     def _parts(self, session_id: str) -> list[str]:
         return self._db.get_compression_lineage(session_id) or [session_id]
@@ -180,13 +220,34 @@ class Record:
             {**self._headline(row["id"]), "messages": row["message_count"], "begins": quoted(row["preview"] or "")}
             for row in rows
         )
-        return _fitted({"note": NOTE}, "sessions", entries, max_tokens)
+        return _fitted({"note": NOTE}, "sessions", enumerate(entries), max_tokens)
+
+    def resources(self) -> list[Resource]:
+        """The latest conversations, as what a client can attach."""
+        rows = self._db.list_sessions_rich(limit=_LISTED, order_by_last_active=True, visible_to=self._user)
+        return [
+            Resource(
+                uri=f"session://{quote(row['id'], safe='')}", name=row["id"], mime_type="application/json",
+                title=shortened_line(defused(row["title"] or row["preview"] or row["id"]), 80),
+                description=f"{row['source']}, {when(row['last_active'])}",
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def ids_beginning(self, text: str) -> list[str]:
+        """Ids of the latest conversations that begin so."""
+        rows = self._db.list_sessions_rich(limit=1000, order_by_last_active=True, visible_to=self._user)
+        return [row["id"] for row in rows if row["id"].startswith(text)][:100]
 
     def session_stats(self) -> str:
         """How many conversations and messages there are, by source."""
         sources = self._db.source_counts(visible_to=self._user)
-        return as_json({"sessions": sum(sources.values()), "messages": self._db.message_count(visible_to=self._user),
-                        "by_source": sources})  # fmt: skip
+        largest = sorted(sources, key=lambda source: (-sources[source], source))
+        return as_json({
+            "sessions": sum(sources.values()), "messages": self._db.message_count(visible_to=self._user),
+            "by_source": {source: sources[source] for source in largest[:_SOURCES]},
+            **({"other_sources": len(largest) - _SOURCES} if len(largest) > _SOURCES else {}),
+        })  # fmt: skip
 
     def tag_session(self, session: Session, tags: list[str]) -> str:
         """Add tags to a conversation."""
@@ -207,29 +268,54 @@ class Record:
         return as_json({"session_id": session_id, "message_id": message_id})
 
 
-def _shown(row: MessageRow) -> Mapping[str, Any]:
-    text = message_text(row)
+def _shown(row: MessageRow, most: int = _PER_MESSAGE) -> Mapping[str, Any]:
     return {"message_id": row["id"], "role": row["role"], "when": when(row["timestamp"]),
-            "text": quoted(shortened(text, _PER_MESSAGE * 4))}  # fmt: skip
+            "text": quoted(shortened(message_text(row), most))}  # fmt: skip
 
 
-def _fitted(
-    head: Mapping[str, Any], key: str, entries: Iterable[Mapping[str, Any]], budget: int, *, newest_first: bool = False
-) -> str:
-    """As many entries as fit the budget; `left_out` counts the rest."""
-    taken: list[Mapping[str, Any]] = []
+def _fitted(head: Mapping[str, Any], key: str, entries: Iterable[tuple[int, Mapping[str, Any]]], budget: int) -> str:
+    """As many entries as fit the budget, the first ones given first, in the order of their numbers.
+
+    The text of the last one may be cut. `left_out` says that there are more.
+    """
+    taken: dict[int, Mapping[str, Any]] = {}
     room = budget - text_tokens(as_json({**head, key: [], "left_out": True}))
     left_out = False
-    for entry in entries:
-        cost = text_tokens(as_json(entry)) + 1
+    for number, entry in entries:
+        cost = _cost(entry)
         if cost > room:
-            if not taken and "text" in entry:  # one long message: show its beginning
-                taken.append({**entry, "text": quoted(shortened(entry["text"][:60_000], max(0, room - 100) * 2))})
             left_out = True
+            smaller = _smaller(entry, room) if not taken or room >= _WORTH else None
+            if smaller is not None:
+                taken[number] = smaller
             break
         room -= cost
-        taken.append(entry)
-    return as_json({**head, key: taken[::-1] if newest_first else taken, **({"left_out": True} if left_out else {})})
+        taken[number] = entry
+    shown = [taken[number] for number in sorted(taken)]
+    return as_json({**head, key: shown, **({"left_out": True} if left_out else {})})
+
+
+def _cost(entry: Mapping[str, Any]) -> int:
+    return text_tokens(as_json(entry)) + 1  # and the comma
+
+
+def _smaller(entry: Mapping[str, Any], room: int) -> Mapping[str, Any] | None:
+    """An entry with fewer matches or less text, so that it fits; None when even that does not."""
+    return next((one for one in _smaller_ones(entry) if _cost(one) <= room), None)
+
+
+def _smaller_ones(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    matches = entry.get("matches")
+    if matches is not None:
+        for count in range(len(matches) - 1, 0, -1):
+            yield {**entry, "matches": matches[:count]}
+        yield from ({**entry, "matches": [one]} for one in _smaller_ones(matches[0]))
+    for name in ("text", "begins"):
+        if name in entry:
+            inner = entry[name][len(OPEN) : -len(CLOSE)].strip("\n")
+            while len(inner) > 8:  # ever less: how many tokens a text takes depends on its script
+                inner = inner[: len(inner) * 4 // 5]
+                yield {**entry, name: between_marks(f"{inner}…")}
 
 
 def _moment(value: str | None, end: int) -> float | None:

@@ -1,0 +1,102 @@
+"""What an editor's user can choose for a session: the model that answers, and how often the agent asks before commands.
+
+Both are offered as configuration options; the second is also a mode, for editors that only know modes. A choice is for
+one session of the editor and ends with the process; `config.yaml` has the defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import acp
+import msgspec
+from acp import schema
+
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.endpoint.servers import can_chat, listed_models
+from hermes.agent.model_choice import named_model
+
+if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import Model
+
+MODEL, MODE = "model", "mode"
+# The values of terminal.confirm.
+_MODES = {
+    "destructive": ("Ask before harm", "Asks before commands that remove, overwrite or stop something."),
+    "always": ("Ask always", "Asks before every command."),
+    "never": ("Never ask", "Runs every command without asking."),
+}
+_MOST = 200  # models in the list; some endpoints have thousands
+
+
+def refusal(text: str, code: int = -32602) -> acp.RequestError:
+    """An error whose message an editor shows as it is; without another code, the request's own fault."""
+    return acp.RequestError(code, text)
+
+
+class Models:
+    """The configured model and the others of its endpoint, which is asked once."""
+
+    def __init__(self, main: Model) -> None:
+        self._main = main
+        self._others: list[str] | None = None
+        self._asking = asyncio.Lock()
+
+    async def names(self) -> list[str]:
+        """Every model that can be chosen."""
+        async with self._asking:
+            if self._others is None and isinstance(self._main, EndpointModel):
+                address, key = str(self._main.base_url), self._main.api_key
+                found = await asyncio.to_thread(listed_models, address, key=key, timeout=3.0)
+                self._others = [str(item["id"]) for item in found or () if can_chat(str(item["id"]))]
+        return list(dict.fromkeys([self._main.name, *(self._others or ())]))
+
+    async def find(self, name: str) -> Model | None:
+        """The model of that name; None when there is none."""
+        if name == self._main.name:
+            return self._main
+        return named_model(name, self._main) if name in await self.names() else None
+
+
+def modes(agent: Agent) -> schema.SessionModeState:
+    """The modes, and the current one."""
+    known = [schema.SessionMode(id=one, name=name, description=text) for one, (name, text) in _MODES.items()]
+    return schema.SessionModeState(current_mode_id=agent.config.terminal.confirm, available_modes=known)
+
+
+async def options(
+    agent: Agent, models: Models
+) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
+    """Everything that can be chosen, with its current value."""
+    names = (await models.names())[:_MOST]
+    return [
+        schema.SessionConfigOptionSelect(
+            type="select", id=MODEL, name="Model", category="model", current_value=agent.model.name,
+            options=[schema.SessionConfigSelectOption(value=name, name=name)
+                     for name in dict.fromkeys([*names, agent.model.name])],
+        ),
+        schema.SessionConfigOptionSelect(
+            type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.confirm,
+            options=[schema.SessionConfigSelectOption(value=one, name=name, description=text)
+                     for one, (name, text) in _MODES.items()],
+        ),
+    ]  # fmt: skip
+
+
+def choose_mode(agent: Agent, mode: str) -> None:
+    """From the next command on, also in a turn that runs."""
+    if mode not in _MODES:
+        raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
+    terminal = msgspec.structs.replace(agent.config.terminal, confirm=mode)
+    agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
+
+
+async def choose_model(agent: Agent, models: Models, name: str) -> None:
+    """From the next turn on."""
+    model = await models.find(name)
+    if model is None:
+        reason = f"no model {name!r}; the option {MODEL!r} lists those that can be chosen"
+        raise refusal(reason)
+    agent.model = model
