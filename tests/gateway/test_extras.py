@@ -36,6 +36,9 @@ PARTS: dict[str, list[str]] = {
     "embedded": ["hermes.agent.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp_server", "hermes.cli.acp"],
+    "encryption": ["hermes.store.encryption", "hermes.store.sealed_files", "argon2", "cryptography", "keyring"],
+    "meaning": ["hermes.store.meaning.indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "multilingual": ["hermes.store.meaning.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{extra: [*GATEWAY, module] for module, _, extra in BUILT_IN.values() if extra is not None},
 }
@@ -58,7 +61,7 @@ for name in parts:
     module = importlib.import_module(name)
     if name.startswith("hermes") and hasattr(module, "__path__"):
         for found in pkgutil.walk_packages(module.__path__, name + "."):
-            if found.name != "hermes.serve.acp_server":  # which has an extra of its own
+            if not found.name.startswith("hermes.serve.acp_"):  # which have an extra of their own
                 importlib.import_module(found.name)
 """
 

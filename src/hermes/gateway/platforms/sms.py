@@ -90,7 +90,8 @@ class Sms(Adapter):
         Setting(name="account_sid", help="the account's SID, as AC…", variable="TWILIO_ACCOUNT_SID", required=True),
         Setting(name="auth_token", help="the account's auth token", variable="TWILIO_AUTH_TOKEN", secret=True, required=True),
         Setting(
-            name="phone_number", help="the number messages are sent from, as +4915112345678", variable="TWILIO_PHONE_NUMBER", unless="messaging_service_sid",
+            name="phone_number", help="the number messages are sent from, as +4915112345678", variable="TWILIO_PHONE_NUMBER",
+            unless="messaging_service_sid",
         ),
         Setting(name="messaging_service_sid", help="a messaging service, as MG…", variable="TWILIO_MESSAGING_SERVICE_SID"),
         Setting(name="base_url", help="where Twilio's API is", default="https://api.twilio.com"),
