@@ -153,7 +153,7 @@ def change(db, kind, number, text):
         db.index_meaning()
 
 
-@settings(max_examples=size(6, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=size(6, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(

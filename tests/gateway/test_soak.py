@@ -50,7 +50,7 @@ def numbers(texts: list[str]) -> list[int]:
 def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is_killed(
     labs: list[Lab], tmp_path: Path
 ) -> None:
-    dice, count = random.Random(7), size(8, 200)
+    dice, count = random.Random(7), size(8, 80)
     with Echo() as model:
         gateway = GatewayProcess(
             tmp_path / "home", labs, model.base_url, display={"busy": "queue"},
@@ -68,7 +68,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
         try:
             until(lambda: _log(gateway).count("connected as") >= len(labs), 60, "they do not connect")
             feeder.start()
-            for kills in range(1, size(2, 10) + 1):
+            for kills in range(1, size(2, 6) + 1):
                 time.sleep(
                     dice.uniform(0.5, 3.0)
                 )  # the moment is random on purpose; what must hold, holds at every moment

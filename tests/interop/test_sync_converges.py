@@ -173,7 +173,7 @@ def run(folder: Path, engines: tuple[str, str, str], steps: list[Any]) -> None:
             db.close()
 
 
-@settings(max_examples=size(15, 400))
+@settings(max_examples=size(15, 60))
 @given(steps=st.lists(STEP, min_size=4, max_size=25))
 def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
     run(tmp_path_factory.mktemp("sync"), ("sqlite", "sqlite", "sqlite"), steps)
@@ -182,7 +182,7 @@ def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
 if THOROUGH and any(one.startswith("postgres") for one in ENGINES):
     _SERVER = next(one for one in ENGINES if one.startswith("postgres"))
 
-    @settings(max_examples=40)
+    @settings(max_examples=6)
     @given(steps=st.lists(STEP, min_size=4, max_size=25))
     def test_a_store_on_a_server_converges_with_files(tmp_path_factory, steps):
         run(tmp_path_factory.mktemp("sync"), ("sqlite", _SERVER, "sqlite"), steps)

@@ -64,7 +64,7 @@ def strange(html: str) -> list[Any]:
     return seen.strange
 
 
-@settings(max_examples=size(150, 3000), deadline=None)
+@settings(max_examples=size(150, 800), deadline=None)
 @given(row=rows, result=rows, kind=st.sampled_from([None, "image/png", "audio/ogg", "video/mp4"]))
 @example(
     row={"id": 1, "role": "user", "content": HOSTILE, "timestamp": 1.0},
@@ -80,7 +80,7 @@ def test_only_what_the_renderer_makes_is_in_the_page(
     json.dumps(shown).encode()
 
 
-@settings(max_examples=size(100, 1000), deadline=None)
+@settings(max_examples=size(100, 400), deadline=None)
 @given(texts)
 def test_a_snippet_has_marks_and_nothing_else(text: str) -> None:
     seen = render.marked(text).replace("<mark>", "").replace("</mark>", "")

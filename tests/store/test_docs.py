@@ -117,7 +117,7 @@ def test_a_wrong_example_is_noticed() -> None:
 def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = "".join(text for _, text in blocks(README, "sh"))
-    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench", "docs"} <= targets
+    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench", "docs", "install"} <= targets
 
 
 def test_the_tools_of_the_readme_work_as_it_says(tmp_path: Path) -> None:
@@ -265,6 +265,12 @@ def _live(db: SessionDB) -> None:
     db.delete_session("fifth", by="test")
     db.maybe_auto_prune_and_vacuum()
     db.import_session({**(db.export_session("fourth") or {}), "id": "seventh", "title": None})
+    came = {**(db.export_session("fourth") or {}), "id": "eighth", "title": None, "end_reason": "imported", "ended_at": 2e9}
+    came |= {"source": "codex", "meta": {"imported": {"format": "codex"}}}
+    came["messages"] = [{**one, "platform_message_id": f"there-{one['id']}"} for one in came["messages"]]
+    db.import_session(came)
+    db.import_sessions([{**came, "input_tokens": 99}], update=True)
+    assert db.move_folder("/srv", "/home/ann") >= 1
     tenth = db.create_session("tenth", "cli")
     db.append_message(tenth, "assistant", "half a sign: \ud83d")
     db.branch_session(tenth, "eleventh")
