@@ -18,7 +18,9 @@ class Lab(base.Lab):
 
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back"})
+    can = frozenset(
+        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back", "files"}
+    )
 
     def __init__(self) -> None:
         self.server = DiscordServer()
@@ -165,6 +167,16 @@ class Lab(base.Lab):
         """The texts of the bot's messages in a channel."""
         said = self.server.messages.get(self.place(where, who), [])
         return [one["content"] for one in said if one["author"]["id"] == self.server.bot["id"]]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """The files of the bot's messages."""
+        said = self.server.messages.get(self.place(where, who), [])
+        return [
+            (file.get("title") or file["filename"], self.server.files[file["id"]][0], one["content"])
+            for one in said
+            if one["author"]["id"] == self.server.bot["id"]
+            for file in one["attachments"]
+        ]
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         """How often the bot was typing."""

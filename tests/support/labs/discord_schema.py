@@ -89,10 +89,12 @@ class Schema:
 
 def _ids_as_text(thing: Any) -> Any:
     """Discord takes ids as numbers too; its document knows texts only."""
+    if isinstance(thing, list):
+        return [_ids_as_text(one) for one in thing]
     if not isinstance(thing, dict):
         return thing
     return {
-        key: str(value) if key.endswith("_id") and isinstance(value, int) else _ids_as_text(value)
+        key: str(value) if (key == "id" or key.endswith("_id")) and isinstance(value, int) else _ids_as_text(value)
         for key, value in thing.items()
     }
 

@@ -20,7 +20,7 @@ from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import Attachment, Chat, Revision, deleted
+from hermes.gateway.events import Attachment, Chat, OutgoingFile, Revision, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
@@ -74,7 +74,7 @@ class Matrix(Adapter):
     )  # fmt: skip
     capabilities = Capabilities(
         longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True,
-        tells_edits=True, tells_deletions=True, quotes=True,
+        tells_edits=True, tells_deletions=True, quotes=True, files=True, largest_file=50_000_000, longest_caption=6000,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -330,9 +330,21 @@ class Matrix(Adapter):
         """Send a message into a room; the same nonce makes one message of it."""
         client = self._connected()
         content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
+        return await self._post(client, chat, content, nonce, text)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Upload a file, encrypted for an encrypted room, then send a message that names it. The same nonce makes one message."""
+        client = self._connected()
+        where = await client.upload_file(chat.chat_id, file)
+        content = outgoing.file_message(file, caption, where, thread=chat.thread_id)
+        return await self._post(client, chat, content, nonce, caption or file.name)
+
+    async def _post(self, client: MatrixClient, chat: Chat, content: dict[str, Any], nonce: str, words: str) -> str:
         event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
         self._ours.put(event_id, True)
-        self._said.put(event_id, text)
+        self._said.put(event_id, words)
         if chat.chat_id in self._typing:
             self._typing.discard(chat.chat_id)
             with contextlib.suppress(HermesError):
