@@ -310,7 +310,8 @@ class ChatHost:
         self.person.set_pending_title(title)
 
     def say(self, text: str) -> None:
-        self.services.outbox.post(self.chat, text, answers=self._request.event)
+        session = self.person.route.session_id
+        self.services.outbox.post(self.chat, text, answers=self._request.event, session=session)
 
     def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
         """Send a file to this chat; why it can't be sent, or None."""
@@ -322,9 +323,8 @@ class ChatHost:
         if len(data) > capabilities.largest_file:
             return f"{name} is larger than the {capabilities.largest_file / 1_000_000:g} MB that can be sent here."
         kept = self.db.keep_attachment(data)
-        outbox.post_file(
-            event.chat, FileReference(kind="file", name=name, mime=mime, attachment=kept), caption, answers=event
-        )
+        file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
+        outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
         return None
 
     def ask(self, question: str) -> bool:

@@ -393,13 +393,13 @@ class PlainLab(Base):
     def shown_in(self, chat_id: str, thread_id: str | None = None) -> list[str]:
         with self._lock:
             there = [one for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
-            return [one["text"] for one in there if one["file"] is None]
+            return [one["text"] for one in there if one.get("file") is None]
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         chat = self._chat(where, who)
         place = (chat["chat_id"], chat.get("thread_id"))
         with self._lock:
-            sent = [one for one in self.messages.values() if one["place"] == place and one["file"] is not None]
+            sent = [one for one in self.messages.values() if one["place"] == place and one.get("file") is not None]
             return [(one["file"]["name"], base64.b64decode(one["file"]["data"]), one["text"]) for one in sent]
 
     def _there(self, where: str, who: str) -> list[dict[str, Any]]:
