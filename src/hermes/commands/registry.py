@@ -27,7 +27,7 @@ GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
     "new title resume sessions branch undo retry compress handoff sethome save history status usage insights tag pin"
-    " stop quit help"
+    " stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 

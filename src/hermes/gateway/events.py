@@ -97,6 +97,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
     reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
+    queued: bool = (
+        False  # the gateway sets it for `/queue TEXT`: it waits for the running reply, and interrupts nothing
+    )
 
 
 class Reaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

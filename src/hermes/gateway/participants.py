@@ -21,6 +21,7 @@ from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import BUTTONS, Question, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
+from hermes.gateway.keys import is_background
 from hermes.store.gateway_db import PendingNotice
 from hermes.texts import shortened_line
 
@@ -177,8 +178,11 @@ class Participant:
         set_chosen_title(db, self.session_id, wanted, self.user)
 
     def confirm(self, question: str) -> bool:
-        """Ask the person who began this turn; no, without an answer within five minutes."""
-        if self.sender is None:
+        """Ask the person who began this turn; no, without an answer within five minutes.
+
+        In the background the answer is no: what the person says goes to the conversation beside it.
+        """
+        if self.sender is None or is_background(self.route.key):
             return False
         asked = Question(self.sender.id)
         self.lane.data = asked
