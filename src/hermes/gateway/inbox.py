@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
 _STEP = 0.001  # seconds between two delayed messages of a chat: the event loop does not order equal times
+_LOOKS, _LOOK = 10, 0.1  # how often, and after how many seconds, the message of a reaction is looked up
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -137,10 +138,20 @@ class Inbox:
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
 
     async def reacted(self, platform: str, event: Event) -> None:
-        """Take an emoji as the answer to the question that waits in its chat, if it is by the person who was asked."""
+        """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
+        person who was asked."""
         key, _ = self._router.key_of(event)
-        if self._services.access.may_talk(platform, event.sender) and self._is_answer(key, event):
-            await self.received(platform, event)
+        if not self._services.access.may_talk(platform, event.sender) or not self._is_answer(key, event):
+            return
+        lane = self._workers.get(key)
+        since = lane.data.since if lane is not None and isinstance(lane.data, Question) else 0.0
+        for _ in range(_LOOKS):
+            if event.reply_to is None or await asyncio.to_thread(
+                self._store.is_question, platform, event.chat.chat_id, event.reply_to, since
+            ):
+                await self.received(platform, event)
+                return
+            await asyncio.sleep(_LOOK)  # the message's id is noted a moment after it was sent
 
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""

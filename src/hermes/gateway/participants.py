@@ -184,7 +184,7 @@ class Participant:
         """
         if self.sender is None or is_background(self.route.key):
             return False
-        asked = Question(self.sender.id)
+        asked = Question(self.sender.id, self._services.clock())
         self.lane.data = asked
         try:
             self._services.outbox.post(

@@ -528,6 +528,7 @@ class GatewayDB:
 
     unsent = reading(gateway_queues.unsent)
     is_waiting = reading(gateway_queues.is_waiting)
+    is_question = reading(gateway_queues.is_question)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""

@@ -397,6 +397,15 @@ def _drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:
 QUESTION = "-q"  # contained in the nonces of questions only
 
 
+def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
+    """Whether a platform's message of a chat is a question that was asked since then."""
+    rows = tx.rows(
+        "SELECT chat FROM gateway_outbox WHERE platform = ? AND message_id = ? AND created_at >= ? AND instr(nonce, ?) > 0",
+        (platform, message_id, since, QUESTION),
+    )
+    return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
+
+
 def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
     """Cancel questions without one of these marks in their nonces."""
     sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"

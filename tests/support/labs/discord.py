@@ -19,7 +19,19 @@ class Lab(base.Lab):
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
     can = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back", "files"}
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "unordered",
+            "edits",
+            "change",
+            "take_back",
+            "files",
+            "reactions",
+        }
     )
 
     def __init__(self) -> None:
@@ -167,6 +179,19 @@ class Lab(base.Lab):
         """The texts of the bot's messages in a channel."""
         said = self.server.messages.get(self.place(where, who), [])
         return [one["content"] for one in said if one["author"]["id"] == self.server.bot["id"]]
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        """An emoji at the bot's newest message."""
+        place = self.place(where, who)
+        ours = [one for one in self.server.messages.get(place, []) if one["author"]["id"] == self.server.bot["id"]]
+        if ours:
+            guild = self.server.channels[place].get("guild_id")
+            told = {
+                "user_id": self.user_id(who), "channel_id": place, "message_id": ours[-1]["id"], "burst": False, "type": 0,
+                "emoji": {"id": None, "name": emoji}, "message_author_id": self.server.bot["id"],
+                **({"guild_id": guild} if guild else {}),
+            }  # fmt: skip
+            self.server.call(self.server.dispatch("MESSAGE_REACTION_ADD", told))
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         """The files of the bot's messages."""

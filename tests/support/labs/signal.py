@@ -86,7 +86,7 @@ def problems_of(method: str, params: dict[str, Any]) -> list[str]:
     if method == "send":
         found += _style_problems(params)
         found += [f"attachment {one[:40]} is not understood" for one in _files(params) if not ADDRESS.fullmatch(one)]
-        if not params.get("message") and not _files(params):
+        if "message" not in params and not _files(params):
             found.append("send needs a message or an attachment")
     return found
 
@@ -113,7 +113,7 @@ class Lab(Base):
 
     platform = "signal"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files", "reactions"})
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -241,6 +241,14 @@ class Lab(Base):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         with self._lock:
             return list(self._said.get(self.chat_id(where, who), {}).values())
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self._lock:
+            said = list(self._said.get(self.chat_id(where, who), {}))
+        if said:
+            author = {"targetAuthor": ACCOUNT, "targetAuthorNumber": ACCOUNT, "targetAuthorUuid": ACCOUNT_UUID}
+            told = {"emoji": emoji, **author, "targetSentTimestamp": said[-1], "isRemove": False}
+            self.deliver(who, {"message": None, "reaction": told}, where)
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         with self._lock:

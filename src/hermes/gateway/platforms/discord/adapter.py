@@ -22,8 +22,19 @@ import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile, Revision, deleted, from_json
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.events import (
+    DM,
+    Attachment,
+    Chat,
+    Event,
+    OutgoingFile,
+    Reaction,
+    Revision,
+    Sender,
+    deleted,
+    from_json,
+)
+from hermes.gateway.platforms.connections import Recent, Tasks
 from hermes.gateway.platforms.discord.backlog import Seen, missed
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
@@ -73,7 +84,7 @@ class Discord(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
-        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST,
+        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, tells_reactions=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -82,9 +93,12 @@ class Discord(Adapter):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
+        self._heard: asyncio.Queue[discord.Message | _Command | Revised | discord.RawReactionActionEvent | None] = (
+            asyncio.Queue()
+        )
         self._spool = Spool(home / "discord" / "unkept", store_mask(home))
         self._tasks = Tasks()
+        self._sent_to: Recent[int, Chat] = Recent(500)  # our messages → their chats
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -195,6 +209,8 @@ class Discord(Adapter):
                     await self._take_command(link, seen, heard)
                 elif isinstance(heard, Revised):
                     await self._take_revised(client, link, heard)
+                elif isinstance(heard, discord.RawReactionActionEvent):
+                    await self._take_reaction(client, link, heard)
                 else:
                     await self._take_message(client, link, heard)
                     seen.note(heard.id, heard.channel.id if heard.guild is None else None)
@@ -233,6 +249,20 @@ class Discord(Adapter):
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
                 await keep(link, Revision(id=name, revises=event.id, event=event))
+
+    async def _take_reaction(self, client: DiscordClient, link: Link, heard: discord.RawReactionActionEvent) -> None:
+        """Report an emoji at one of the messages that this process has sent."""
+        chat, name = self._sent_to.get(heard.message_id), heard.emoji.name
+        if (
+            chat is None
+            or name is None
+            or heard.emoji.id is not None
+            or (client.user and heard.user_id == client.user.id)
+        ):
+            return
+        told = f"reaction:{heard.message_id}:{heard.user_id}:{name}"
+        sender = Sender(user_id=str(heard.user_id))
+        await keep(link, Reaction(id=told, chat=chat, sender=sender, emoji=name, message_id=str(heard.message_id)))
 
     async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
         event, kept = command.event, command.kept
@@ -275,6 +305,7 @@ class Discord(Adapter):
                 reference=reference,  # type: ignore[arg-type]
                 suppress_embeds=True,  # a preview would fetch addresses that only the model knows of
             )
+        self._sent_to.put(sent.id, chat)
         return str(sent.id)
 
     async def send_file(
@@ -289,6 +320,7 @@ class Discord(Adapter):
                 nonce=_nonce(nonce),
                 suppress_embeds=True,
             )
+        self._sent_to.put(sent.id, chat)
         return str(sent.id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
