@@ -115,6 +115,7 @@ class DiscordServer:
         self.typed: Counter[str] = Counter()
         self.threads_made: list[str] = []
         self.interactions: dict[str, str] = {}  # token → waiting, thinking or gone
+        self.pressed: dict[str, str] = {}  # token → the message with the button
         self.commands: list[dict[str, Any]] = []
         self.problems: list[str] = []
         self.nonces: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -388,6 +389,8 @@ class DiscordServer:
             return before
         more = {"message_reference": body["message_reference"]} if body.get("message_reference") else {}
         more["flags"] = body.get("flags") or 0
+        if body.get("components"):
+            more["components"] = body["components"]
         if files:
             more["attachments"] = [self._kept(*one) for one in files]
         made = self.message(channel, self.bot, content, nonce=body.get("nonce"), **more)
@@ -460,6 +463,8 @@ class DiscordServer:
         if self.interactions.get(token) != "waiting":
             raise Refusal(404, 10062, "Unknown interaction")
         self.interactions[token] = "thinking" if body["type"] == 5 else f"answered with type {body['type']}"
+        if body["type"] == 7:
+            self.find(self.pressed[token])["components"] = body["data"]["components"]
 
     async def do_delete_original_webhook_message(self, path: dict[str, str], body: Any, query: Any) -> Any:
         if self.interactions.get(path["webhook_token"]) != "thinking":

@@ -26,6 +26,7 @@ from hermes.gateway.events import (
     DM,
     Attachment,
     Chat,
+    Choice,
     Event,
     OutgoingFile,
     Reaction,
@@ -47,9 +48,16 @@ from hermes.gateway.platforms.discord.client import (
     our_errors,
     translated,
 )
-from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
+from hermes.gateway.platforms.discord.commands import buttons, clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
-from hermes.gateway.platforms.discord.incoming import channel_id, chat_of, command_event, files, message_event
+from hermes.gateway.platforms.discord.incoming import (
+    channel_id,
+    chat_of,
+    command_event,
+    files,
+    message_event,
+    press_event,
+)
 from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
 
 _TO_CONNECT = 60.0  # seconds
@@ -84,7 +92,8 @@ class Discord(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
-        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, tells_reactions=True,
+        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, tells_reactions=True, choices=25,
+        longest_choice=90,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -191,7 +200,11 @@ class Discord(Adapter):
         client, link = self._client, self._link
         if not isinstance(heard, discord.Interaction):
             self._heard.put_nowait(heard)
-        elif client is not None and link is not None and (event := command_event(heard)) is not None:
+        elif (
+            client is not None
+            and link is not None
+            and (event := command_event(heard) or press_event(heard)) is not None
+        ):
             kept = asyncio.get_running_loop().create_future()
             content = {"event": msgspec.to_builtins(event)}
             receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
@@ -292,6 +305,16 @@ class Discord(Adapter):
     ) -> str:
         """Send a message. For the same nonce Discord answers with the message it made the first time; it remembers
         nonces for "the past few minutes" (its documentation of Create Message, enforce_nonce)."""
+        return await self._send(chat, text, nonce, reply_to)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        """Send a message with buttons. What they say is in the message itself: a press works after a restart, too."""
+        return await self._send(chat, text, nonce, reply_to, view=buttons(choices))
+
+    async def _send(self, chat: Chat, text: str, nonce: str, reply_to: str | None, **more: Any) -> str:
         channel = self._channel(chat)
         reference = None
         if reply_to is not None and reply_to.isdecimal():
@@ -304,6 +327,7 @@ class Discord(Adapter):
                 nonce=_nonce(nonce),
                 reference=reference,  # type: ignore[arg-type]
                 suppress_embeds=True,  # a preview would fetch addresses that only the model knows of
+                **more,
             )
         self._sent_to.put(sent.id, chat)
         return str(sent.id)
@@ -389,7 +413,7 @@ async def _seen_to(
 ) -> None:
     """Acknowledge a command, and remove the line that Discord shows for it once it is stored."""
     await receipt.follow(kept)
-    if await kept:
+    if await kept and interaction.type is discord.InteractionType.application_command:
         await _told(link, clear(client, interaction))
 
 
