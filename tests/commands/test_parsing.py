@@ -52,7 +52,14 @@ def test_every_command_of_the_terminal_is_there_and_says_where_it_works() -> Non
     both = "new title resume sessions compress branch undo retry history status usage tag pin stop help handoff"
     both += " model search"
     assert {one.name for one in known("cli")} == {*both.split(), "copy", "quit", "clear", "context", "show", "allowed"}
-    assert {one.name for one in known("gateway")} == {*both.split(), "sethome", "save", "insights"}
+    assert {one.name for one in known("gateway")} == {
+        *both.split(),
+        "sethome",
+        "save",
+        "insights",
+        "queue",
+        "background",
+    }
     for name in {one.name for one in (*known("cli"), *known("gateway"))}:
         one = load()[name]
         assert one.name == name and one.help and one.where and one.where <= {"cli", "gateway"}

@@ -43,3 +43,25 @@ def test_a_file_is_queued_once_with_what_is_said_about_it(db: Any) -> None:
     assert gateway.attachment(kept) == b"bytes"
     assert gateway.attachment("attachment:sha256:" + "0" * 64) is None
     assert gateway.attachment("no reference") is None
+
+
+def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) -> None:
+    gateway = GatewayDB(db)
+    for name in ("gone_1", "goneX1"):
+        db.create_session(name, "plain")
+        db.append_message(name, "user", "hello")
+    kept = [db.keep_attachment(name.encode()) for name in ("gone_1", "goneX1")]
+    files = [FileReference(kind="file", name="a.md", mime="text/markdown", attachment=one) for one in kept]
+    for name, file in zip(("gone_1", "goneX1"), files, strict=True):
+        parts = [(destination(CHAT, {"t": 1}, file, session=name), "its title", f"f-{name}")]
+        gateway.post_file("plain/work", file.attachment, parts, name)
+    said = gateway.post("plain/work", destination(CHAT, session="gone_1"), "its history", "n1")
+    assert all(gateway.is_waiting(part.id) for part in gateway.unsent())
+    assert db.shred_session("gone_1")["unfinished"] == []
+    assert [part.nonce for part in gateway.unsent()] == ["f-goneX1"]
+    assert not gateway.is_waiting(said.id)
+    assert [gateway.attachment(one) for one in kept] == [None, b"goneX1"]
+    texts = [
+        (row["text"], "session" in row["chat"]) for row in db.sql("SELECT text, chat FROM gateway_outbox ORDER BY id")
+    ]
+    assert texts == [(None, False), ("its title", True), (None, False)]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hermes.gateway.runner import Gateway
+from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -163,6 +165,65 @@ def test_a_platform_without_files_has_no_such_tool(model: Echo, hermes_home: Pat
         assert offered and "send_file" not in offered
     finally:
         lab.close()
+
+
+def until_free(gateway: Gateway, session_id: str) -> None:
+    until(lambda: gateway.db.lease_holder(f"session:{session_id}") is None, 20)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
+    lab: PlainLab, model: Echo, hermes_home: Path, folder: Path, tmp_path: Path, restart: bool
+) -> None:
+    (folder / "a.txt").write_text("the same bytes")
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+        gateway.db.create_session("another", "cli")
+        reference = gateway.db.keep_attachment(b"the same bytes")
+        gateway.db.append_message("another", "tool", f"sent {reference}")  # the bytes stay in the store for this one
+        lab.fail(times=10_000)
+        lab.say(sending("a.txt", "the treasure is here"))
+        lab.say("/save")
+        until(lambda: len(gateway.store.unsent()) == 4, 20)
+        (row,) = gateway.db.list_sessions_rich(source=lab.platform)
+        until_free(gateway, row["id"])
+        if not restart:
+            assert gateway.db.shred_session(row["id"])
+            until(lambda: not gateway.store.unsent(), 5)
+            with lab._lock:
+                lab._failures = 0
+            lab.say("and now", who="bob")
+            until(lambda: any("and now" in text for text in lab.shown(who="bob")), 20)
+            lab.say("hello again")
+            told(lab, "echo: hello again")
+            assert len(lab.shown()) == 1 and lab.sent_files() == []
+    if restart:
+        with SessionDB(hermes_home / "state.db") as db:
+            assert db.shred_session(row["id"])
+        with lab._lock:
+            lab._failures = 0
+        with running(lab, hermes_home, model.base_url) as gateway:
+            lab.say("hello again")
+            told(lab, "echo: hello again")
+            assert len(lab.shown()) == 1 and lab.sent_files() == []
+    with SessionDB(hermes_home / "state.db") as db:
+        kept = [path.read_bytes() for path in db.attachments_dir.rglob("*") if path.is_file()]
+        assert kept == [b"the same bytes"]  # what /save wrote is gone
+    assert not any(b"treasure" in path.read_bytes() for path in hermes_home.glob("state.db*"))
+
+
+def test_a_file_that_save_sent_is_shredded_with_its_conversation(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    with running(plain, hermes_home, model.base_url) as gateway:
+        plain.say("the treasure is under the oak")
+        told(plain, "under the oak")
+        plain.say("/save")
+        until(lambda: len(plain.sent_files()) == 1, 20)
+        until(lambda: not gateway.store.unsent(), 20)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        until_free(gateway, row["id"])
+        assert gateway.db.shred_session(row["id"])
+        assert not [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
 
 
 def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(

@@ -16,10 +16,10 @@ pytest.importorskip("nio")
 pytest.importorskip("vodozemac")
 
 from nio import AsyncClient, AsyncClientConfig, MegolmEvent, ToDeviceMessage
-from nio.crypto import encrypt_attachment
+from nio.crypto import decrypt_attachment, encrypt_attachment
 
 from hermes.errors import PlatformUnreachable, SendRefused
-from hermes.gateway.events import Chat, as_json
+from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.matrix import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
@@ -144,6 +144,32 @@ def test_the_server_sees_nothing_of_it(lab: Lab, tmp_path: Path) -> None:
     assert requests
     assert all("m.room.encrypted" in request.path for request in requests)
     assert b"between you" not in b"".join(request.body for request in lab.proxy.requests)
+
+
+def test_a_file_for_an_encrypted_room_is_encrypted_and_sent_once(lab: Lab, tmp_path: Path) -> None:
+    chat, data = encrypted_room(lab), b"%PDF the plan of the treasure" * 50
+    file = OutgoingFile(kind="file", name="Schatzkarte für Anna.pdf", mime="application/pdf", data=data)
+
+    async def work() -> None:
+        adapter = matrix(lab, tmp_path / "home")
+        async with connected(adapter) as link, phone(lab, tmp_path / "alice") as alice:
+            await alice.say(chat, "send it")
+            await link.event("send it")
+            sent = await adapter.send_file(chat, file, caption="**here**", nonce="f")
+            assert await adapter.send_file(chat, file, caption="**here**", nonce="f") == sent
+            await alice.until(lambda: alice.heard, "the file does not come")
+            (content,) = alice.heard
+            assert (content["msgtype"], content["filename"], content["body"]) == ("m.file", file.name, "**here**")
+            assert content["formatted_body"] == "<p><strong>here</strong></p>" and "url" not in content
+            about = content["file"]
+            stored = lab.people["alice"].download(about["url"])
+            assert decrypt_attachment(stored, about["key"]["k"], about["hashes"]["sha256"], about["iv"]) == data
+
+    run(work())
+    requests = list(lab.proxy.requests)
+    seen = b"".join(one.path.encode() + one.body for one in requests)
+    assert any("/upload" in one.path for one in requests)
+    assert b"treasure" not in seen and b"Schatzkarte" not in seen and b"application/pdf" not in seen
 
 
 def test_the_longest_text_fits_also_encrypted(lab: Lab, tmp_path: Path) -> None:

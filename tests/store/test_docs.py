@@ -265,7 +265,13 @@ def _live(db: SessionDB) -> None:
     db.delete_session("fifth", by="test")
     db.maybe_auto_prune_and_vacuum()
     db.import_session({**(db.export_session("fourth") or {}), "id": "seventh", "title": None})
-    came = {**(db.export_session("fourth") or {}), "id": "eighth", "title": None, "end_reason": "imported", "ended_at": 2e9}
+    came = {
+        **(db.export_session("fourth") or {}),
+        "id": "eighth",
+        "title": None,
+        "end_reason": "imported",
+        "ended_at": 2e9,
+    }
     came |= {"source": "codex", "meta": {"imported": {"format": "codex"}}}
     came["messages"] = [{**one, "platform_message_id": f"there-{one['id']}"} for one in came["messages"]]
     db.import_session(came)

@@ -1,4 +1,5 @@
-"""Commands of chats alone: /insights and /save, which the terminal has as `hermes insights` and `hermes sessions export`."""
+"""Commands of chats alone: /insights and /save, which the terminal has as `hermes insights` and `hermes sessions export`,
+/queue and /background, whose texts the gateway's inbox takes as messages to the agent."""
 
 from __future__ import annotations
 
@@ -54,6 +55,16 @@ def insights(host: Host, arguments: str) -> None:
 
 def _tokens(tokens: InsightsTokens) -> str:
     return f"{tokens['input'] + tokens['cache_read'] + tokens['cache_write']:,} in, {tokens['output']:,} out"
+
+
+@command("queue", "TEXT", "ask after the running reply, without stopping it; alone: what waits", frozenset({GATEWAY}))
+def queue(host: Host, arguments: str) -> None:
+    host.say("Nothing waits. `/queue TEXT` asks it after the running reply, without stopping that.")
+
+
+@command("background", "TEXT", "ask beside this conversation; the answer comes when it is ready", frozenset({GATEWAY}))
+def background(host: Host, arguments: str) -> None:
+    raise InvalidInput("what shall be asked? `/background TEXT` asks it in a session of its own")
 
 
 @command("save", "[md | html | jsonl]", "send this conversation as a file", frozenset({GATEWAY}))

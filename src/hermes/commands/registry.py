@@ -27,7 +27,7 @@ GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
     "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show copy"
-    " status usage insights allowed tag pin stop quit help"
+    " status usage insights allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 

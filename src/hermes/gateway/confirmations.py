@@ -21,6 +21,7 @@ class Question:
     """A question to one person; the turn waits for the answer."""
 
     asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
+    since: float = 0.0  # when it was asked, by the store's clock
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, cancelled: Callable[[], bool]) -> bool:

@@ -45,6 +45,7 @@ class Connection:
         self.delivery = Delivery(adapter, writer, config, self.log, clock=store.clock)
         self.delivery.on_trouble = self._trouble
         self.delivery.attachment = store.attachment
+        self.delivery.is_waiting = store.is_waiting
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer

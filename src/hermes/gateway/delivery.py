@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, cho
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
 from hermes.store import gateway_queues
-from hermes.store.gateway_queues import without_context
+from hermes.store.gateway_queues import SESSION, without_context
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hermes.store.gateway_writer import Writer
 
 LONGEST_PAUSE = 60.0
+AGED = 0.2  # seconds after which a part is looked up again before it is sent: its conversation may be shredded
 MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
 REPEATED = "↻ Sent again after a restart or a broken connection; you may have this already.\n\n"
 SHORT_REPEATED = "↻ "
@@ -59,6 +61,7 @@ class Delivery:
         self.replies: set[int] = set()  # inbox ids of the events whose replies are shown here
         self.on_trouble: Callable[[Exception], None] = lambda error: None
         self.attachment: Callable[[str], bytes | None] = lambda reference: None  # the bytes of a file in the store
+        self.is_waiting: Callable[[int], bool] = lambda number: True  # whether the store still has a part to send
         self.adapter, self.writer, self.config, self.log, self.clock = adapter, writer, config, log, clock
         self._streaming = Streaming(self)
         self._queues: dict[Place, deque[StreamedReply | Outgoing]] = {}
@@ -168,8 +171,14 @@ class Delivery:
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
         doubtful, tries, mistakes = part.begun_at is not None, 0, 0
         message_id: str | None = None
+        aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
         while message_id is None:
             await self._ready()
+            if aged and not await self._is_wanted(part):
+                self.under_way.add(part.id)
+                self._through.add(part.id)
+                return
+            aged = True
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self.clock()
@@ -211,6 +220,19 @@ class Delivery:
                 doubtful = True
                 await self._pause(0.5 * mistakes)
         await self.note_sent(part, message_id)
+
+    async def _is_wanted(self, part: Outgoing) -> bool:
+        """Whether a part still waits in the store: its conversation may have been shredded since it was queued."""
+        pause = 0.25
+        while True:
+            try:
+                return await asyncio.to_thread(self.is_waiting, part.id)
+            except StoreClosed:
+                raise
+            except StoreError as error:
+                self.log.warning("a message waits for the store: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(10.0, pause * 2)
 
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
         text = encodable(text)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.store.gateway_queues import CHOICES, CONTEXT, FILE
+from hermes.store.gateway_queues import CHOICES, CONTEXT, FILE, SESSION
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -97,6 +97,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
     reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
+    queued: bool = (
+        False  # the gateway sets it for `/queue TEXT`: it waits for the running reply, and interrupts nothing
+    )
 
 
 class Reaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -176,11 +179,12 @@ def as_json(thing: Chat | Event) -> str:
 
 
 def destination(
-    chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None, choices: Sequence[Choice] = ()
+    chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None, choices: Sequence[Choice] = (),
+    session: str | None = None,
 ) -> str:  # fmt: skip
     """Where an outgoing message goes, as the outbox stores it, with what it needs there: the reply context of the event it
-    answers, its file, its buttons."""
-    more = {CONTEXT: context or None, FILE: file, CHOICES: list(choices) or None}
+    answers, its file, its buttons, and the session whose words it holds (it is not sent once that is shredded)."""
+    more = {CONTEXT: context or None, FILE: file, CHOICES: list(choices) or None, SESSION: session}
     more = {name: value for name, value in more.items() if value is not None}
     return msgspec.json.encode({**msgspec.to_builtins(chat), **more}).decode() if more else as_json(chat)
 

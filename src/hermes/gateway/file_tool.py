@@ -47,7 +47,9 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
         attachment = services.db.keep_attachment(data)
         file = FileReference(kind=attachment_kind(mime), name=path.name, mime=mime, attachment=attachment)
         caption = text_argument(arguments, "caption", "").strip()
-        posted = services.outbox.post_file(person.chat, file, caption, answers=person.answers)
+        posted = services.outbox.post_file(
+            person.chat, file, caption, answers=person.answers, session=person.session_id
+        )
         what = (
             "is queued: the chat gets it after your reply" if posted else "was already sent in answer to this message"
         )

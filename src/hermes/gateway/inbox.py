@@ -23,8 +23,10 @@ from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
 from hermes.gateway.confirmations import Question, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
+from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
 from hermes.store.gateway_db import Arrival, Kept
+from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.gateway.brake import Brake
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
 _STEP = 0.001  # seconds between two delayed messages of a chat: the event loop does not order equal times
+_LOOKS, _LOOK = 10, 0.1  # how often, and after how many seconds, the message of a reaction is looked up
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -79,6 +82,17 @@ def is_turn(item: Any) -> bool:
     return isinstance(item, Request) and (command is None or bool(item.event.attachments) or command[0] == "retry")
 
 
+def asked_by_command(event: Event) -> tuple[str, Event] | None:
+    """The command and the message of `/queue TEXT` and `/background TEXT`, which are messages to the agent; None for others."""
+    command = parse(event.text.strip())
+    if command is None or command[0] not in ("queue", "background") or not (command[1] or event.attachments):
+        return None
+    name, text = command
+    if parse(text) is not None:  # what is asked is a text, also one that begins with a slash
+        text = f"/{text}"
+    return name, msgspec.structs.replace(event, text=text, queued=name == "queue", addressed=True)
+
+
 class Inbox:
     """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
 
@@ -111,19 +125,33 @@ class Inbox:
         key, shared = self._router.key_of(event)
         if not (self._router.is_meant(event, key) or self._is_answer(key, event)):
             return
+        beside = partial(self._router.key_beside, key, event) if event.chat.type == DM else None
+        if (said := asked_by_command(event)) is not None:
+            name, event = said
+            if name == "background":
+                key, beside = background_key(key, event.id), None
         chat, sender = event.chat, event.sender
         arrival = Arrival(
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
-            chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared,
-            partial(self._router.key_beside, key, event) if chat.type == DM else None,
+            chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared, beside,
         )  # fmt: skip
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
 
     async def reacted(self, platform: str, event: Event) -> None:
-        """Take an emoji as the answer to the question that waits in its chat, if it is by the person who was asked."""
+        """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
+        person who was asked."""
         key, _ = self._router.key_of(event)
-        if self._services.access.may_talk(platform, event.sender) and self._is_answer(key, event):
-            await self.received(platform, event)
+        if not self._services.access.may_talk(platform, event.sender) or not self._is_answer(key, event):
+            return
+        lane = self._workers.get(key)
+        since = lane.data.since if lane is not None and isinstance(lane.data, Question) else 0.0
+        for _ in range(_LOOKS):
+            if event.reply_to is None or await asyncio.to_thread(
+                self._store.is_question, platform, event.chat.chat_id, event.reply_to, since
+            ):
+                await self.received(platform, event)
+                return
+            await asyncio.sleep(_LOOK)  # the message's id is noted a moment after it was sent
 
     async def speak(self, key: str, event: Event) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""
@@ -251,16 +279,20 @@ class Inbox:
         if lane is not None and running is not None:
             event = request.event
             question = lane.data
-            if isinstance(question, Question) and question.asked == event.sender.id:
+            if isinstance(question, Question) and question.asked == event.sender.id and not event.queued:
                 answer = read_answer(event.text)
                 question.answer.put(bool(answer))
                 if answer is not None:
                     self._in_thread(self._is_heard, request)
                     return
             command = parse(event.text.strip())
+            if command == ("queue", ""):
+                self._in_thread(self._tell_queue, request, self._workers.waiting(lane))
+                return
             stops = command is not None and command[0] == "stop"
             speaks = (
                 command is None
+                and not event.queued
                 and self.interrupts(event)
                 and is_turn(running)
                 and not self._router.is_remark(key, event)
@@ -293,6 +325,7 @@ class Inbox:
             who is not None
             and who == other.event.sender.id
             and not one.begun
+            and not (one.event.queued or other.event.queued)
             and parse(one.event.text.strip()) is None
             and parse(other.event.text.strip()) is None
             and other.at - one.at <= self._services.config.gateway.debounce_seconds
@@ -303,6 +336,19 @@ class Inbox:
         try:
             with self._services.db.fenced(*request.fence):
                 self._store.finish(request.inbox_id, request.event.chat.connection, as_json(request.event.chat))
+        finally:
+            self.done(request)
+
+    def _tell_queue(self, request: Request, waiting: Sequence[Any]) -> None:
+        """Answer `/queue` beside the reply that is being written: the messages that wait for it."""
+        texts = [one.event.text for one in waiting if isinstance(one, Request)]
+        lines = [f"{number}. {shortened_line(text, 80) or 'a file'}" for number, text in enumerate(texts, 1)]
+        event = request.event
+        try:
+            with self._services.db.fenced(*request.fence):
+                told = "\n".join(["Waiting:", "", *lines]) if lines else "Nothing waits; a reply is being written."
+                self._outbox.post(event.chat, told, at_once=True, answers=event)
+                self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
         finally:
             self.done(request)
 

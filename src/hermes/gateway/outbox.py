@@ -64,18 +64,20 @@ class Outbox:
         reply.finish(kept)
 
     def post(
-        self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None, choices: Sequence[Choice] = ()
+        self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None, choices: Sequence[Choice] = (),
+        session: str | None = None,
     ) -> None:  # fmt: skip
         """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
         `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
         `answers`: the event because of which it is sent, if there is one. `choices`: buttons, where the platform has them.
+        `session`: the session whose words it may hold: it is not sent once that is shredded.
         """
-        place, stored = self.destination(chat, answers)
+        place, stored = self.destination(chat, answers, session)
         pieces = parts_of(text, self._router.adapters.get(place.connection))
         for number, piece in enumerate(pieces):
             if choices and number == len(pieces) - 1:
-                stored = destination(place, context_of(stored), choices=choices)
+                stored = destination(place, context_of(stored), choices=choices, session=session)
             mark = question_mark(self._cluster.name) if at_once else "-n"
             nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
             part = self._store.post(place.connection, stored, piece, nonce)
@@ -86,31 +88,35 @@ class Outbox:
         adapter = self._router.adapters.get(self._router.delivered_to(chat).connection)
         return adapter.capabilities if adapter is not None and adapter.capabilities.files else None
 
-    def post_file(self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None) -> bool:
+    def post_file(
+        self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None, session: str | None = None
+    ) -> bool:
         """Send a file after what waits for the chat; from any thread but the event loop's.
 
         The same file in answer to the same event is sent once, also when its turn is resumed after a crash: False then.
+        `session` is that of `post`; the file is shredded with it.
         """
-        place, spoken = self.destination(chat, answers)
+        place, spoken = self.destination(chat, answers, session)
         adapter = self._router.adapters[place.connection]
         where = [place.connection, place.chat_id, place.thread_id, answers.id if answers else secrets.token_hex(8)]
         nonce = f"{self._identity}-f{_digest(*where, file.attachment)}"
         context = context_of(spoken)
         fits = adapter.capabilities.measure(caption) <= adapter.capabilities.longest_caption
-        parts = [(destination(place, context, file), caption if fits else "", nonce)]
+        parts = [(destination(place, context, file, session=session), caption if fits else "", nonce)]
         if caption and not fits:  # a message of its own
             pieces = parts_of(caption, adapter)
             parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
-        posted = self._store.post_file(place.connection, file.attachment, parts)
+        posted = self._store.post_file(place.connection, file.attachment, parts, session)
         for part in posted:
             self._calls(self._post, part)
         return bool(posted)
 
-    def destination(self, chat: Chat, answers: Event | None = None) -> tuple[Chat, str]:
+    def destination(self, chat: Chat, answers: Event | None = None, session: str | None = None) -> tuple[Chat, str]:
         """The chat that gets the messages for a chat, and the same as the outbox stores it, with the event's reply context."""
         place = self._router.delivered_to(chat)
         same = answers is not None and is_same_place(place, answers.chat)
-        return place, destination(place, answers.reply_context if same and answers is not None else None)
+        context = answers.reply_context if same and answers is not None else None
+        return place, destination(place, context, session=session)
 
     def send(self, part: Outgoing) -> None:
         """Send a part that is stored in the outbox."""

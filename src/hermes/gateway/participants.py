@@ -21,6 +21,7 @@ from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import BUTTONS, Question, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
+from hermes.gateway.keys import is_background
 from hermes.store.gateway_db import PendingNotice
 from hermes.texts import shortened_line
 
@@ -177,10 +178,13 @@ class Participant:
         set_chosen_title(db, self.session_id, wanted, self.user)
 
     def confirm(self, question: str) -> bool:
-        """Ask the person who began this turn; no, without an answer within five minutes."""
-        if self.sender is None:
+        """Ask the person who began this turn; no, without an answer within five minutes.
+
+        In the background the answer is no: what the person says goes to the conversation beside it.
+        """
+        if self.sender is None or is_background(self.route.key):
             return False
-        asked = Question(self.sender.id)
+        asked = Question(self.sender.id, self._services.clock())
         self.lane.data = asked
         try:
             self._services.outbox.post(
@@ -310,7 +314,8 @@ class ChatHost:
         self.person.set_pending_title(title)
 
     def say(self, text: str) -> None:
-        self.services.outbox.post(self.chat, text, answers=self._request.event)
+        session = self.person.route.session_id
+        self.services.outbox.post(self.chat, text, answers=self._request.event, session=session)
 
     def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
         """Send a file to this chat; why it can't be sent, or None."""
@@ -322,9 +327,8 @@ class ChatHost:
         if len(data) > capabilities.largest_file:
             return f"{name} is larger than the {capabilities.largest_file / 1_000_000:g} MB that can be sent here."
         kept = self.db.keep_attachment(data)
-        outbox.post_file(
-            event.chat, FileReference(kind="file", name=name, mime=mime, attachment=kept), caption, answers=event
-        )
+        file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
+        outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
         return None
 
     def ask(self, question: str) -> bool:

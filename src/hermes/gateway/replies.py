@@ -18,12 +18,14 @@ from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.inbox import Request, Reset
+from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant
 from hermes.gateway.senders import escaped, said_by, speaker
 from hermes.store import gateway_queues
 from hermes.store.gateway_db import Name, PendingNotice, Route
 from hermes.store.instances import platform_lease
+from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 STOPPED = "⏹ (stopped)"
 NOT_YOURS = "Only the person who asked, or the owner, can stop this answer."
+BESIDE = (
+    "↪ {}\n\n{}\n\n(`/resume {}` continues this here.)"  # the answer to /background: to what it is, and where it is
+)
 NOTHING = "(The model returned an empty answer. `/retry` asks again.)"
 CUT_SHORT = (
     "The gateway was restarted while `{}` was being done. Look whether it was (`/status`, `/history`) before you say it"
@@ -55,6 +60,10 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
     if shared and sender.id:
         return said_by(speaker(db, event.chat.platform, sender), text)
     return escaped(text, shared=shared)
+
+
+def _asked(event: Event) -> str:
+    return shortened_line(sent_text(event.text), 80) or "a file"
 
 
 class Replies:
@@ -162,7 +171,11 @@ class Replies:
                 self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
                 services.index.touched()
             elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
-                self._finish(reply, text)
+                aside = is_background(lane.key)
+                self._finish(reply, BESIDE.format(_asked(event), text, person.session_id) if aside else text)
+                if aside:  # nothing more comes under this key
+                    self._store.let_go(lane.key)
+                    services.agents.drop(lane.key)
                 services.index.touched()
         finally:
             reply.abandon()
@@ -190,7 +203,7 @@ class Replies:
                 turn = self._new_turn(person, request, reply, answer=False)
                 return None if turn is None else self._listen(person, reply, turn, joined=lambda: True)
             if taken_up:
-                self._outbox.begin(reply)
+                self._begin(person, reply)
                 text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
             else:
                 turn = self._new_turn(person, request, reply)
@@ -225,7 +238,7 @@ class Replies:
         event, route = request.event, person.route
         notice = self._notice(route, event)
         if notice is None and answer:
-            self._outbox.begin(reply)
+            self._begin(person, reply)
         words = words_of(self._db, event, shared=route.shared)
         content = content_of(self._services, event, words)
         if content is None:
@@ -243,11 +256,16 @@ class Replies:
             if part is not None:
                 self._outbox.send(part)
             if answer and notice is not None:
-                self._outbox.begin(reply)
+                self._begin(person, reply)
             return message_id
 
         begin = person.agent.turn if answer else person.agent.hear
         return request.stop.bind(begin(content, keep=keep))
+
+    def _begin(self, person: Participant, reply: StreamedReply) -> None:
+        """Show a reply while it is written. One in the background is sent when it is complete: the chat goes on meanwhile."""
+        if not is_background(person.route.key):
+            self._outbox.begin(reply)
 
     def _notice(self, route: Route, event: Event) -> PendingNotice | None:
         text = self._resets.pending_notice(route)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.gateway.events import Event, Revision, as_json, from_json, writable
+from hermes.gateway.inbox import asked_by_command
 from hermes.gateway.replies import words_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Revisions:
     async def take(self, platform: str, revision: Revision) -> None:
         """Apply an adapter's edit or deletion. Returns when it is stored."""
         event = None if revision.event is None else writable(revision.event)
+        if event is not None and (said := asked_by_command(event)) is not None:
+            event = said[1]
         if event is not None and not event.text.strip() and not event.attachments:
             return
         await asyncio.to_thread(self._apply, platform, revision, event)

@@ -79,6 +79,11 @@ class Workers:
             waiting = list(lane.waiting)[1 if lane.running is None else 0 :][:1]
             return waiting[0] if waiting else None
 
+    def waiting(self, lane: Lane) -> list[Any]:
+        """The jobs that wait in a lane, in order."""
+        with self._lock:
+            return list(lane.waiting)
+
     def lanes(self) -> list[Lane]:
         """All lanes with jobs."""
         with self._lock:

@@ -496,9 +496,16 @@ class GatewayDB:
                 tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
             )
 
-    def post_file(self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]]) -> list[Outgoing]:
-        """Queue a file and what is said with it: each part its chat, text and nonce. [] if the first was queued before."""
+    def post_file(
+        self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]], session_id: str | None = None
+    ) -> list[Outgoing]:
+        """Queue a file and what is said with it: each part its chat, text and nonce. [] if the first was queued before.
+
+        `session_id`: the session whose words are in it; the file is shredded with that session.
+        """
         with self._store.write() as tx:
+            for digest, _, _ in references(attachment) if session_id is not None else ():
+                gateway_queues.note_file(tx, str(session_id), digest)
             self.db._attachments.secure(tx, references(attachment))
             if gateway_queues.is_posted(tx, parts[0][2]):
                 return []
@@ -520,6 +527,8 @@ class GatewayDB:
         return None
 
     unsent = reading(gateway_queues.unsent)
+    is_waiting = reading(gateway_queues.is_waiting)
+    is_question = reading(gateway_queues.is_question)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""

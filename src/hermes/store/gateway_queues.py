@@ -15,8 +15,9 @@ written twice for each message. A server, where rows may appear out of order, ha
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hermes.errors import StoreError
 from hermes.store import leases
@@ -24,7 +25,9 @@ from hermes.store.engines.base import REDACTED, Tx
 
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
 FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
-_PASSING = (CONTEXT, FILE, CHOICES)  # not needed once it is sent
+SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
+_SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
 _EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 _INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
@@ -72,6 +75,7 @@ class Outgoing:
     reply_to: str | None
     edits: str | None  # the message it replaces
     begun_at: float | None  # set: it may already have been sent
+    read_at: float = field(default_factory=time.monotonic, compare=False)  # when it was queued, or read from the store
 
 
 @dataclass(slots=True, frozen=True)
@@ -305,6 +309,25 @@ def is_posted(tx: Tx, nonce: str) -> bool:
     return tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (nonce,)) is not None
 
 
+def is_waiting(tx: Tx, outbox_id: int) -> bool:
+    """Whether a part still waits to be sent: it does not after its conversation was shredded."""
+    sql = "SELECT 1 FROM gateway_outbox WHERE id = ? AND sent_at IS NULL AND error IS NULL"
+    return tx.row(sql, (outbox_id,)) is not None
+
+
+def note_file(tx: Tx, session_id: str, digest: str) -> None:
+    """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
+    key = f"{_SENT_FILE}{session_id}:{digest}"
+    tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (key,))
+
+
+def sent_files(tx: Tx, session_id: str) -> list[str]:
+    """The hashes that `note_file` recorded for a session."""
+    prefix = f"{_SENT_FILE}{session_id}:"
+    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1", (prefix,))
+    return [str(row[0]).removeprefix(prefix) for row in rows]
+
+
 def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     """The parts that wait to be sent, in order (of the reply to one event, if given)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
@@ -374,6 +397,15 @@ def _drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:
 QUESTION = "-q"  # contained in the nonces of questions only
 
 
+def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
+    """Whether a platform's message of a chat is a question that was asked since then."""
+    rows = tx.rows(
+        "SELECT chat FROM gateway_outbox WHERE platform = ? AND message_id = ? AND created_at >= ? AND instr(nonce, ?) > 0",
+        (platform, message_id, since, QUESTION),
+    )
+    return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
+
+
 def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
     """Cancel questions without one of these marks in their nonces."""
     sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
@@ -436,6 +468,18 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
         session_ids,
     )
     _drop_contexts(tx, f"inbox_id IN ({events})", session_ids)
+    for number, chat in tx.rows(
+        "SELECT id, chat FROM gateway_outbox WHERE sent_at IS NULL AND instr(chat, ?) > 0", (f'"{SESSION}"',)
+    ):
+        if json.loads(chat).get(SESSION) in session_ids:
+            tx.run(
+                "UPDATE gateway_outbox SET text = NULL, chat = ?, error = coalesce(error, 'its conversation was deleted')"
+                " WHERE id = ?",
+                (without_context(chat), number),
+            )
+    for session_id in session_ids:
+        for digest in sent_files(tx, session_id):
+            tx.run("DELETE FROM state_meta WHERE key = ?", (f"{_SENT_FILE}{session_id}:{digest}",))
     tx.run(
         f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?)"
         f" WHERE session_id IN ({_marks(session_ids)}) AND (event IS NOT NULL OR finished_at IS NULL)",

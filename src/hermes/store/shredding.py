@@ -204,7 +204,11 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
     return Plan(
         parts=_once(earlier.parts, parts),
         messages=earlier.messages + sum(int(tx.value(count, (part,))) for part in parts),
-        attachments=_once(earlier.attachments, *(_column(tx, own, one) for one in [*parts, *shells])),
+        attachments=_once(
+            earlier.attachments,
+            *(_column(tx, own, one) for one in [*parts, *shells]),
+            *(gateway_queues.sent_files(tx, part) for part in parts),
+        ),
         prompts=_once(earlier.prompts, *(_column(tx, prompt, part) for part in parts)),
         shells=_once(earlier.shells, shells),
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),

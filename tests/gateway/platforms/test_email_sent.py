@@ -12,7 +12,7 @@ import pytest
 
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.delivery import REPEATED
-from hermes.gateway.events import Chat, as_json
+from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.email.adapter import Email
 from hermes.gateway.platforms.email.sent_folder import SENDING
 from hermes.store.db import SessionDB
@@ -101,6 +101,30 @@ def test_a_sent_mail_has_one_copy_without_a_mark_and_is_known(lab: Lab, tmp_path
         assert in_sent(lab) == [{"\\Seen"}]
 
     run(lab, tmp_path, body)
+
+
+def test_a_file_is_attached_to_a_mail_of_its_thread_and_known_as_sent(lab: Lab, tmp_path: Path) -> None:
+    names = ("a.png", "Zürich, Liste.txt", 'the "best".eml', "line\r\nBcc: mallory@x.test.bin")
+    types = ("image/png", "text/plain", "message/rfc822", "nonsense")
+    data = bytes(range(256)) + b"\r\n.\r\nFrom x\n"
+
+    async def body(adapter: Email) -> None:
+        for number, (name, mime) in enumerate(zip(names, types, strict=True)):
+            file = OutgoingFile(kind="file", name=name, mime=mime, data=data)
+            assert await adapter.was_sent(place(lab), nonce=f"f{number}") is False
+            await adapter.send_file(place(lab), file, caption="**see** it" if number else "", nonce=f"f{number}")
+            await adapter.send_file(place(lab), file, caption="again", nonce=f"f{number}")  # out already: once
+            assert await adapter.was_sent(place(lab), nonce=f"f{number}") is True
+
+    run(lab, tmp_path, body)
+    until(lambda: len(lab.received()) == 4, 20)
+    sent = lab.sent_files()
+    assert [name for name, _, _ in sent] == [*names[:3], "line Bcc: mallory@x.test.bin"]
+    assert [text for _, _, text in sent] == ["", *["**see** it"] * 3]
+    assert all(content == data for _, content, _ in sent)
+    for mail in lab.received():
+        assert (mail["In-Reply-To"], mail["References"], mail["Subject"]) == ("<root@people.test>",) * 2 + ("Re: trip",)
+        assert mail["Bcc"] is None and mail.get_content_type() == "multipart/mixed"
 
 
 def test_a_mail_that_was_cut_off_is_in_doubt_and_sent_again_it_has_one_copy(lab: Lab, tmp_path: Path) -> None:

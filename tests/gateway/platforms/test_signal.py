@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.events import Attachment, Chat
+from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.signal import Signal
 from hermes.gateway.platforms.signal import adapter as signal_adapter
 from hermes.gateway.platforms.signal.formatting import styled
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
-from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, Lab, problems_of
+from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, LONGEST_TEXT, Lab, problems_of
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +239,36 @@ def test_a_message_is_styled_quotes_its_question_and_can_be_edited(lab: Lab, tmp
             assert (lab.requests[-1][1]["groupId"], lab.shown("group")) == (GROUP, ["here"])
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("name", "mime"),
+    [
+        ("a.pdf", "application/pdf"),
+        ("Zürich; a=b, 50%+1.txt", "text/plain"),
+        ("x", "text/plain; charset=utf-8"),
+        ("y", ""),
+    ],
+)
+def test_a_file_goes_with_its_name_to_people_and_groups(lab: Lab, tmp_path: Path, name: str, mime: str) -> None:
+    file = OutgoingFile(kind="file", name=name, mime=mime, data=bytes(range(256)))
+
+    async def work() -> None:
+        adapter = signal(lab, tmp_path)
+        async with connected(adapter):
+            await adapter.send_file(dm(lab), file, nonce="1")
+            await adapter.send_file(Chat(platform="signal", chat_id=GROUP), file, caption="**see**", nonce="2")
+
+    run(work())
+    assert lab.sent_files() == [(name, file.data, "")]
+    assert lab.sent_files("group") == [(name, file.data, "see")]
+    assert [params.get("message") for method, params in lab.requests if method == "send"] == [None, "see"]
+
+
+def test_the_largest_file_fits_into_what_the_daemon_reads() -> None:
+    largest = Signal.capabilities.largest_file
+    file = OutgoingFile(kind="file", name="ü" * 255, mime="application/pdf", data=bytes(largest))
+    assert len(signal_adapter._data_address(file)) < LONGEST_TEXT
 
 
 def test_typing_is_shown_to_people_and_groups(lab: Lab, tmp_path: Path) -> None:

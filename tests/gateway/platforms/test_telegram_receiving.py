@@ -319,6 +319,7 @@ def test_bots_edits_and_happenings_are_no_events(lab: Lab) -> None:
         "edited_message",
         "edited_channel_post",
         "callback_query",
+        "message_reaction",
     ]
 
 

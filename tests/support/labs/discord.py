@@ -18,7 +18,22 @@ class Lab(base.Lab):
 
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back"})
+    can = frozenset(
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "unordered",
+            "edits",
+            "change",
+            "take_back",
+            "files",
+            "reactions",
+            "choices",
+        }
+    )
 
     def __init__(self) -> None:
         self.server = DiscordServer()
@@ -130,13 +145,17 @@ class Lab(base.Lab):
 
     def command(self, name: str, arguments: str | None = None, *, who: str = "alice", where: str = "dm") -> str:
         """A slash command from the menu; its token, for `interaction`."""
+        options = [{"name": "arguments", "type": 3, "value": arguments}] if arguments is not None else []
+        data = {"id": self.server.new_id(), "name": name, "type": 1, "options": options}
+        return self._interact(2, data, who, where)
+
+    def _interact(self, kind: int, data: dict[str, Any], who: str, where: str, **more: Any) -> str:
         number = self.server.new_id()
         channel = self.server.channels[self.place(where, who)]
-        options = [{"name": "arguments", "type": 3, "value": arguments}] if arguments is not None else []
         given: dict[str, Any] = {
-            "id": number, "application_id": self.server.bot["id"], "type": 2, "token": f"token-of-{number}",
+            "id": number, "application_id": self.server.bot["id"], "type": kind, "token": f"token-of-{number}",
             "version": 1, "channel_id": channel["id"], "channel": channel, "attachment_size_limit": 10485760,
-            "data": {"id": self.server.new_id(), "name": name, "type": 1, "options": options}, "entitlements": [],
+            "data": data, "entitlements": [], **more,
             "authorizing_integration_owners": {}, "locale": "en-US", "app_permissions": "0",
         }  # fmt: skip
         if channel.get("guild_id"):
@@ -148,6 +167,8 @@ class Lab(base.Lab):
         else:
             given["user"] = self._people[who]
         self.server.interactions[given["token"]] = "waiting"
+        if "message" in more:
+            self.server.pressed[given["token"]] = more["message"]["id"]
         self.server.call(self.server.dispatch("INTERACTION_CREATE", given))
         return str(given["token"])
 
@@ -165,6 +186,43 @@ class Lab(base.Lab):
         """The texts of the bot's messages in a channel."""
         said = self.server.messages.get(self.place(where, who), [])
         return [one["content"] for one in said if one["author"]["id"] == self.server.bot["id"]]
+
+    def _buttons(self, where: str, who: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        said = self.server.messages.get(self.place(where, who), [])
+        return [(one, button) for one in said for row in one.get("components") or () for button in row["components"]]
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        """The labels of buttons."""
+        return [button["label"] for _, button in self._buttons(where, who)]
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+        """A button is pressed."""
+        message, button = [one for one in self._buttons(where, who) if one[1]["label"] == label][-1]
+        data = {"component_type": 2, "custom_id": button["custom_id"], "id": 1}
+        self._interact(3, data, who, where, message=self.server.event(message))
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        """An emoji at the bot's newest message."""
+        place = self.place(where, who)
+        ours = [one for one in self.server.messages.get(place, []) if one["author"]["id"] == self.server.bot["id"]]
+        if ours:
+            guild = self.server.channels[place].get("guild_id")
+            told = {
+                "user_id": self.user_id(who), "channel_id": place, "message_id": ours[-1]["id"], "burst": False, "type": 0,
+                "emoji": {"id": None, "name": emoji}, "message_author_id": self.server.bot["id"],
+                **({"guild_id": guild} if guild else {}),
+            }  # fmt: skip
+            self.server.call(self.server.dispatch("MESSAGE_REACTION_ADD", told))
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        """The files of the bot's messages."""
+        said = self.server.messages.get(self.place(where, who), [])
+        return [
+            (file.get("title") or file["filename"], self.server.files[file["id"]][0], one["content"])
+            for one in said
+            if one["author"]["id"] == self.server.bot["id"]
+            for file in one["attachments"]
+        ]
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         """How often the bot was typing."""

@@ -74,6 +74,16 @@ class Schema:
             ]
             found += [f"{model}: not a text option: {one}" for one in thing["options"] if one["type"] != 3]
             return found + self.against(model, {key: value for key, value in thing.items() if key != "options"})
+        if model == "message_create_request" and thing.get("components"):  # the same with a row of buttons
+            found = [f"{model}: not a row: {row}" for row in thing["components"] if row["type"] != 1]
+            found += [
+                problem
+                for row in thing["components"]
+                for one in row["components"]
+                for problem in self.against("button_component_for_message_request", one)
+            ]
+            found += [f"{model}: more than 5 in a row" for row in thing["components"] if len(row["components"]) > 5]
+            return found + self.against(model, {key: value for key, value in thing.items() if key != "components"})
         module = importlib.import_module(f"openapi_client.models.{model}")
         kind = getattr(module, "".join(word.capitalize() for word in model.split("_")))
         try:
@@ -89,10 +99,12 @@ class Schema:
 
 def _ids_as_text(thing: Any) -> Any:
     """Discord takes ids as numbers too; its document knows texts only."""
+    if isinstance(thing, list):
+        return [_ids_as_text(one) for one in thing]
     if not isinstance(thing, dict):
         return thing
     return {
-        key: str(value) if key.endswith("_id") and isinstance(value, int) else _ids_as_text(value)
+        key: str(value) if (key == "id" or key.endswith("_id")) and isinstance(value, int) else _ids_as_text(value)
         for key, value in thing.items()
     }
 

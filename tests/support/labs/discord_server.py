@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -26,6 +27,7 @@ EPOCH = 1420070400000
 MESSAGE_CONTENT = 1 << 15
 JSON = {"Content-Type": "application/json"}  # discord.py compares the whole header
 FEW_MINUTES = 180.0
+LARGEST_FILES = 10 << 20
 
 
 class Ids:
@@ -113,6 +115,7 @@ class DiscordServer:
         self.typed: Counter[str] = Counter()
         self.threads_made: list[str] = []
         self.interactions: dict[str, str] = {}  # token → waiting, thinking or gone
+        self.pressed: dict[str, str] = {}  # token → the message with the button
         self.commands: list[dict[str, Any]] = []
         self.problems: list[str] = []
         self.nonces: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
@@ -147,7 +150,7 @@ class DiscordServer:
         self._loop.run_forever()
 
     async def _open(self) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=30_000_000)
         app.router.add_get("/gateway/", self._gateway)
         app.router.add_get("/attachments/{id}", self._file)
         app.router.add_route("*", "/api/v10{path:/.*}", self._api)
@@ -317,7 +320,7 @@ class DiscordServer:
             self.problems.append(f"no such operation: {request.method} {request.match_info['path']}")
             return answer(404, {"message": "404: Not Found", "code": 0})
         self.requests.append((operation.name, time.monotonic()))
-        body = json.loads(raw) if (raw := await request.read()) else None
+        body, files = await _read(request)
         self.problems += self.schema.problems(operation, request.query, body)
         open_to_all = "interaction_token" in operation.path or "webhook_token" in operation.path
         if not open_to_all and request.headers.get("Authorization") != f"Bot {TOKEN}":
@@ -327,7 +330,8 @@ class DiscordServer:
             if wrong is not None:
                 return wrong
         try:
-            given = await getattr(self, f"do_{operation.name}")(operation.path, body, request.query)
+            with_files = {"files": files} if files else {}
+            given = await getattr(self, f"do_{operation.name}")(operation.path, body, request.query, **with_files)
         except Refusal as refusal:
             return answer(refusal.status, {"message": refusal.message, "code": refusal.code})
         if operation.name == "create_message" and self.swallow:
@@ -364,12 +368,16 @@ class DiscordServer:
     async def do_get_message(self, path: dict[str, str], body: Any, query: Any) -> Any:
         return self._with_links(self.find(path["message_id"], self._channel(path)["id"]))
 
-    async def do_create_message(self, path: dict[str, str], body: Any, query: Any) -> Any:
+    async def do_create_message(
+        self, path: dict[str, str], body: Any, query: Any, files: Sequence[tuple[str, bytes, str]] = ()
+    ) -> Any:
         channel = self._channel(path)["id"]
         if channel in self.forbidden:
             raise Refusal(403, 50013, "Missing Permissions")
         content = body.get("content") or ""
-        if not content.strip():
+        if sum(len(data) for _, data, _ in files) > LARGEST_FILES:
+            raise Refusal(413, 40005, "Request entity too large")
+        if not content.strip() and not files:
             raise Refusal(400, 50006, "Cannot send an empty message")
         if len(content) > 2000:
             raise Refusal(400, 50035, "Invalid Form Body")
@@ -381,10 +389,22 @@ class DiscordServer:
             return before
         more = {"message_reference": body["message_reference"]} if body.get("message_reference") else {}
         more["flags"] = body.get("flags") or 0
+        if body.get("components"):
+            more["components"] = body["components"]
+        if files:
+            more["attachments"] = [self._kept(*one) for one in files]
         made = self.message(channel, self.bot, content, nonce=body.get("nonce"), **more)
         self.nonces[nonce] = (time.monotonic(), made)
         await self.dispatch("MESSAGE_CREATE", self.event(made))
         return made
+
+    def _kept(self, name: str, data: bytes, mime: str) -> dict[str, Any]:
+        """An uploaded file. Discord keeps the name's plain characters alone, and the whole name as its title."""
+        number = self.new_id()
+        self.files[number] = (data, mime)
+        plain = re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "_"))
+        about = {"id": number, "filename": plain, "size": len(data), "content_type": mime}
+        return about | self._links(number) | ({"title": name} if plain != name else {})
 
     async def do_update_message(self, path: dict[str, str], body: Any, query: Any) -> Any:
         message = self.find(path["message_id"], self._channel(path)["id"])
@@ -443,11 +463,23 @@ class DiscordServer:
         if self.interactions.get(token) != "waiting":
             raise Refusal(404, 10062, "Unknown interaction")
         self.interactions[token] = "thinking" if body["type"] == 5 else f"answered with type {body['type']}"
+        if body["type"] == 7:
+            self.find(self.pressed[token])["components"] = body["data"]["components"]
 
     async def do_delete_original_webhook_message(self, path: dict[str, str], body: Any, query: Any) -> Any:
         if self.interactions.get(path["webhook_token"]) != "thinking":
             raise Refusal(404, 10015, "Unknown Webhook")
         self.interactions[path["webhook_token"]] = "gone"
+
+
+async def _read(request: web.Request) -> tuple[Any, list[tuple[str, bytes, str]]]:
+    """The JSON of a request, and the files that came with it."""
+    if request.content_type != "multipart/form-data":
+        return (json.loads(raw) if (raw := await request.read()) else None), []
+    form = await request.post()
+    body = json.loads(str(form["payload_json"]))
+    files = [one for name, one in form.items() if name.startswith("files[") and isinstance(one, web.FileField)]
+    return body, [(one.filename, one.file.read(), one.content_type) for one in files]
 
 
 def answer(status: int, body: Any = None, **headers: str) -> web.Response:

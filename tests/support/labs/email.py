@@ -29,7 +29,7 @@ class Lab(Base):
 
     platform = "email"
     places = frozenset({"dm"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
 
     def __init__(self) -> None:
         self.server = MailServer.running()
@@ -113,6 +113,13 @@ class Lab(Base):
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         return [plain_text(mail) for mail in self.received(who)]
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        return [
+            (str(part.get_filename()), part.get_payload(decode=True), plain_text(mail))
+            for mail in self.received(who)
+            for part in mail.iter_attachments()
+        ]
 
     def redeliver(self, message_id: str) -> None:
         self.server.deliver(self.address, self._kept[message_id])

@@ -190,6 +190,11 @@ class Person:
         )
         return str(answer.raise_for_status().json()["content_uri"])
 
+    def download(self, address: str) -> bytes:
+        """The bytes behind an mxc address."""
+        place = address.removeprefix("mxc://")
+        return self.http.get(f"/_matrix/client/v1/media/download/{place}").raise_for_status().content
+
     def end_of(self, room: str) -> str:
         """A token for "now" in a room."""
         return str(self.ask("GET", f"/rooms/{quote(room)}/messages", params={"dir": "b", "limit": 1})["start"])
@@ -210,7 +215,7 @@ class Lab(Base):
 
     platform = "matrix"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back"})
+    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "reactions"})
 
     def __init__(self) -> None:
         self.synapse = Synapse.running()
@@ -301,6 +306,30 @@ class Lab(Base):
         if where != "dm":
             content["m.mentions"] = {"user_ids": [self.agent.user_id]}
         return person.send(self.chat_id(where, who), self._placed(content, where))
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        room, person = self.chat_id(where, who), self.people[who]
+        ours = [
+            one["event_id"]
+            for one in person.events(room, self._since[room])
+            if one["sender"] == self.agent.user_id
+            and one["type"] == "m.room.message"
+            and one["content"].get("m.relates_to", {}).get("rel_type") != "m.replace"
+        ]
+        if ours:
+            about = {"m.relates_to": {"rel_type": "m.annotation", "event_id": ours[-1], "key": emoji}}
+            person.ask("PUT", f"/rooms/{quote(room)}/send/m.reaction/{secrets.token_hex(8)}", json=about)
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        sent = [one for one in self.messages(where, who=who) if "url" in one]
+        return [
+            (
+                one["filename"],
+                self.people[who].download(one["url"]),
+                one["body"] if one["body"] != one["filename"] else "",
+            )
+            for one in sent
+        ]
 
     def rate_limit(self, seconds: float, times: int = 1) -> None:
         self.proxy.rate_limit(seconds, times, path="/send/m.room.")

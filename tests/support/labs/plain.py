@@ -393,13 +393,13 @@ class PlainLab(Base):
     def shown_in(self, chat_id: str, thread_id: str | None = None) -> list[str]:
         with self._lock:
             there = [one for one in self.messages.values() if one["place"] == (chat_id, thread_id)]
-            return [one["text"] for one in there if one["file"] is None]
+            return [one["text"] for one in there if one.get("file") is None]
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         chat = self._chat(where, who)
         place = (chat["chat_id"], chat.get("thread_id"))
         with self._lock:
-            sent = [one for one in self.messages.values() if one["place"] == place and one["file"] is not None]
+            sent = [one for one in self.messages.values() if one["place"] == place and one.get("file") is not None]
             return [(one["file"]["name"], base64.b64decode(one["file"]["data"]), one["text"]) for one in sent]
 
     def _there(self, where: str, who: str) -> list[dict[str, Any]]:
@@ -416,7 +416,12 @@ class PlainLab(Base):
             found = [says for one in self._there(where, who) for name, says in one["choices"] if name == label]
         self.say(found[-1], who=who, where=where)
 
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+    def _newest(self, where: str, who: str) -> str:
+        chat = self._chat(where, who)
+        place = (chat["chat_id"], chat.get("thread_id"))
+        return str(next((number for number, one in reversed(self.messages.items()) if one["place"] == place), "m"))
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm", about: str | None = None) -> None:
         with self._lock:
             number = f"r{next(self._numbers)}"
             event = {
@@ -424,7 +429,7 @@ class PlainLab(Base):
                 "emoji": emoji,
                 "chat": self._chat(where, who),
                 "user": self.user_id(who),
-                "about": "m",
+                "about": about or self._newest(where, who),
             }
             self.events[number] = self.unacknowledged[number] = event
         self._deliver(event)

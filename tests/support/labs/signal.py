@@ -18,7 +18,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlsplit
 
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
@@ -47,6 +47,8 @@ METHODS: dict[str, dict[str, bool | None]] = {
     "sendTyping": {"recipient": True, "groupId": True, "stop": None},
     "getAttachment": {"id": False, "recipient": False, "groupId": False},
 }
+ADDRESS = re.compile(r"data:([^/;,]+/[^;,]+);filename=([^;,=]+);base64,([A-Za-z0-9+/]+=*)")
+LONGEST_TEXT = 20_000_000  # of the JSON reader in signal-cli
 NUMBERS = {"quoteTimestamp", "editTimestamp", "storyTimestamp"}
 NO_ACCOUNT_NEEDED = {"version", "listAccounts"}
 
@@ -83,7 +85,15 @@ def problems_of(method: str, params: dict[str, Any]) -> list[str]:
         found.append(f"{method} needs a recipient or a group")
     if method == "send":
         found += _style_problems(params)
+        found += [f"attachment {one[:40]} is not understood" for one in _files(params) if not ADDRESS.fullmatch(one)]
+        if "message" not in params and not _files(params):
+            found.append("send needs a message or an attachment")
     return found
+
+
+def _files(params: dict[str, Any]) -> list[str]:
+    given = params.get("attachment") or []
+    return given if isinstance(given, list) else [given]
 
 
 def _style_problems(params: dict[str, Any]) -> list[str]:
@@ -103,7 +113,7 @@ class Lab(Base):
 
     platform = "signal"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files", "reactions"})
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,6 +136,7 @@ class Lab(Base):
     def _clear(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self._said: dict[str, dict[int, str]] = {}  # chat → time → text
+        self._sent: dict[str, list[tuple[str, bytes, str]]] = {}  # chat → files: name, bytes, caption
         self._typed: list[str] = []
         self._envelopes: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
@@ -230,6 +241,18 @@ class Lab(Base):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         with self._lock:
             return list(self._said.get(self.chat_id(where, who), {}).values())
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self._lock:
+            said = list(self._said.get(self.chat_id(where, who), {}))
+        if said:
+            author = {"targetAuthor": ACCOUNT, "targetAuthorNumber": ACCOUNT, "targetAuthorUuid": ACCOUNT_UUID}
+            told = {"emoji": emoji, **author, "targetSentTimestamp": said[-1], "isRemove": False}
+            self.deliver(who, {"message": None, "reaction": told}, where)
+
+    def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
+        with self._lock:
+            return list(self._sent.get(self.chat_id(where, who), []))
 
     def rate_limit(self, seconds: float, times: int = 1) -> None:
         self._refusals += [("rate", seconds)] * times
@@ -336,7 +359,13 @@ class Lab(Base):
             if params["editTimestamp"] in said:
                 said[params["editTimestamp"]] = params["message"]
         else:
-            said[stamp] = params["message"]
+            said[stamp] = params.get("message", "")
+        for one in _files(params):
+            if len(one) > LONGEST_TEXT:
+                raise RpcError(-32700, "String value length exceeds the maximum allowed")
+            _, name, data = ADDRESS.fullmatch(one).groups()  # type: ignore[union-attr]
+            sent = (unquote_plus(name), base64.b64decode(data), params.get("message", ""))
+            self._sent.setdefault(chat, []).append(sent)
         return result("SUCCESS")
 
 

@@ -55,7 +55,19 @@ class Lab(base.Lab):
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
     typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "take_back", "files"}
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "unordered",
+            "edits",
+            "change",
+            "take_back",
+            "files",
+            "reactions",
+        }
     )
 
     def __init__(self) -> None:
@@ -149,6 +161,19 @@ class Lab(base.Lab):
         return [
             _visible(one) for one in list(self.state.messages) if (one.chat, one.thread, one.user) == (chat, under, BOT)
         ]
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        place = (self.chat_id(where, who), self._root if where == "thread" else None, BOT)
+
+        def inside() -> None:
+            ours = [one for one in self.state.messages if (one.chat, one.thread, one.user) == place]
+            if ours:
+                now, name = self.server.now(), {"👍": "+1", "👎": "-1"}.get(emoji, "tada")
+                item = {"type": "message", "channel": ours[-1].chat, "ts": ours[-1].ts}
+                told = {"user": IDS[who], "reaction": name, "item_user": BOT, "item": item, "event_ts": now}
+                self.server.announce({"type": "reaction_added", **told}, f"reaction {now}")
+
+        self.server.do(inside)
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         place = (self.chat_id(where, who), self._root if where == "thread" else None)

@@ -43,7 +43,19 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "unordered", "edits", "change", "files", "choices"}
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "unordered",
+            "edits",
+            "change",
+            "files",
+            "choices",
+            "reactions",
+        }
     )
 
     def __init__(self) -> None:
@@ -116,6 +128,17 @@ class Lab(base.Lab):
                 "id": secrets.token_hex(8), "from": person(who), "message": message, "chat_instance": "1", "data": data,
             }  # fmt: skip
             self._announce({"callback_query": query})
+
+    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
+        with self.turn:
+            chat, topic = self._place(where, who)
+            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
+            if there:
+                told = {
+                    "chat": self._chat(chat), "message_id": there[-1]["message_id"], "user": person(who), "date": int(time.time()),
+                    "old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": emoji}],
+                }  # fmt: skip
+                self._announce({"message_reaction": told})
 
     def redeliver(self, message_id: str) -> None:
         with self.turn:

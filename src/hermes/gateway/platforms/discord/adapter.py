@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import re
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +22,20 @@ import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import DM, Attachment, Chat, Event, Revision, deleted, from_json
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.events import (
+    DM,
+    Attachment,
+    Chat,
+    Choice,
+    Event,
+    OutgoingFile,
+    Reaction,
+    Revision,
+    Sender,
+    deleted,
+    from_json,
+)
+from hermes.gateway.platforms.connections import Recent, Tasks
 from hermes.gateway.platforms.discord.backlog import Seen, missed
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
@@ -35,13 +48,21 @@ from hermes.gateway.platforms.discord.client import (
     our_errors,
     translated,
 )
-from hermes.gateway.platforms.discord.commands import clear, defer, write_menu
+from hermes.gateway.platforms.discord.commands import buttons, clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
-from hermes.gateway.platforms.discord.incoming import channel_id, chat_of, command_event, files, message_event
+from hermes.gateway.platforms.discord.incoming import (
+    channel_id,
+    chat_of,
+    command_event,
+    files,
+    message_event,
+    press_event,
+)
 from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
+_LARGEST_FILE = 10_000_000  # bytes; a server with boosts takes more, direct messages do not
 _ARCHIVE_AFTER: Literal[1440] = 1440  # minutes
 
 
@@ -71,6 +92,8 @@ class Discord(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
+        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, tells_reactions=True, choices=25,
+        longest_choice=90,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -79,9 +102,12 @@ class Discord(Adapter):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[discord.Message | _Command | Revised | None] = asyncio.Queue()
+        self._heard: asyncio.Queue[discord.Message | _Command | Revised | discord.RawReactionActionEvent | None] = (
+            asyncio.Queue()
+        )
         self._spool = Spool(home / "discord" / "unkept", store_mask(home))
         self._tasks = Tasks()
+        self._sent_to: Recent[int, Chat] = Recent(500)  # our messages → their chats
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -174,7 +200,11 @@ class Discord(Adapter):
         client, link = self._client, self._link
         if not isinstance(heard, discord.Interaction):
             self._heard.put_nowait(heard)
-        elif client is not None and link is not None and (event := command_event(heard)) is not None:
+        elif (
+            client is not None
+            and link is not None
+            and (event := command_event(heard) or press_event(heard)) is not None
+        ):
             kept = asyncio.get_running_loop().create_future()
             content = {"event": msgspec.to_builtins(event)}
             receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
@@ -192,6 +222,8 @@ class Discord(Adapter):
                     await self._take_command(link, seen, heard)
                 elif isinstance(heard, Revised):
                     await self._take_revised(client, link, heard)
+                elif isinstance(heard, discord.RawReactionActionEvent):
+                    await self._take_reaction(client, link, heard)
                 else:
                     await self._take_message(client, link, heard)
                     seen.note(heard.id, heard.channel.id if heard.guild is None else None)
@@ -231,6 +263,20 @@ class Discord(Adapter):
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
                 await keep(link, Revision(id=name, revises=event.id, event=event))
 
+    async def _take_reaction(self, client: DiscordClient, link: Link, heard: discord.RawReactionActionEvent) -> None:
+        """Report an emoji at one of the messages that this process has sent."""
+        chat, name = self._sent_to.get(heard.message_id), heard.emoji.name
+        if (
+            chat is None
+            or name is None
+            or heard.emoji.id is not None
+            or (client.user and heard.user_id == client.user.id)
+        ):
+            return
+        told = f"reaction:{heard.message_id}:{heard.user_id}:{name}"
+        sender = Sender(user_id=str(heard.user_id))
+        await keep(link, Reaction(id=told, chat=chat, sender=sender, emoji=name, message_id=str(heard.message_id)))
+
     async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
         event, kept = command.event, command.kept
         try:
@@ -259,6 +305,16 @@ class Discord(Adapter):
     ) -> str:
         """Send a message. For the same nonce Discord answers with the message it made the first time; it remembers
         nonces for "the past few minutes" (its documentation of Create Message, enforce_nonce)."""
+        return await self._send(chat, text, nonce, reply_to)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        """Send a message with buttons. What they say is in the message itself: a press works after a restart, too."""
+        return await self._send(chat, text, nonce, reply_to, view=buttons(choices))
+
+    async def _send(self, chat: Chat, text: str, nonce: str, reply_to: str | None, **more: Any) -> str:
         channel = self._channel(chat)
         reference = None
         if reply_to is not None and reply_to.isdecimal():
@@ -271,7 +327,24 @@ class Discord(Adapter):
                 nonce=_nonce(nonce),
                 reference=reference,  # type: ignore[arg-type]
                 suppress_embeds=True,  # a preview would fetch addresses that only the model knows of
+                **more,
             )
+        self._sent_to.put(sent.id, chat)
+        return str(sent.id)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Send a file as an attachment of a message; its nonce works as that of a text."""
+        channel = self._channel(chat)
+        with our_errors("send this file"):
+            sent = await channel.send(
+                to_discord(caption) or None,
+                file=discord.File(io.BytesIO(file.data), filename=file.name),
+                nonce=_nonce(nonce),
+                suppress_embeds=True,
+            )
+        self._sent_to.put(sent.id, chat)
         return str(sent.id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -340,7 +413,7 @@ async def _seen_to(
 ) -> None:
     """Acknowledge a command, and remove the line that Discord shows for it once it is stored."""
     await receipt.follow(kept)
-    if await kept:
+    if await kept and interaction.type is discord.InteractionType.application_command:
         await _told(link, clear(client, interaction))
 
 

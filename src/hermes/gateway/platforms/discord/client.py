@@ -43,7 +43,7 @@ discord.VoiceClient.warn_dave = False
 
 
 Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discord.RawBulkMessageDeleteEvent
-Heard = discord.Message | discord.Interaction | Revised
+Heard = discord.Message | discord.Interaction | Revised | discord.RawReactionActionEvent
 
 
 class DiscordClient(discord.Client):
@@ -58,7 +58,14 @@ class DiscordClient(discord.Client):
         heard: Callable[[Heard], None] = lambda item: None,
     ) -> None:
         super().__init__(
-            intents=discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True),
+            intents=discord.Intents(
+                guilds=True,
+                guild_messages=True,
+                dm_messages=True,
+                message_content=True,
+                guild_reactions=True,
+                dm_reactions=True,
+            ),  # fmt: skip
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
@@ -89,6 +96,9 @@ class DiscordClient(discord.Client):
         self._heard(payload)
 
     async def on_raw_bulk_message_delete(self, payload: discord.RawBulkMessageDeleteEvent) -> None:
+        self._heard(payload)
+
+    async def on_raw_reaction_add(self, payload: discord.RawReactionActionEvent) -> None:
         self._heard(payload)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:

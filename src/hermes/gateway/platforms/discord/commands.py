@@ -14,10 +14,13 @@ import discord
 from discord.http import Route
 
 from hermes.errors import PlatformUnreachable
+from hermes.gateway.events import Choice
 
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 _MOST = 100
 _DEFERRED_REPLY = 5
+_DEFERRED_PRESS, _CHANGED = 6, 7
+SAYS = "says:"  # in the id of a button, before its number and what it says
 _EPHEMERAL = 64  # only the sender of the command sees the line
 
 
@@ -33,10 +36,22 @@ async def write_menu(client: discord.Client, commands: Sequence[tuple[str, str]]
         await client.http.bulk_upsert_global_commands(application, wanted)
 
 
+def buttons(choices: Sequence[Choice]) -> discord.ui.View:
+    """Buttons for a message. The library does not wait for presses: they are interactions like others."""
+    view = discord.ui.View(timeout=None)
+    for number, one in enumerate(choices):  # ids must differ, also of two that say the same
+        view.add_item(discord.ui.Button(label=one.label[:80], custom_id=f"{SAYS}{number}:{one.says}"))
+    view.stop()
+    return view
+
+
 async def defer(client: discord.Client, interaction: discord.Interaction) -> None:
     """Acknowledge a command; Discord waits 3 seconds for that, and shows "thinking" from then on."""
     path = "/interactions/{webhook_id}/{webhook_token}/callback"
-    answer = {"type": _DEFERRED_REPLY, "data": {"flags": _EPHEMERAL}}
+    answer: dict[str, Any] = {"type": _DEFERRED_REPLY, "data": {"flags": _EPHEMERAL}}
+    if interaction.type is discord.InteractionType.component:  # in a direct message the buttons go: one is pressed once
+        alone = interaction.guild_id is None
+        answer = {"type": _CHANGED, "data": {"components": []}} if alone else {"type": _DEFERRED_PRESS}
     route = Route("POST", path, webhook_id=interaction.id, webhook_token=interaction.token)
     await client.http.request(route, json=answer)
 

@@ -12,6 +12,7 @@ from typing import Any
 import discord
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.discord.commands import SAYS
 from hermes.gateway.platforms.http import attachment_kind
 
 PLATFORM = "discord"
@@ -84,6 +85,24 @@ def command_event(interaction: discord.Interaction) -> Event | None:
         chat=chat_of(interaction.channel, interaction.user.display_name),
         sender=_sender(interaction.user),
         text=f"/{data['name']} {arguments}".strip(),
+        sent_at=interaction.created_at.timestamp(),
+    )
+
+
+def press_event(interaction: discord.Interaction) -> Event | None:
+    """A pressed button: what it says, by the person who pressed it; None for every other interaction."""
+    data: dict[str, Any] = dict(interaction.data or {})
+    said = str(data.get("custom_id") or "")
+    if interaction.type is not discord.InteractionType.component or not said.startswith(SAYS):
+        return None
+    if interaction.channel is None or interaction.message is None:
+        return None
+    return Event(
+        id=f"interaction:{interaction.id}",
+        chat=chat_of(interaction.channel, interaction.user.display_name),
+        sender=_sender(interaction.user),
+        text=said.removeprefix(SAYS).partition(":")[2],
+        reply_to=str(interaction.message.id),
         sent_at=interaction.created_at.timestamp(),
     )
 

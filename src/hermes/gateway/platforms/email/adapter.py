@@ -19,7 +19,7 @@ from imap_tools import BaseMailBox
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms.email import sent_folder
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
@@ -38,6 +38,7 @@ from hermes.gateway.platforms.http import attachment_kind, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
+LARGEST_FILE = 18_000_000  # bytes: many servers take mails of 25 MB, and a file grows by a third in a mail
 _NEW_THREAD = "<hermes.thread."  # the prefix of the ids of threads that we began
 _SENT_NAMES = ("Sent", "INBOX.Sent", "INBOX/Sent", "Sent Items", "Sent Messages")
 
@@ -50,7 +51,9 @@ class Email(Adapter):
     platform: ClassVar[str] = "email"
     title: ClassVar[str] = "Email"
     extra: ClassVar[str | None] = "email"
-    capabilities: ClassVar[Capabilities] = Capabilities(longest=100_000, threads=True, media=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        longest=100_000, threads=True, media=True, files=True, largest_file=LARGEST_FILE, longest_caption=100_000
+    )
     settings = (
         Setting(name="address", help="the agent's own address", variable="EMAIL_ADDRESS", required=True),
         Setting(
@@ -251,12 +254,23 @@ class Email(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """A mail in the chat's thread; without one, a mail that begins a thread."""
+        return await self._send(chat, text, nonce, reply_to)
+
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """A mail in the chat's thread with the file attached; `was_sent` knows it as any other."""
+        return await self._send(chat, caption, nonce, None, file)
+
+    async def _send(
+        self, chat: Chat, text: str, nonce: str, reply_to: str | None, file: OutgoingFile | None = None
+    ) -> str:
         if not is_address(chat.chat_id):
             raise SendRefused(f"{chat.chat_id!r} is not an email address")
         message_id = message_id_for(nonce, self._domain)
         above = [one for one in (chat.thread_id, reply_to) if one]
         begins = not above or (reply_to is None and above[0].startswith(_NEW_THREAD))
-        subject = chat.name or (subject_from(text) if begins else "your message")
+        subject = chat.name or (subject_from(text or (file.name if file else "")) if begins else "your message")
         mail = written(
             sender=(self.text("name"), self._address),
             recipient=chat.chat_id,
@@ -264,6 +278,7 @@ class Email(Adapter):
             text=text,
             message_id=message_id,
             above=above,
+            file=file,
         )
         await self._deliver(chat.chat_id, message_id, mail)
         return message_id

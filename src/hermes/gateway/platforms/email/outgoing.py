@@ -11,7 +11,9 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from email.charset import QP, Charset
+from email.encoders import encode_base64
 from email.header import Header
+from email.mime.base import MIMEBase
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 from email.utils import formataddr, formatdate
@@ -19,6 +21,7 @@ from email.utils import formataddr, formatdate
 import aiosmtplib
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import OutgoingFile
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.http import error_text
 
@@ -50,11 +53,13 @@ def subject_from(text: str) -> str:
 
 
 def written(
-    *, sender: tuple[str, str], recipient: str, subject: str, text: str, message_id: str, above: Sequence[str]
-) -> bytes:
+    *, sender: tuple[str, str], recipient: str, subject: str, text: str, message_id: str, above: Sequence[str],
+    file: OutgoingFile | None = None,
+) -> bytes:  # fmt: skip
     """A mail as bytes. `above` is the thread it belongs to, root first, the mail it answers last."""
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-    mail = MIMEMultipart("alternative")
+    words = MIMEMultipart("alternative")
+    mail = words if file is None else MIMEMultipart("mixed")
     name, address = sender
     mail["From"] = formataddr((header_text(name), address)) if name else address
     mail["To"] = recipient
@@ -67,9 +72,25 @@ def written(
         mail["References"] = " ".join(dict.fromkeys(above))
     mail["Auto-Submitted"] = "auto-replied" if above else "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    mail.attach(MIMEText(text, "plain", _CHARSET))  # type: ignore[arg-type]  # a Charset is as good as its name
-    mail.attach(MIMEText(as_html(text), "html", _CHARSET))  # type: ignore[arg-type]
+    words.attach(MIMEText(text, "plain", _CHARSET))  # type: ignore[arg-type]  # a Charset is as good as its name
+    words.attach(MIMEText(as_html(text), "html", _CHARSET))  # type: ignore[arg-type]
+    if file is not None:
+        mail.attach(words)
+        mail.attach(_attached(file))
     return re.sub(rb"\r?\n", b"\r\n", mail.as_bytes())
+
+
+def _attached(file: OutgoingFile) -> MIMEBase:
+    """A file as a part of a mail. Types that are not one plain part (a mail in a mail) go as bytes."""
+    kind, _, subtype = file.mime.partition("/")
+    if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", file.mime, re.ASCII) or kind in ("message", "multipart"):
+        kind, subtype = "application", "octet-stream"
+    part = MIMEBase(kind, subtype)
+    part.set_payload(file.data)
+    encode_base64(part)
+    name = header_text(file.name) or "file"
+    part.add_header("Content-Disposition", "attachment", filename=name if name.isascii() else ("utf-8", "", name))
+    return part
 
 
 def header_text(text: str) -> str:

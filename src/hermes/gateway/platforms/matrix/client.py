@@ -7,6 +7,7 @@ did not reach everyone. Its logs hold whole responses of the server, tokens and 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -25,10 +26,11 @@ from nio import (  # type: ignore[import-untyped]
     MatrixRoom,
     ShareGroupSessionResponse,
 )
-from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment  # type: ignore[import-untyped]
+from nio.crypto import ENCRYPTION_ENABLED, decrypt_attachment, encrypt_attachment  # type: ignore[import-untyped]
 from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import OutgoingFile
 from hermes.gateway.platforms.http import retry_after
 from hermes.home import make_private
 
@@ -96,11 +98,7 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
 
     async def post(self, room_id: str, content: dict[str, Any], transaction: str) -> str:
         """Send a message, encrypted where the room is; its id. The same transaction makes one message."""
-        room = self.rooms.get(room_id)
-        if room is None:
-            raise SendRefused(f"we are not a member of the Matrix room {room_id}; invite {self.user_id} there")
-        if room.encrypted and self.olm is None:
-            raise SendRefused(f"the Matrix room {room_id} is encrypted, and encryption is off here")
+        room = self._writable(room_id)
         try:
             if room.encrypted:
                 async with self._sharing:
@@ -111,6 +109,15 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
         except (LocalProtocolError, EncryptionError, GroupEncryptionError, OlmTrustError) as error:
             raise PlatformUnreachable(f"a message for {room_id} can't be encrypted yet: {error}") from error
         return str(answer.event_id)
+
+    def _writable(self, room_id: str) -> MatrixRoom:
+        """A room that messages can be sent to."""
+        room = self.rooms.get(room_id)
+        if room is None:
+            raise SendRefused(f"we are not a member of the Matrix room {room_id}; invite {self.user_id} there")
+        if room.encrypted and self.olm is None:
+            raise SendRefused(f"the Matrix room {room_id} is encrypted, and encryption is off here")
+        return room
 
     async def _share_key(self, room: MatrixRoom) -> None:
         """Make sure that everyone in the room has the key of the next message."""
@@ -181,6 +188,20 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
             )
         except (EncryptionError, KeyError, TypeError, ValueError) as error:
             raise SendRefused(f"the file behind {url} can't be decrypted") from error
+
+    async def upload_file(self, room_id: str, file: OutgoingFile) -> dict[str, Any]:
+        """Store a file on the server for a message of this room: its address, and for an encrypted room its key.
+
+        The server gets neither the bytes nor the name nor the type of a file for an encrypted room.
+        """
+        if not self._writable(room_id).encrypted:
+            return {"url": await self._upload(file.data, file.mime, file.name)}
+        data, key = await asyncio.to_thread(encrypt_attachment, file.data)
+        return {"file": {**key, "url": await self._upload(data, "application/octet-stream", None)}}
+
+    async def _upload(self, data: bytes, mime: str, name: str | None) -> str:
+        answer, _ = await self.upload(lambda *_: io.BytesIO(data), mime, name, filesize=len(data))
+        return str(answer.content_uri)
 
     async def close(self) -> None:
         """Close the connections and the key file."""

@@ -12,6 +12,7 @@ import json
 import re
 from typing import Any
 
+from hermes.gateway.events import OutgoingFile
 from hermes.gateway.platforms import markup
 from hermes.texts import shortened
 
@@ -33,7 +34,23 @@ def html_of(markdown: str) -> str | None:
 
 def message(text: str, *, thread: str | None = None, reply_to: str | None = None) -> dict[str, Any]:
     """The content of a new message."""
-    content = _content(text)
+    return _fitting(_placed(_content(text), thread, reply_to))
+
+
+def file_message(
+    file: OutgoingFile, caption: str, where: dict[str, Any], *, thread: str | None = None
+) -> dict[str, Any]:
+    """The content of a message with a file, which is `where` the upload says."""
+    kind = file.kind if file.kind in ("image", "audio", "video") else "file"
+    name = clean(file.name)
+    about = {"mimetype": file.mime, "size": len(file.data)}
+    content = {**_content(caption or name), "msgtype": f"m.{kind}", "filename": name, "info": about, **where}
+    if not caption:
+        content = {key: value for key, value in content.items() if key not in ("format", "formatted_body")}
+    return _fitting(_placed(content, thread))
+
+
+def _placed(content: dict[str, Any], thread: str | None, reply_to: str | None = None) -> dict[str, Any]:
     if thread is not None:
         content["m.relates_to"] = {
             "rel_type": "m.thread",
@@ -43,7 +60,7 @@ def message(text: str, *, thread: str | None = None, reply_to: str | None = None
         }
     elif reply_to is not None:
         content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
-    return _fitting(content)
+    return content
 
 
 def replacement(text: str, message_id: str) -> dict[str, Any]:

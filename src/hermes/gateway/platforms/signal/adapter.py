@@ -15,12 +15,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote as quoted
 
 import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.http import attachment_kind
 from hermes.gateway.platforms.intake import hand_over
@@ -28,6 +29,7 @@ from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_
 from hermes.gateway.platforms.signal.formatting import styled
 
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
+LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3
 _PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
 _MENTION = "\ufffc"  # the placeholder of a mention in the text
 
@@ -50,7 +52,8 @@ class Signal(Adapter):
     # No edits: a Signal message can be edited ten times only, too few for a streamed reply.
     capabilities = Capabilities(
         longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
-        tells_edits=True, tells_deletions=True,
+        tells_edits=True, tells_deletions=True, files=True, largest_file=LARGEST_FILE, longest_caption=2000,
+        tells_reactions=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -62,7 +65,7 @@ class Signal(Adapter):
         self._tasks = Tasks()
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
-        self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
+        self._unkept: list[Event | Revision | Reaction] = []  # not stored yet; the daemon does not send them again
         self._texts: Recent[str, str] = Recent(500)  # message id → its beginning, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
@@ -139,7 +142,7 @@ class Signal(Adapter):
                 try:
                     await self._keep(link)
                     async for data in daemon.events(stands):
-                        event = self._revision_of(data) or self._event_of(data, link)
+                        event = self._revision_of(data) or self._reaction_of(data) or self._event_of(data, link)
                         if event is not None:
                             self._unkept.append(event)
                             await self._keep(link)
@@ -183,6 +186,29 @@ class Signal(Adapter):
         name = f"{_chat(message, str(person), None).chat_id}:{person}:{gone['timestamp']}"
         return deleted(self._versions.get(name) or name)
 
+    def _reaction_of(self, data: dict[str, Any]) -> Reaction | None:
+        """An emoji at one of our messages; None for others, and for one that is taken back."""
+        envelope = data.get("envelope")
+        message = envelope.get("dataMessage") if isinstance(envelope, dict) else None
+        told = message.get("reaction") if isinstance(message, dict) else None
+        if not isinstance(envelope, dict) or not isinstance(message, dict) or not isinstance(told, dict):
+            return None
+        person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
+        target, stamp = told.get("targetSentTimestamp"), message.get("timestamp") or envelope.get("timestamp")
+        authors = {told.get(key) for key in ("targetAuthor", "targetAuthorNumber", "targetAuthorUuid")}
+        if not person or person in self._ourselves or told.get("isRemove") or not authors & self._ourselves:
+            return None
+        if not isinstance(target, int) or not isinstance(stamp, int) or not isinstance(told.get("emoji"), str):
+            return None
+        chat = _chat(message, str(person), envelope.get("sourceName"))
+        return Reaction(
+            id=f"reaction:{chat.chat_id}:{person}:{stamp}",
+            chat=chat,
+            sender=_sender(envelope, str(person)),
+            emoji=told["emoji"],
+            message_id=_message_id(target, self._account),
+        )
+
     def _event_of(self, data: dict[str, Any], link: Link | None) -> Event | None:
         """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
         envelope = data.get("envelope")
@@ -208,11 +234,7 @@ class Signal(Adapter):
         return Event(
             id=f"{chat.chat_id}:{person}:{stamp}",
             chat=chat,
-            sender=Sender(
-                user_id=str(envelope.get("sourceNumber") or person),
-                stable_id=str(envelope["sourceUuid"]) if envelope.get("sourceUuid") else None,
-                name=str(envelope.get("sourceName") or envelope.get("sourceNumber") or person),
-            ),
+            sender=_sender(envelope, str(person)),
             text=clean,
             attachments=tuple(_attachment(file, chat.chat_id) for file in files),
             message_id=name,
@@ -255,6 +277,13 @@ class Signal(Adapter):
         self._texts.put(name, text[:200])
         return name
 
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
+        """Send a file with its bytes in the request: the daemon need not see our folders."""
+        address = await asyncio.to_thread(_data_address, file)
+        return _message_id(await self._post(chat, caption, attachment=[address]), self._account)
+
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages; Signal's apps accept ten edits within a day."""
         named = _named(message_id)
@@ -265,7 +294,8 @@ class Signal(Adapter):
     async def _post(self, chat: Chat, text: str, **more: Any) -> int:
         daemon = self._connected()
         plain, styles = styled(text)
-        parameters = {**_target(chat.chat_id), "message": plain, **more}
+        words = {"message": plain} if plain or "attachment" not in more else {}
+        parameters = {**_target(chat.chat_id), **words, **more}
         try:
             response = await daemon.call("send", **parameters, **({"textStyle": styles} if styles else {}))
         except SendRefused as error:
@@ -304,6 +334,21 @@ def _target(chat_id: str, *, many: bool = True) -> dict[str, Any]:
     if _PERSON.fullmatch(chat_id):
         return {"recipient": [chat_id] if many else chat_id}
     return {"groupId": chat_id}
+
+
+def _sender(envelope: dict[str, Any], person: str) -> Sender:
+    return Sender(
+        user_id=str(envelope.get("sourceNumber") or person),
+        stable_id=str(envelope["sourceUuid"]) if envelope.get("sourceUuid") else None,
+        name=str(envelope.get("sourceName") or envelope.get("sourceNumber") or person),
+    )
+
+
+def _data_address(file: OutgoingFile) -> str:
+    """A file as signal-cli takes it: data:<type>;filename=<name, escaped>;base64,<bytes>."""
+    mime = file.mime if re.fullmatch(r"[\w.+-]+/[\w.+-]+", file.mime) else "application/octet-stream"
+    name = quoted(file.name, safe="", errors="replace")
+    return f"data:{mime};filename={name};base64,{base64.b64encode(file.data).decode()}"
 
 
 def _chat(message: dict[str, Any], person: str, name: Any) -> Chat:

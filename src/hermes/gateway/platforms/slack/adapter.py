@@ -17,7 +17,18 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from hermes.commands.registry import ALIASES, GATEWAY, known
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.events import (
+    CHANNEL,
+    DM,
+    Attachment,
+    Chat,
+    Event,
+    OutgoingFile,
+    Reaction,
+    Revision,
+    Sender,
+    deleted,
+)
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
 from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
@@ -27,6 +38,7 @@ from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, EditLimi
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # subtypes of messages that people write
+_ANSWERS = {"+1": "👍", "thumbsup": "👍", "white_check_mark": "✅", "-1": "👎", "thumbsdown": "👎", "x": "❌"}
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
 _SILENT.setLevel(logging.CRITICAL)
 
@@ -67,6 +79,7 @@ class Slack(Adapter):
         files=True,
         largest_file=100_000_000,
         longest_caption=1_000,
+        tells_reactions=True,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -85,6 +98,7 @@ class Slack(Adapter):
         self._waiting: Recent[tuple[str, str | None], bool] = (
             Recent()
         )  # … in which a person waits for our first message
+        self._sent_to: Recent[tuple[str, str], Chat] = Recent(500)  # our messages (chat, ts) → where they were sent
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -157,9 +171,24 @@ class Slack(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _said(self, envelope: Envelope) -> Event | Revision | None:
-        """A person's message, or an edit or deletion of one."""
-        return await revision_of(envelope, self._us, self._message) or await self._event(envelope)
+    async def _said(self, envelope: Envelope) -> Event | Revision | Reaction | None:
+        """A person's message, an edit or deletion of one, or an emoji at one of ours."""
+        revision = await revision_of(envelope, self._us, self._message)
+        return revision or self._reaction(envelope) or await self._event(envelope)
+
+    def _reaction(self, envelope: Envelope) -> Reaction | None:
+        """An emoji at a message that this process has sent; None for others, and for emoji that answer nothing."""
+        event = (envelope.get("payload") or {}).get("event") or {}
+        item, user = event.get("item"), event.get("user")
+        if event.get("type") != "reaction_added" or not isinstance(item, dict) or user in (None, self._us):
+            return None
+        chat_id, ts = str(item.get("channel")), str(item.get("ts"))
+        chat = self._sent_to.get((chat_id, ts))
+        emoji = _ANSWERS.get(str(event.get("reaction")).partition("::")[0])  # "+1::skin-tone-3"
+        if chat is None or emoji is None:
+            return None
+        name = f"reaction:{chat_id}:{ts}:{user}:{event.get('event_ts')}"
+        return Reaction(id=name, chat=chat, sender=Sender(user_id=str(user)), emoji=emoji, message_id=ts)
 
     async def _event(self, envelope: Envelope) -> Event | None:
         """A person's message; None for bots, ourselves, and changes of other kinds."""
@@ -269,6 +298,7 @@ class Slack(Adapter):
         if chat.thread_id:
             self._joined.put((chat.chat_id, chat.thread_id), True)
             self._waiting.drop((chat.chat_id, chat.thread_id))
+        self._sent_to.put((chat.chat_id, str(sent["ts"])), chat)
         return str(sent["ts"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
-from hermes.gateway.events import Event, Revision
+from hermes.gateway.events import Event, Reaction, Revision
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.intake import Receipt, Spool
 from hermes.gateway.platforms.slack.web_api import kind
@@ -43,8 +43,8 @@ class SocketMode:
         session: aiohttp.ClientSession,
         *,
         ticket: Callable[[], Awaitable[str]],
-        read: Callable[[Envelope], Awaitable[Event | Revision | None]],
-        keep: Callable[[Event | Revision], Awaitable[None]],
+        read: Callable[[Envelope], Awaitable[Event | Revision | Reaction | None]],
+        keep: Callable[[Event | Revision | Reaction], Awaitable[None]],
         spool: Spool,
         connected: Callable[[], None],
         lost: Callable[[PlatformError], None],

@@ -87,6 +87,7 @@ class Telegram(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
         media=True, menu=True, mention_needed=True, files=True, largest_file=50_000_000, longest_caption=1024, choices=12,
+        tells_reactions=True,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:

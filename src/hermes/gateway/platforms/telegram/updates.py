@@ -21,14 +21,22 @@ from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.telegram.client import our_errors, read_update
-from hermes.gateway.platforms.telegram.incoming import Albums, conversations, edits, migration, press_event, presses
+from hermes.gateway.platforms.telegram.incoming import (
+    Albums,
+    conversations,
+    edits,
+    migration,
+    press_event,
+    presses,
+    reactions,
+)
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Listening
     from hermes.gateway.platforms.listener import Call, Registration
 
-# The updates we ask for: no joins, reactions and the like. Telegram does not report deletions to bots.
-KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query")
+# The updates we ask for: no joins and the like. Telegram does not report deletions to bots.
+KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query", "message_reaction")
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for an update before it answers with none
 _ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
@@ -106,6 +114,8 @@ async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
         if event is not None:
             await link.received(event)
         await _confirm_press(query)
+    for reaction in reactions(updates):
+        await link.reacted(reaction)
     for messages in conversations(updates):
         moved = migration(messages[0])
         if moved is not None:
