@@ -159,3 +159,30 @@ def test_mcp_servers_that_the_editor_names_are_tools_of_that_session(
     asyncio.run(talk())
     results = [one for body in server.requests for one in body["messages"] if one["role"] == "tool"]
     assert "<quoted-history>" in results[0]["content"] and "tokenizer" in results[0]["content"]
+
+
+def test_what_began_on_the_phone_and_was_compressed_is_loaded_whole_and_continued(
+    server: ModelServer, home: Path, tmp_path: Path
+) -> None:
+    texts = [f"said {number}" for number in range(6)]
+    with SessionDB(home / "state.db") as db:
+        db.create_session("phone", "telegram", user_id="42")
+        ids = [db.append_message("phone", ("user", "assistant")[n % 2], text) for n, text in enumerate(texts)]
+        db.compress_session("phone", "phone-2", summary="the summary", head_until=ids[1], tail_from=ids[4])
+        db.append_message("phone-2", "user", "said after")
+
+    async def load() -> None:
+        editor = Editor()
+        async with connected(home, editor) as (agent, _):
+            assert [one.session_id for one in (await agent.list_sessions()).sessions] == ["phone-2"]
+            await agent.load_session(cwd=str(tmp_path), session_id="phone", mcp_servers=[])
+            shown = [one.content.text for _, one in editor.updates]
+            assert sorted(shown) == sorted([*texts, "the summary", "said after"])  # each once
+            server.scripts = [["And on."]]
+            await agent.prompt(session_id="phone", prompt=[acp.text_block("go on")])
+
+    asyncio.run(load())
+    assert stored(home, "phone-2")[-2:] == [("user", "go on"), ("assistant", "And on.")]
+    with SessionDB(home / "state.db", read_only=True) as db:
+        row = db.get_session("phone-2")
+        assert row is not None and row["source"] == "telegram" and len(db.get_messages("phone")) == 6

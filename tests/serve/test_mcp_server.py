@@ -137,6 +137,23 @@ def test_a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> None
     anyio.run(talk)
 
 
+def test_a_compressed_conversation_is_read_whole_and_once(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        ids = [one["id"] for one in db.get_messages("s1")]
+        db.compress_session("s1", "s2", summary="the summary", head_until=ids[1], tail_from=ids[-2])
+        last = db.append_message("s2", "user", "after it")
+
+    async def talk() -> None:
+        async with session(home) as client:
+            for name in ("s2", "The parser"):
+                read = await call(client, "read_session", session=name, max_tokens=50_000)
+                shown = [one["message_id"] for one in read["messages"]]
+                assert len(shown) == len(set(shown)) and set(ids) < set(shown) and last in shown
+                assert "the summary" in json.dumps(read)
+
+    anyio.run(talk)
+
+
 def test_over_http(home: Path) -> None:
     async def talk() -> None:
         from mcp import ClientSession
