@@ -28,7 +28,7 @@ TALK = (*RECORD, "model", "auxiliary", "compression", "display", "memory", "mcp_
 def load_config(path: Path | None = None, *, needs: Collection[str] | None = None) -> Config:
     """The configuration; all defaults when there is no file. ConfigError says what is wrong and where.
 
-    `needs` are the parts that the caller uses (None: all): a wrong value elsewhere is a warning. Keys that nobody knows are
+    `needs` are the parts that the caller uses (None: all): a wrong value elsewhere is a warning. Unknown keys are
     ignored, with one warning (UserWarning) a process: another program's keys are no reason to keep people from their record.
     """
     path = config_path() if path is None else path
@@ -57,7 +57,7 @@ def _warn_once(text: str) -> None:
 def parse_config(
     text: str, path: Path, *, ignore_unknown: bool = False, needs: Collection[str] | None = None
 ) -> Config:
-    """The configuration in a text (`path` is where it came from). With `ignore_unknown`, keys nobody knows are no error.
+    """The configuration in a text (`path` is where it came from). With `ignore_unknown`, unknown keys are no error.
 
     Neither is, with `needs`, a wrong value in another part than these: the default stands there.
     """

@@ -104,7 +104,7 @@ def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> 
         if isinstance(held, dict) and unpack_to is not None:
             problems += [Problem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
         yield Found(number, session, position)
-        if held and unpack_to is not None:  # whoever asks for the next one is done with this one's
+        if held and unpack_to is not None:  # a caller that asks for the next one has used this one's
             shutil.rmtree(unpack_to, ignore_errors=True)
 
 

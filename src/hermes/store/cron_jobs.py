@@ -174,7 +174,7 @@ class CronDB:
             return [_job(row) for row in rows]
 
     def under_way(self) -> list[Run]:
-        """Runs that have begun and not ended, whoever works on them."""
+        """Runs that have begun and not ended, of all processes."""
         if not self.is_there():
             return []
         with self._store.read() as tx:

@@ -55,7 +55,7 @@ class DataKey:
 
     @staticmethod
     def new() -> DataKey:
-        """A key that nobody has yet."""
+        """A new random key."""
         return DataKey(_hex(8), os.urandom(32))
 
     def for_database(self) -> str:

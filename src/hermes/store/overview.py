@@ -1,4 +1,4 @@
-"""What a display needs beside rows: what there is to filter by, a session's relatives, which watched sessions changed."""
+"""What a display needs beside rows: the values to filter by, a session's relatives, which watched sessions changed."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _store(dest: str) -> dict[str, Any] | None:
 
 
 class _Bars:
-    """A bar for each thing that is done."""
+    """A progress bar for each step."""
 
     def __init__(self) -> None:
         self._stack, self._label = ExitStack(), ""

@@ -211,7 +211,7 @@ class Sms(Adapter):
                 self._opted_out = set()
             except (OSError, ValueError) as error:
                 raise PlatformRefused(
-                    f"{self._file} can't be read, so nobody knows who has opted out: {error}"
+                    f"{self._file} can't be read; it lists the people who have opted out: {error}"
                 ) from None
         return self._opted_out
 

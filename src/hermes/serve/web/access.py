@@ -211,7 +211,7 @@ class Access:
         return HTMLResponse(_LOGIN.format(next=escape(scope["path"], quote=True), problem=""), 401)
 
     async def _login(self, request: Request) -> Response:
-        """The answer to a password. Wrong ones are looked at one a second, whoever sends them."""
+        """The answer to a password. Wrong ones are checked one a second, from all addresses together."""
         body = b""
         async for piece in request.stream():
             body += piece

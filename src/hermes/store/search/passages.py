@@ -44,7 +44,7 @@ class Word(msgspec.Struct):
     weight: float
     """How much it counts for a session."""
     also: Set[int] = frozenset()
-    """Of a common word: older messages that hold it, whoever may see them."""
+    """Of a common word: older messages that hold it, visible or not."""
     held: float = 0.0
     """How many messages hold it, where `holders` are only the newest."""
 

@@ -62,7 +62,7 @@ class BridgeReader:
         return chat_id if "@" in chat_id else f"{chat_id.removeprefix('+')}{PERSON}"
 
     def _resolved(self, jid: str) -> str:
-        """A person's id: digits for a number, digits and @lid for a LID whose number nobody knows."""
+        """A person's id: digits for a number, digits and @lid for a LID without a known number."""
         bare, found = normalize_whatsapp_identifier(jid), canonical(jid, self._home)
         is_lid = jid.endswith(LID)
         if found != bare:  # it is the person's other id
