@@ -89,7 +89,7 @@ class PageTurn:
     # ------------------------------------------------------------------------------------------ questions
 
     def ask(self, question: str) -> bool:
-        """Ask the people who have the page open, from the turn's thread; no without an answer in time, or when the turn is stopped."""
+        """Ask on the open pages, from the turn's thread; no without an answer in time, or when the turn is stopped."""
         number, answered, given = secrets.token_urlsafe(6), threading.Event(), list[bool]()
         self._question = number, answered, given
         self.post(kind="question", id=number, text=question)
