@@ -19,6 +19,7 @@ from tests.chat.server import Call, Gate, ModelServer
 from tests.serve.test_acp_server import Editor, connected, stored
 from tests.support.node import node_folder, npm_program
 from tests.support.program import PROGRAM, environment
+from tests.support.sizes import THOROUGH
 
 pytest.importorskip("acp")
 ACPX = "acpx@0.19.1"
@@ -92,6 +93,7 @@ def stop_reason(lines: Lines) -> str:
     return next(one["result"]["stopReason"] for one in lines if "stopReason" in (one.get("result") or {}))
 
 
+@pytest.mark.skipif(not THOROUGH, reason="a dozen processes of acpx; HERMES_TEST_SIZE=all")
 def test_acpx_goes_through_every_method(server: ModelServer, home: Path, acpx: Acpx) -> None:
     server.models = ("test-model", "other-model")
     server.scripts = [["Hello ", "there."]]

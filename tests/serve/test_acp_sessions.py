@@ -107,6 +107,12 @@ def test_files_and_pictures_of_a_question_are_kept_and_replayed(
             here = await agent.list_sessions(cwd=str(tmp_path))
             assert [one.session_id for one in here.sessions] == [session]
             assert (await agent.list_sessions(cwd=str(tmp_path / "elsewhere"))).sessions == []
+
+            editor.updates.clear()
+            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            asked = [one.content for _, one in editor.updates if one.session_update == "user_message_chunk"]
+            assert [one.data for one in asked if one.type == "image"] == [PIXEL]
+            assert "begin xxx" in "".join(one.text for one in asked if one.type == "text")
         return session
 
     session = asyncio.run(talk())
@@ -116,16 +122,6 @@ def test_files_and_pictures_of_a_question_are_kept_and_replayed(
     assert "begin xxx" in text and "[cut here]" in text and len(text) < 210_000
     assert f"[file {tmp_path}/a.bin]" in text and f"[file {tmp_path}/nothing.txt]" in text
     assert [role for role, _ in stored(home, session)] == ["user", "assistant"]
-
-    async def load() -> None:
-        editor = Editor()
-        async with connected(home, editor) as (agent, _):
-            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-            asked = [one.content for _, one in editor.updates if one.session_update == "user_message_chunk"]
-            assert [one.data for one in asked if one.type == "image"] == [PIXEL]
-            assert "begin xxx" in "".join(one.text for one in asked if one.type == "text")
-
-    asyncio.run(load())
 
 
 def test_mcp_servers_that_the_editor_names_are_tools_of_that_session(
