@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_a_long_paste_is_folded_when_it_is_pasted_and_when_it_comes_back(
     again.wait_for("That is all", times=3)
     asked = [body["messages"][-1]["content"] for body in server.requests]
     assert asked == [f"look: {text}"] * 3 and text.count("\n") == 200
+
+
+def test_the_edge_of_the_prompt_tells_how_full_the_window_is(server: ModelServer, open_screen: Open) -> None:
+    screen = open_screen(width=100)
+    screen.wait_for("❯")
+    assert "tokens" not in screen.text()
+    screen.line("hello")
+    screen.wait_for("That is all")
+    screen.type("more")
+    text = screen.wait_for("tokens")
+    (line,) = [one for one in text.splitlines() if "tokens" in one]
+    assert re.fullmatch(r"❯ more +[\d,]+k? of [\d.,]+[kM]? tokens *", line)
+    screen.press("Enter")
+    screen.wait_for("That is all", times=2)
+    assert not [one for one in screen.text().splitlines() if "more" in one and "tokens" in one]
 
 
 def test_ctrl_z_and_fg_at_the_prompt_and_during_a_reply(server: ModelServer, home: Path) -> None:

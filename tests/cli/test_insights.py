@@ -70,7 +70,7 @@ def test_one_source_alone(hermes_home):
 
 def test_fewer_days_show_less(hermes_home):
     home = store_in(hermes_home)
-    assert json.loads(screen(home, "--days", 2, "--json"))["sessions"] == 3  # 48 hours, not two dates
+    assert json.loads(screen(home, "--days", 2, "--json"))["sessions"] == 2  # today and yesterday, not 48 hours
     assert json.loads(screen(home, "--days", 365, "--json"))["sessions"] == len(TALKS)
 
 
@@ -80,7 +80,8 @@ def test_json_holds_the_same_numbers_as_the_store(hermes_home):
     home = store_in(hermes_home)
     found = json.loads(screen(home, "--json"))
     with SessionDB(home / "state.db") as db:
-        assert found == json.loads(json.dumps(db.insights(30, now=NOW, timezone="UTC")))
+        whole = db.insights(29 + 20 / 24, now=NOW, timezone="UTC")  # from the first midnight on
+        assert found == {**json.loads(json.dumps(whole)), "days": 30}
         assert found["messages"] == db.message_count()
         assert found["tokens"]["input"] == sum(row["input_tokens"] for row in db.list_sessions_rich(limit=100))
 

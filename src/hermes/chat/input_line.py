@@ -55,10 +55,13 @@ class Pastes:
         return _MARK.sub(lambda match: self._texts.get(match[1], match[0]), line)
 
 
-def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable[[str], str]) -> PromptSession[str]:
+def prompt_session(
+    host: Host, home: Path | None, pastes: Pastes, mask: Callable[[str], str], edge: Callable[[], str]
+) -> PromptSession[str]:
     """The prompt, ready to ask. Lines are stored in `<home>/history` (None: nowhere), which only the owner can read.
 
-    `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed.
+    `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed. `edge` is the text at the
+    right end of the line; it goes when the line is sent.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
@@ -77,6 +80,7 @@ def prompt_session(host: Host, home: Path | None, pastes: Pastes, mask: Callable
         reserve_space_for_menu=8,  # only while a menu may open
         key_bindings=_keys(pastes, host),
         multiline=True,
+        rprompt=lambda: [("class:edge fg:ansibrightblack", "" if get_app().is_done else edge())],
         prompt_continuation=lambda width, number, wrapped: " " * width,
     )
 

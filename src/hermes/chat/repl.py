@@ -265,14 +265,37 @@ def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callabl
 
     pastes = Pastes()
     home = get_hermes_home() if conversation.saved else None
-    session = prompt_session(conversation, home, pastes, conversation.db.masked)
+    edge = [""]
+    session = prompt_session(conversation, home, pastes, conversation.db.masked, lambda: edge[0])
 
     def read() -> str:
+        edge[0] = _used(conversation)
         with _signals_wake(session):
             unsent, voice.unsent = voice.unsent, ""
             return readable(pastes.expand(session.prompt("❯ ", default=unsent)))
 
     return read
+
+
+def _used(conversation: TerminalConversation) -> str:
+    """How much of the model's window the conversation fills, for the right end of the prompt; "" before its first message."""
+    from hermes.agent.compress import prompt_tokens
+
+    try:
+        messages = conversation.db.get_messages_as_conversation(conversation.session_id)
+    except HermesError:  # there is no such session yet, or the store is busy: the prompt does not wait for it
+        return ""
+    window = conversation.model.context_length
+    if not messages or not window:
+        return ""
+    used = prompt_tokens(messages)
+    return f"{_thousands(used)} of {_thousands(window)} tokens"
+
+
+def _thousands(count: int) -> str:
+    if count < 10_000:
+        return f"{count:,}"
+    return f"{round(count / 1000)}k" if count < 1_000_000 else f"{count / 1_000_000:.1f}M".replace(".0M", "M")
 
 
 @contextmanager

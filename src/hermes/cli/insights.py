@@ -7,7 +7,7 @@ wants it and changes nothing about the letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 import click
@@ -23,20 +23,31 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="How far back.")
+@click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="How many days, today included.")
 @source_option()
 @json_option("One JSON object instead of a picture.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
     from hermes.times import now
 
-    where = zone()
+    where, moment = zone(), now()
     with opened() as db:
-        found = db.insights(days, source, now=now(), timezone=where)
+        found = db.insights(_since_midnight(days, moment, where), source, now=moment, timezone=where)
+    found["days"] = days
     if as_json:
         print_json(found)
     else:
         click.echo(draw(found, width=screen_width(), zone=where, colour=colourful()))
+
+
+def _since_midnight(days: int, moment: float, where: tzinfo | None) -> float:
+    """How many days ago the first of the last `days` days began, today being one of them."""
+    today = datetime.fromtimestamp(moment, where)
+    try:
+        first = datetime.combine(today.date() - timedelta(days=days - 1), datetime.min.time(), today.tzinfo)
+        return max((moment - first.timestamp()) / 86_400, 1e-6)
+    except (OverflowError, ValueError, OSError):  # before the year 1
+        return float(days)
 
 
 LEAST, MOST = 16, 120
