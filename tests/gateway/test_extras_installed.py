@@ -24,7 +24,8 @@ from tests.support.sizes import THOROUGH
 
 # Of extras that bring the same packages one is installed; tests/gateway/test_extras.py tries the imports of all.
 DIFFERENT = {tuple(sorted(PROJECT["optional-dependencies"][one])): one for one in reversed(PARTS) if one}
-EXTRAS = list(DIFFERENT.values()) if THOROUGH else ["telegram"]
+HEAVY = ("embedded", "meaning", "multilingual")  # installed whole by `make test` itself
+EXTRAS = [one for one in DIFFERENT.values() if one not in HEAVY] if THOROUGH else ["telegram"]
 PATIENCE = 1200  # seconds for the downloads of the largest extra on a slow line
 
 IMPORTS = """
