@@ -22,6 +22,7 @@ from textual.widgets import Input, Static
 from hermes.chat.browse_list import ListLine, SessionList, matching
 from hermes.chat.browse_screen import Browser
 from hermes.errors import StoreClosed
+from hermes.store.index_text import fold
 from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import environment, run
@@ -541,11 +542,15 @@ def test_no_text_keeps_a_control_character(text: str) -> None:
 
 
 @given(st.lists(st.text(max_size=20), max_size=8), st.text(max_size=5))
-def test_a_filter_keeps_the_order_and_loses_nothing_for_no_words(titles: list[str], text: str) -> None:
+def test_a_filter_puts_titles_first_in_their_order_and_loses_nothing_for_no_words(titles: list[str], text: str) -> None:
     lines = [ListLine(f"id{number}", title, "", "cli", 0.0) for number, title in enumerate(titles)]
     assert matching(lines, "  ") == lines
-    kept = matching(lines, text)
-    assert [line for line in lines if line in kept] == kept
+    kept, words = matching(lines, text), fold(text).split()
+    titled = [line for line in lines if all(word in line.folded_title for word in words)]
+    assert kept[: len(titled)] == titled
+    elsewhere = [line for line in lines if line not in titled and all(word in line.haystack for word in words)]
+    assert kept[len(titled) :][: len(elsewhere)] == elsewhere
+    assert len({line.id for line in kept}) == len(kept)
     for line in lines:
         assert line in matching(lines, line.id)
 

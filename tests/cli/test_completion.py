@@ -280,7 +280,7 @@ def test_a_real_tab_completes_commands_keys_ids_and_titles(shell: str, shell_hom
         screen.wait_for("ready")
         for typed, wanted in [
             ("words sess", ["sessions"]),
-            ("words config get sessions.ret", ["config", "get", "sessions.retention_days"]),
+            ("words config get sessions.retention_d", ["config", "get", "sessions.retention_days"]),
             ("words sessions show 20260101_000002", ["sessions", "show", IDS[2]]),
             ("words -c Pars", ["-c", "Parser rewrite"]),
             ("words -c 漢", ["-c", "漢字 title"]),

@@ -37,7 +37,7 @@ def test_an_empty_file_has_nothing_to_read_and_can_still_be_created(tmp_path: Pa
     path = tmp_path / "state.db"
     path.touch()
     for _ in range(2):
-        with pytest.raises(StoreError, match="is empty: nothing was stored there yet"):
+        with pytest.raises(StoreError, match="is empty: there is nothing to read"):
             store(path, read_only=True)
         assert [one.name for one in tmp_path.iterdir()] == ["state.db"]
     with store(path) as db:  # the readers that failed hold no lock on it

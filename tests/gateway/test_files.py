@@ -151,7 +151,7 @@ def test_others_than_the_owner_get_no_file_of_the_machine(
     (folder / "a.txt").write_text("x")
     with running(plain, hermes_home, model.base_url):
         plain.say(sending(folder / "a.txt"), who="bob")
-        until(lambda: any("is not inside" in text for text in plain.shown(who="bob")), 20, str(plain.shown(who="bob")))
+        until(lambda: any("no tool" in text for text in plain.shown(who="bob")), 20, str(plain.shown(who="bob")))
         assert plain.sent_files(who="bob") == []
 
 

@@ -3,8 +3,8 @@
     Forked([sys.executable, "-m", "hermes.cli.main", "sessions", "list"], env=…, stdout=…)   # as subprocess.Popen
 
 Each run is a process of its own with its own arguments, variables, folder, standard streams and end; only what Python
-would load from disk is there already. The thorough size starts every program from the beginning, and so does a quick run
-where loading matters: other variables for the interpreter or the loader, a function before the start, measured lines.
+would load from disk is there already. Where loading matters a program is started from the beginning: other variables for the
+interpreter or the loader, a function before the start, measured lines.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.support.sizes import THOROUGH
-
 # what the commands load, the libraries of a turn included
 _LOADED = (
     "aiohttp", "anyio.streams.tls", "apsw", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
@@ -46,7 +44,7 @@ _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 def forks() -> bool:
     """Whether programs are forked in this run."""
     measured = any(name.startswith("COVERAGE_") for name in os.environ)
-    return sys.platform.startswith("linux") and not THOROUGH and not measured
+    return sys.platform.startswith("linux") and not measured
 
 
 def processor_seconds() -> float:

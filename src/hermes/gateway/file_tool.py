@@ -35,13 +35,13 @@ _PARAMETERS = {
 
 
 def file_tool(services: Services, person: Participant) -> Tool | None:
-    """The tool for a person's turn; None where the platform takes no files."""
+    """The tool for the owner's turn; None where the platform takes no files, and for other people."""
     capabilities = services.outbox.takes_files(person.chat)
-    if capabilities is None:
+    if capabilities is None or not person.is_owner:
         return None
 
     def run(context: Context, arguments: dict[str, Any]) -> str:
-        path = allowed(text_argument(arguments, "path"), folders(context, owner=person.is_owner), context.cwd)
+        path = allowed(text_argument(arguments, "path"), folders(context), context.cwd)
         data = read_file(path, capabilities)
         mime = mimetypes.guess_type(path.name)[0] or mime_of(data)
         attachment = services.db.keep_attachment(data)
@@ -58,9 +58,9 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
     return Tool("send_file", _DESCRIPTION, _PARAMETERS, run)
 
 
-def folders(context: Context, *, owner: bool) -> list[Path]:
-    """Where files may be sent from: the owner's working folder and temporary files; for others their own folder."""
-    return [context.cwd, Path(tempfile.gettempdir())] if owner else [context.home]
+def folders(context: Context) -> list[Path]:
+    """Where files may be sent from: the working folder and temporary files."""
+    return [context.cwd, Path(tempfile.gettempdir())]
 
 
 def allowed(name: str, roots: list[Path], cwd: Path) -> Path:

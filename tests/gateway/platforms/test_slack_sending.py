@@ -336,7 +336,7 @@ def test_the_manifest_of_the_guide_has_every_event_and_right_that_is_used() -> N
     assert manifest["settings"]["socket_mode_enabled"]
     events = manifest["settings"]["event_subscriptions"]["bot_events"]
     scopes = set(manifest["oauth_config"]["scopes"]["bot"])
-    needed = {"app_mention": "app_mentions:read"} | {
+    needed = {"app_mention": "app_mentions:read", "reaction_added": "reactions:read"} | {
         f"message.{place}": f"{place}:history" for place in ("channels", "groups", "im", "mpim")
     }
     assert set(events) == set(needed)

@@ -217,7 +217,10 @@ class SqliteEngine:
             self.fulltext.prepare(self._main)
             return False
         if state.kind == "empty":
-            raise NothingThere(f"{self.path} is empty: nothing was stored there yet; there is nothing to read")
+            raise NothingThere(
+                f"{self.path} is empty: there is nothing to read; if it held sessions, `hermes sessions repair` restores them"
+                " from their transcripts"
+            )
         overlay = state.kind != "current" or not state.readable
         if overlay:
             migrate.stand_in(self._main)
