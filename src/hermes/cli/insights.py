@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--days", type=click.IntRange(min=1), default=30, show_default=True, help="How many days, today included.")
+@click.option(
+    "--days", type=click.IntRange(min=1), default=30, show_default=True, help="How many days, today included."
+)
 @source_option()
 @json_option("One JSON object instead of a picture.")
 def command(days: int, source: str | None, as_json: bool) -> None:
