@@ -217,12 +217,16 @@ async def _registered(registration: Registration) -> Registration:
             return registration
 
 
+STARTING = 60.0  # seconds in which a path that is not registered yet is answered 503
+
+
 class _Server:
     def __init__(self, key: tuple[int, str, int], place: Listening) -> None:
         self._key = key
         self._registrations: list[Registration] = []
         self._busy = asyncio.Lock()  # two adapters may come, or one go and one come, at the same moment
         self._over = False
+        self._since = time.monotonic()
         app = Starlette(routes=[Route("/health", _health, methods=["GET"]), Mount("/", self._delivered)])
         limits = Limits(place.max_connections, place.max_per_address, place.header_seconds)
         self._http = HttpServer(app, place.host, place.port, limits=limits, died=self._died, crowded=self._crowded)
@@ -279,8 +283,9 @@ class _Server:
         found = [one for one in self._registrations if one.inner(request.url.path) is not None]
         if not found and len(self._registrations) == 1 and self._registrations[0].app is None:
             found = self._registrations  # a proxy in front may use another path
-        if not found:
-            await Response(status_code=404)(scope, receive, send)
+        if not found:  # right after the start its platform may not be connected yet: vendors try again after a 503
+            starting = time.monotonic() - self._since < STARTING
+            await Response(status_code=503 if starting else 404)(scope, receive, send)
         elif (app := found[0].app) is not None:
             await app({**scope, "path": found[0].inner(request.url.path)}, receive, send)
         else:
