@@ -135,6 +135,7 @@ class Transactions:
         self._db = db
         self.read = db._engine.read
         self.make_tables = db._engine.make_tables
+        self.attachments = db._attachments
 
     def write(self, *, lasting: bool = True) -> AbstractContextManager[Tx]:
         """A write transaction under this thread's fences (see SessionDB.fenced, Engine.write)."""

@@ -506,7 +506,7 @@ class GatewayDB:
         with self._store.write() as tx:
             for digest, _, _ in references(attachment) if session_id is not None else ():
                 gateway_queues.note_file(tx, str(session_id), digest)
-            self.db._attachments.secure(tx, references(attachment))
+            self._store.attachments.secure(tx, references(attachment))
             if gateway_queues.is_posted(tx, parts[0][2]):
                 return []
             return [
@@ -516,7 +516,7 @@ class GatewayDB:
 
     def attachment(self, reference: str) -> bytes | None:
         """The bytes of an attachment; None when they are gone, with the messages that held it."""
-        files = self.db._attachments
+        files = self._store.attachments
         for digest, _, _ in references(reference):
             with self._store.read() as tx:
                 files.fetch(tx, [digest])
