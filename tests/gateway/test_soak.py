@@ -22,8 +22,8 @@ from tests.support.sizes import size
 
 # Platforms whose vendor keeps a message until it is acknowledged, or has it when it is asked for by time or by number. (Signal's
 # daemon, WeCom's bots and Teams do not deliver again what came while the gateway was down; real servers have tests of their own.)
-KEEPING = ("telegram", "discord", "slack", "sms", "bluebubbles", "qqbot", "feishu", "dingtalk", "weixin")
-QUICK = ("telegram", "slack", "sms", "qqbot")
+KEEPING = ("telegram", "discord", "slack", "mattermost", "sms", "bluebubbles", "qqbot", "feishu", "dingtalk", "weixin")
+QUICK = ("telegram", "slack", "mattermost", "sms", "qqbot")
 PEOPLE = ("alice", "bob")
 
 

@@ -92,9 +92,10 @@ def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo, herm
 
 
 def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, hermes_home, model.base_url) as gateway:
         lab.lost_answers = 1
         lab.say("hello")
+        until(lambda: lab.shown() and not gateway.store.unanswered() and not gateway.store.unsent(), 40)
         lab.say("again", who="bob")
         until(lambda: lab.shown(who="bob") == ["echo: again"], 40)
         until(lambda: lab.shown() == ["echo: hello"], 40)

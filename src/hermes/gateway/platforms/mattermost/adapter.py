@@ -64,6 +64,7 @@ class Mattermost(Adapter):
         self._tasks = Tasks()
         self._channels: Recent[str, dict[str, Any]] = Recent()
         self._names: Recent[str, str] = Recent()
+        self._posted: Recent[str, str] = Recent()  # nonce → post that `was_sent` has found
         self._state = home / "mattermost.json"  # when we last were up to date
 
     # ------------------------------------------------------------------------------------------ login
@@ -262,6 +263,10 @@ class Mattermost(Adapter):
         return await self._post(chat, caption, nonce, [file_id])
 
     async def _post(self, chat: Chat, text: str, nonce: str, files: list[str] | None = None) -> str:
+        known = self._posted.get(nonce)
+        if known is not None:  # it may show the beginning of a reply that was being written
+            await self.edit(chat, known, text)
+            return known
         body: dict[str, Any] = {"channel_id": chat.chat_id, "message": quiet(text), "props": {_NONCE: nonce}}
         if chat.thread_id is not None:
             body["root_id"] = chat.thread_id
@@ -275,7 +280,10 @@ class Mattermost(Adapter):
 
     async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
         """Look for the nonce among the latest posts of the chat."""
-        return await self._found(chat, nonce) is not None
+        found = await self._found(chat, nonce)
+        if found is not None:
+            self._posted.put(nonce, found)
+        return found is not None
 
     async def _found(self, chat: Chat, nonce: str) -> str | None:
         found = await self._asked().get(f"/channels/{chat.chat_id}/posts", per_page=_LOOKED_THROUGH)
