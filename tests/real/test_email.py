@@ -237,15 +237,17 @@ def test_by_default_without_the_name_of_the_server_no_mail_is_answered_and_the_o
 
 def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab) -> None:
     async def body(adapter: Email, link: Recorder) -> None:
-        lab.server.stop_dovecot()
-        try:
-            await link.until(lambda: link.losses)
-            await adapter.disconnect()
-            with pytest.raises(PlatformUnreachable):
-                await adapter.connect(link)
-            send(lab, lab.mail("are you there?"))  # Postfix keeps it
-        finally:
-            lab.server.start_dovecot()
+        alice = lab.user_id("alice")
+        with lab.server.logged_in(alice) as client:
+            lab.server.stop_dovecot()
+            try:
+                await link.until(lambda: link.losses)
+                await adapter.disconnect()
+                with pytest.raises(PlatformUnreachable):
+                    await adapter.connect(link)
+                client.sendmail(alice, [lab.address], lab.mail("are you there?").as_bytes())  # Postfix keeps it
+            finally:
+                lab.server.start_dovecot()
         await adapter.connect(link)
         await link.until(lambda: link.texts == ["are you there?"], 30)
 

@@ -19,6 +19,8 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -301,9 +303,15 @@ class MailServer:
 
     def write(self, account: str, recipient: str, mail: bytes) -> None:
         """Send a mail as a person's program does: logged in, through Postfix, which notes who that is."""
+        with self.logged_in(account) as client:
+            client.sendmail(account, [recipient], mail)
+
+    @contextmanager
+    def logged_in(self, account: str) -> Iterator[smtplib.SMTP]:
+        """A connection on which a person has logged in; Postfix asks Dovecot for that, and accepts none without it."""
         with smtplib.SMTP("127.0.0.1", self.smtp, local_hostname="lab") as client:
             client.login(account, PASSWORD)
-            client.sendmail(account, [recipient], mail)
+            yield client
 
     def mails(self, address: str, folder: str = "") -> list[bytes]:
         """The mails in a mailbox, in the order in which Postfix has accepted them."""

@@ -175,8 +175,10 @@ def upgrade(connection: psycopg.Connection[Any], where: str) -> None:
 
 
 def _list_of_steps(connection: psycopg.Connection[Any]) -> None:
-    with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable), connection.transaction():
-        # The error: another process did it first.
+    # The errors: another process created it first. Which one comes depends on where that process was: its row of the
+    # table (DuplicateTable), the row type that belongs to it (DuplicateObject), or an index of the catalogue.
+    first = (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+    with suppress(*first), connection.transaction():
         connection.execute("SET TRANSACTION READ WRITE")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS hermes_migrations (version integer PRIMARY KEY, name text NOT NULL,"
