@@ -63,14 +63,21 @@ class Seal:
             return None
 
     def pieces(self, raw: bytes, at: int = 0) -> Iterator[tuple[bytes, bool]]:
-        """The pieces in these bytes from a place on: (content, True), or (bytes that are no whole piece, False)."""
+        """The pieces in these bytes from a place on: (content, True), or (bytes that are no whole piece, False).
+
+        A piece whose last byte was torn off can be completed by the first byte of the next one, if that is the same: then
+        the next one begins before the end of this one.
+        """
         torn = at
+        overlap = 0
         while at < len(raw):
             found = self._opened(raw, at)
             if found is None:
-                following = raw.find(_MARK, at + 1)
+                following = raw.find(_MARK, at + 1 - overlap)
+                overlap = 0
                 at = following if following >= 0 else len(raw)
                 continue
+            overlap = len(_MARK)
             if torn < at:
                 yield raw[torn:at], False
             data, at = found
