@@ -49,6 +49,7 @@ PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and 
 BUSY_MS = 1000
 RETRIES = 15
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
+EMPTY_LOOKS = 5  # at an empty file that another process may be creating, before it counts as empty
 RETRY_SECONDS = (0.020, 0.150)
 QUEUE_SECONDS = 2.0  # the queue is advisory: a writer that waits longer skips it and uses SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the lock's holder is inspected: a stopped process never releases it
@@ -117,7 +118,7 @@ class SqliteEngine:
             self._gate.enter(OPENING_SECONDS)
         try:
             left = RETRIES
-            waited = False
+            looks = EMPTY_LOOKS
             while True:
                 connection: apsw.Connection | None = None
                 before = identity(self.path)
@@ -129,17 +130,15 @@ class SqliteEngine:
                     connection.close()  # another file was put in its place meanwhile: an encrypted or a decrypted one
                     locks.tidy()
                 except NothingThere:
-                    if waited or not self._gate.path.exists():
+                    looks -= 1
+                    if looks == 0 or not self._gate.path.exists():
                         raise
-                    waited = True
                     assert connection is not None
                     connection.close()
                     locks.tidy()
-                    self._gate.enter(
-                        OPENING_SECONDS
-                    )  # the process that creates the file is in the queue until it is done
+                    # The process that creates the file is in the queue, except for moments in which it tries again.
+                    self._gate.enter(OPENING_SECONDS)
                     self._gate.leave()
-                    continue
                 except (apsw.BusyError, apsw.LockedError, apsw.NotADBError, NotADatabase) as error:
                     if connection is not None:
                         connection.close()
@@ -247,8 +246,10 @@ class SqliteEngine:
     def _use_wal(self) -> None:
         try:
             mode = self._main.pragma("journal_mode", "wal")
-        except (apsw.BusyError, apsw.LockedError):  # another process is doing the same
+        except (apsw.BusyError, apsw.LockedError):
             mode = self._main.pragma("journal_mode")
+            if mode != "wal":  # another process did not do the same: it reads the file, and the switch is tried again
+                raise
         if mode not in ("wal", "memory"):
             warnings.warn(
                 f"{self.path} is on a file system without shared memory: using a rollback journal (slower)",
