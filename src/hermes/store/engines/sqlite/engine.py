@@ -7,6 +7,7 @@ done after a commit, in bounded pieces, by the process that has just written.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import random
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from hermes.errors import (
+    HermesError,
     InvalidInput,
     NotADatabase,
     StoreBusy,
@@ -598,6 +600,14 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Close what a program has left open: a connection that the interpreter's last collection frees crashes the process."""
+    for engine in list(_opened):
+        with suppress(HermesError, apsw.Error, OSError):
+            engine.close()
 
 
 def _looks_like_a_database(path: Path) -> bool:
