@@ -74,6 +74,9 @@ def test_two_pages_of_one_machine_do_not_log_each_other_out(home: Path, page: Pa
 
 def test_find(seen: Page) -> None:
     assert {one["id"] for one in seen.get("/api/sessions")["sessions"]} == {"s1", "media", "new", "branch", "hostile"}
+    for one in seen.get("/api/sessions")["sessions"]:  # what a branch or a compressed one carries over is counted
+        stored = seen.get(f"/api/messages/{one['id']}")["stored"]
+        assert one["message_count"] == stored == seen.get(f"/api/session/{one['id']}")["message_count"]
     facets = seen.get("/api/facets")
     assert facets["sources"] == {"cli": 5, "telegram": 1} and facets["tags"] == {"work": 1}
     assert facets["tools"] == {"terminal": 1} and facets["folders"] == {"/home/ann/src/parser": 1}

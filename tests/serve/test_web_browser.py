@@ -343,6 +343,7 @@ def test_insights_are_plots_with_tables(browser: Browser, page: Page) -> None:
     browser.wait(
         "location.search === '?days=7' && document.querySelector('[aria-current=page].chip').innerText === '7 days'"
     )
+    browser.wait("document.querySelectorAll('figure svg.plot')[0].querySelectorAll('rect').length === 7")
 
 
 # ------------------------------------------------------------------------------------------------ hostile

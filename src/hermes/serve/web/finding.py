@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hermes.commands.session_choice import message_counts
 from hermes.serve.web import render
 from hermes.serve.web.access import visitor_of
 from hermes.serve.web.answers import Answer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.db import SessionDB
-    from hermes.store.rows import Facets
+    from hermes.store.rows import Facets, SessionRow
     from hermes.store.visibility import User
 
 PAGE = 100  # sessions or messages that are sent at once
@@ -47,11 +48,15 @@ class Finding:
             offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
             visible_to=user,
         )  # fmt: skip
-        return Answer({"sessions": [self.headline(dict(row), user) for row in rows], "more": len(rows) == PAGE})
+        counts = message_counts(self._db, rows)
+        told = [self.headline(dict(row), user, shown) for row, shown in zip(rows, counts, strict=True)]
+        return Answer({"sessions": told, "more": len(rows) == PAGE})
 
-    def headline(self, row: dict[str, Any], user: User | None) -> dict[str, Any]:
-        """What a line about a session says."""
+    def headline(self, row: dict[str, Any], user: User | None, shown: int | None = None) -> dict[str, Any]:
+        """What a line about a session says; `shown` is how many messages it shows, where that is known already."""
         told = {name: row.get(name) for name in _HEADLINE}
+        if row.get("kind"):
+            told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
         told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]
         return {**told, "tags": self._db.get_tags(row["id"], visible_to=user)}
 

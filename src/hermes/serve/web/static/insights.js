@@ -52,11 +52,18 @@ function heat(grid) {
   for (const hour of [0, 6, 12, 18]) one.append(text(left + hour * cell + 2, 7 * cell + 14, String(hour).padStart(2, "0"), "start"));
   return one;
 }
-function everyDay(told) { // days without messages are days, too
+const LONGEST = 400; // days that are shown although nothing was said on the first of them
+function dayOf(seconds, zone) { // as the record names it
+  try { return new Intl.DateTimeFormat("en-CA", { timeZone: zone, year: "numeric", month: "2-digit", day: "2-digit" }).format(seconds * 1000); }
+  catch { return new Date(seconds * 1000).toISOString().slice(0, 10); } // a zone that the browser does not know
+}
+function everyDay(told, days) { // days without messages are days, too
   const found = [], known = told.usage_by_day, names = Object.keys(known);
   if (!names.length) return found;
   const noon = name => { const [year, month, day] = name.split("-").map(Number); return Date.UTC(year, month - 1, day, 12); };
-  for (let at = noon(names[0]); at <= noon(names[names.length - 1]); at += 864e5) {
+  const last = Math.max(noon(names[names.length - 1]), noon(dayOf(told.until - 1, told.timezone)));
+  const first = days > LONGEST ? noon(names[0]) : Math.min(noon(names[0]), last - (days - 1) * 864e5);
+  for (let at = first; at <= last; at += 864e5) {
     const name = new Date(at).toISOString().slice(0, 10);
     found.push([name, known[name] || { messages: 0, tokens: 0, cost_usd: null }]);
   }
@@ -65,7 +72,7 @@ function everyDay(told) { // days without messages are days, too
 export async function showInsights() {
   chips.replaceChildren();
   const days = Number(new URLSearchParams(location.search).get("days")) || 30;
-  const told = await ask("/api/insights?days=" + days), usage = everyDay(told);
+  const told = await ask("/api/insights?days=" + days), usage = everyDay(told, days);
   const periods = make("nav", { className: "periods", ariaLabel: "Period" }, ...[7, 30, 90, 365].map(one => make("a", { href: "/insights?days=" + one, className: "chip" + (one === days ? " on" : ""), ...(one === days ? { ariaCurrent: "page" } : {}) }, one === 365 ? "A year" : plural(one, "day"))),
     make("a", { className: "json", href: "/api/insights?days=" + days, title: `hermes insights --days ${days} --json`, download: `insights-${days}.json` }, "JSON"));
   const number = (value, name) => make("div", { className: "number" }, make("strong", {}, value), make("span", { className: "dim" }, name));
