@@ -124,7 +124,7 @@ class Wiretap:
         async with asked as answer:
             data = await answer.read()
         if "json" in answer.headers.get("Content-Type", ""):
-            data = self._moved(data.decode()).encode()
+            data = self._moved(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         call = Call(request.method, request.path, dict(request.query), dict(request.headers), body, answer.status)
         self.calls.append(call)
         kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
