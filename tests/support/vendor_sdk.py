@@ -1,4 +1,4 @@
-"""A vendor's own SDK (npm) that plays against one of our labs: a Node process that takes commands and reports events.
+"""A vendor's own SDK (npm, PyPI) that plays against one of our labs: a process that takes commands and reports events.
 
     with VendorSdk("mattermost.cjs", ["@mattermost/client@11.9.0"]) as sdk:
         sdk("connect", url=lab.settings["url"], token="…")      # a function of tests/real/sdk/mattermost.cjs
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.environments import npm
+from tests.support.environments import environment, npm
 from tests.support.labs.base import until
 
 SCRIPTS = Path(__file__).parent.parent / "real" / "sdk"
@@ -30,16 +30,20 @@ class SdkError(Exception):
 
 
 class VendorSdk:
-    """A running script of tests/real/sdk with its packages installed."""
+    """A running script of tests/real/sdk with its packages installed: .cjs with those of npm, .py with those of PyPI."""
 
-    def __init__(self, script: str, packages: Sequence[str], *, environment: dict[str, str] | None = None) -> None:
-        folder = npm(f"sdk-{Path(script).stem}", packages)
+    def __init__(self, script: str, packages: Sequence[str]) -> None:
         given = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        given |= {"NODE_PATH": str(folder / "node_modules"), "NO_PROXY": "127.0.0.1", **(environment or {})}
+        given |= {"NO_PROXY": "127.0.0.1", "PYTHONUTF8": "1"}
+        name = f"sdk-{Path(script).stem.replace('_', '-')}"
+        if script.endswith(".py"):
+            program = str(environment(name, packages) / "python")
+        else:
+            program = "node"
+            given["NODE_PATH"] = str(npm(name, packages) / "node_modules")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._process = subprocess.Popen(
-            ["node", str(SCRIPTS / script)], env=given, text=True, encoding="utf-8", **pipes
-        )
+        words = [program, str(SCRIPTS / script)]
+        self._process = subprocess.Popen(words, env=given, text=True, encoding="utf-8", **pipes)
         self._ids = itertools.count(1)
         self._answers: dict[int, dict[str, Any]] = {}
         self.events: list[tuple[str, Any]] = []
