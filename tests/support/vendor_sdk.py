@@ -32,15 +32,15 @@ class SdkError(Exception):
 class VendorSdk:
     """A running script of tests/real/sdk with its packages installed: .cjs with those of npm, .py with those of PyPI."""
 
-    def __init__(self, script: str, packages: Sequence[str]) -> None:
+    def __init__(self, script: str, packages: Sequence[str], *, options: Sequence[str] = ()) -> None:
         given = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
         given |= {"NO_PROXY": "127.0.0.1", "PYTHONUTF8": "1"}
         name = f"sdk-{Path(script).stem.replace('_', '-')}"
         if script.endswith(".py"):
-            program = str(environment(name, packages) / "python")
+            program = str(environment(name, packages, options=options) / "python")
         else:
             program = "node"
-            given["NODE_PATH"] = str(npm(name, packages) / "node_modules")
+            given["NODE_PATH"] = str(npm(name, packages, options=options) / "node_modules")
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         words = [program, str(SCRIPTS / script)]
         self._process = subprocess.Popen(words, env=given, text=True, encoding="utf-8", **pipes)

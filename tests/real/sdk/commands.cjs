@@ -3,7 +3,9 @@
 "use strict";
 const readline = require("node:readline");
 
-const write = (line) => process.stdout.write(JSON.stringify(line) + "\n");
+const out = process.stdout.write.bind(process.stdout);
+const write = (line) => out(JSON.stringify(line) + "\n");
+process.stdout.write = (text) => process.stderr.write(text); // what an SDK prints is no answer
 for (const name of ["log", "info", "debug", "warn", "error"]) console[name] = (...words) => process.stderr.write(words.map(String).join(" ") + "\n");
 process.on("unhandledRejection", (error) => write({ event: "unhandled", data: String(error) }));
 
