@@ -6,8 +6,10 @@ Compared: what the stream brought with what was said, acknowledgements and reque
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hermes.gateway.events import DM, Attachment, Chat
+from hermes.gateway.events import DM, Attachment, Chat, OutgoingFile
 from hermes.gateway.events import GROUP as IN_GROUP
 from hermes.gateway.platforms.dingtalk import DingTalk
 from hermes.gateway.platforms.dingtalk.formatting import card
@@ -228,3 +230,53 @@ def test_a_reply_by_the_session_webhook(lab: Lab, tap: Wiretap, listening: Vendo
     assert (mine.path, mine.json, set(mine.query)) == (theirs.path, theirs.json, set(theirs.query))
     assert (lab.shown(), lab.by) == (["an answer", "an answer"], ["webhook", "webhook"])
     assert listening("connect", **LOGIN) is True
+
+
+# ------------------------------------------------------------------------------------------------ the SDK for Python
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[VendorSdk]:
+    with VendorSdk("dingtalk_python.py", ["dingtalk-stream==0.24.3"]) as made:
+        yield made
+
+
+def test_our_uploads_and_replies_are_those_of_the_sdk_for_python(
+    lab: Lab, tap: Wiretap, python: VendorSdk, tmp_path: Path
+) -> None:
+    """The upload of a file, and text and Markdown by the session webhook. The SDK also calls the person, which we don't."""
+    address, picture = f"http://127.0.0.1:{tap.port}", b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+    assert python("login", address=address, old=f"{address}/old", **LOGIN)
+    message = {**lab._said[lab.say("a question")]}
+    message["sessionWebhook"] = str(message["sessionWebhook"]).replace(str(lab.port), str(tap.port))
+    encoded = base64.b64encode(picture).decode()
+    media = python("upload", data=encoded, kind="image", name="a.png", mime="image/png")
+    assert lab._files[media] == ("a.png", picture, "image/png")
+    assert python("address_of", code=media).endswith(f"/stored/{media}")
+    assert python("text", message=message, content="an answer")["errcode"] == 0
+    assert python("markdown", message=message, title="a title", content="# a title")["errcode"] == 0
+
+    def uploaded(call: Call) -> tuple[Any, ...]:
+        fields = sorted(re.findall(rb'; name="(\w+)"', call.body))
+        return call.method, call.path, sorted(call.query), fields, b"\r\n\r\nimage\r\n" in call.body
+
+    def replied() -> list[Any]:
+        return [{**one.json, "at": None} for one in tap.of("POST", "/sendBySession")]
+
+    (theirs,), replies = tap.of("POST", "/media/upload"), replied()
+    tap.forget()
+
+    async def ours() -> None:
+        made = adapter(tap, lab, tmp_path)
+        async with connected(made) as link:
+            event = await link.event("a question")
+            await made.send(event.chat, "an answer", nonce="1", context=event.reply_context)
+            await made.send(event.chat, "# a title", nonce="2", context=event.reply_context)
+            file = OutgoingFile(kind="image", name="a.png", mime="image/png", data=picture)
+            await made.send_file(event.chat, file, nonce="3")
+
+    asyncio.run(ours())
+    (mine,) = tap.of("POST", "/media/upload")
+    assert uploaded(mine) == uploaded(theirs)
+    assert replied() == replies
+    assert lab.sent_files() == [("a.png", picture, "")]

@@ -1,12 +1,9 @@
-"""QQ's own SDK for Python (qq-botpy) as a program for tests; see commands.cjs for the protocol.
+"""QQ's own SDK for Python (qq-botpy).
 
 The SDK has no setting for its addresses: only those are changed, on the way out.
 """
 
 import asyncio
-import json
-import sys
-import threading
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,13 +11,9 @@ import botpy
 from botpy.http import Route
 from yarl import URL
 
-OUT = sys.stdout
-sys.stdout = sys.stderr
+from commands import answer, tell
+
 state = {}
-
-
-def tell(event, data):
-    print(json.dumps({"event": event, "data": data}), file=OUT, flush=True)
 
 
 def shown(message, **more):
@@ -88,26 +81,4 @@ async def file(openid, url):
     return await state["bot"].api.post_c2c_file(openid, file_type=1, url=url)
 
 
-COMMANDS = {one.__name__: one for one in (connect, disconnect, reply, person, file)}
-
-
-async def main():
-    lines, loop = asyncio.Queue(), asyncio.get_running_loop()
-
-    def read():
-        for line in sys.stdin:
-            loop.call_soon_threadsafe(lines.put_nowait, line)
-        loop.call_soon_threadsafe(lines.put_nowait, None)
-
-    threading.Thread(target=read, daemon=True).start()
-    tell("ready", None)
-    while (line := await lines.get()) is not None:
-        item = json.loads(line)
-        try:
-            answer = {"value": await COMMANDS[item["name"]](**item["args"])}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"id": item["id"], **answer}), file=OUT, flush=True)
-
-
-asyncio.run(main())
+answer(connect, disconnect, reply, person, file)

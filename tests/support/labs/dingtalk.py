@@ -438,11 +438,12 @@ class Lab(Base):
             return web.json_response({"errcode": 40014, "errmsg": "不合法的access_token"})
         form = await request.post()
         media = form.get("media")
-        if request.query.get("type") not in ("image", "voice", "video", "file") or not isinstance(media, web.FileField):
-            return self._errcode(40004, "a bad upload")
+        kind = form.get("type")
+        if kind not in ("image", "voice", "video", "file") or not isinstance(media, web.FileField):
+            return self._errcode(40004, f"a bad upload of the type {kind}")
         name = f"@media{next(self._ids):08d}"
         self._files[name] = (media.filename, media.file.read(), media.content_type)
-        return web.json_response({"errcode": 0, "errmsg": "ok", "media_id": name, "type": request.query["type"]})
+        return web.json_response({"errcode": 0, "errmsg": "ok", "media_id": name, "type": kind})
 
     async def _download(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):

@@ -89,10 +89,10 @@ class Api(HttpApi):
         """Upload a file; its media id."""
         token = await self._token.get()
         for last in (False, True):
-            query = {"access_token": token, "type": kind}
+            options: dict[str, Any] = {"params": {"access_token": token}, "data": {"type": kind}}
             files = {"media": (name, data, mime)}
             try:
-                answer = await self.request("POST", f"{self._old}/media/upload", params=query, files=files)
+                answer = await self.request("POST", f"{self._old}/media/upload", files=files, **options)
                 found = _object(answer)
                 self._passed(found)
                 return str(found["media_id"])
