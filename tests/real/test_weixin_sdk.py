@@ -181,6 +181,8 @@ def test_the_login_by_a_qr_code_is_the_same(lab: Lab, tap: Wiretap, sdk: VendorS
     def asked() -> list[Any]:
         found = []
         for one in tap.calls:
+            if "qrcode" not in one.path:
+                continue  # an earlier test's question for messages
             headers = {name.lower() for name in one.headers if name.lower().startswith(("ilink", "x-wechat", "author"))}
             found.append((one.method, one.path, sorted(one.query), sorted(headers), one.json))
         return found

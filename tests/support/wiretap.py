@@ -121,8 +121,13 @@ class Wiretap:
             return await self._websocket(request, url, headers)
         body = await request.read()
         asked = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
-        async with asked as answer:
-            data = await answer.read()
+        try:
+            async with asked as answer:
+                data = await answer.read()
+        except aiohttp.ClientError:  # the lab has cut the connection: so do we
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=502)
         if "json" in answer.headers.get("Content-Type", ""):
             data = self._moved(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         call = Call(request.method, request.path, dict(request.query), dict(request.headers), body, answer.status)
