@@ -146,7 +146,7 @@ def test_our_adapter_asks_as_it_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp
     shown, files, notified = lab.shown(), lab.sent_files(), list(lab.notified)
     assert (shown, lab.typed()) == (["an answer ☃"], 1)
     assert [one[:2] for one in files] == [("dot.png", PICTURE), ("a paper.pdf", PICTURE)]
-    theirs = [compared(one) for one in tap.calls]
+    theirs = [compared(one) for one in tap.calls if "getupdates" not in one.path]
     tap.forget()
     lab._sent.clear()
     lab.notified.clear()

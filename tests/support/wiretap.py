@@ -86,7 +86,6 @@ class Wiretap:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
-        self._loop.close()
 
     # ------------------------------------------------------------------------------------------ the proxy
 
