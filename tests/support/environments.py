@@ -89,15 +89,15 @@ def environment(
     return installed(f"{name}-{digest}", install) / "venv" / "bin"
 
 
-def npm(name: str, packages: Sequence[str]) -> Path:
+def npm(name: str, packages: Sequence[str], *, options: Sequence[str] = ()) -> Path:
     """A folder whose node_modules holds these packages; no install scripts are run."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         missing("needs node and npm")
-    digest = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("\n".join([*packages, *options]).encode()).hexdigest()[:12]
 
     def install(folder: Path) -> None:
         (folder / "package.json").write_text('{"private": true}')
-        _run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", *packages], folder, name)
+        _run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", *options, *packages], folder, name)
 
     return installed(f"{name}-{digest}", install)
 

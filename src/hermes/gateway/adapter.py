@@ -271,6 +271,10 @@ class Adapter:
         """The bytes of a file; SendRefused when it is no longer available."""
         raise SendRefused(f"{self.title} provides no files")
 
+    def fetched_name(self, attachment: Attachment) -> str | None:
+        """The name that came with a file's bytes when it was fetched, for platforms whose messages do not name files."""
+        return None
+
     def delivers_to(self, chat: Chat) -> str | None:
         """Where messages for a chat go instead: "telegram" (its home chat), "telegram:<chat id>"; None: to the chat itself."""
         return None

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 from hermes.home import has_key_file
@@ -87,7 +89,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
         return f"[{name} was sent, but could not be fetched: {why}]", None
     if len(data) > most * 1_000_000:
         return too_large, None
-    path = _kept(services, data)
+    attachment = _named(services, event.chat.connection, attachment)
+    name, path = _shown_name(attachment), _kept(services, data)
     if attachment.kind in ("image", "file") and (mime := image_type(data)):
         return _picture(services, name, mime, data, path)
     if attachment.kind == "audio":
@@ -117,6 +120,17 @@ def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes
                 raise
             time.sleep(max(0.05, wait))
             pause = min(pause * 2, 10.0)
+
+
+def _named(services: Services, platform: str, attachment: Attachment) -> Attachment:
+    """The attachment with the name that came with its bytes, if the message had none: its ending says how it is read."""
+    adapter = services.router.adapters.get(platform)
+    name = adapter.fetched_name(attachment) if adapter is not None and not attachment.name else None
+    if not name:
+        return attachment
+    import mimetypes
+
+    return msgspec.structs.replace(attachment, name=name, mime=attachment.mime or mimetypes.guess_type(name)[0])
 
 
 def _is_late(error: Exception) -> bool:

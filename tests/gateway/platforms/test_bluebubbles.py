@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused
-from hermes.gateway.events import Event, Revision
+from hermes.errors import PlatformRefused, PlatformUnreachable
+from hermes.gateway.adapter import Listening
+from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms.bluebubbles import BlueBubbles, canonical
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.bluebubbles import Lab
+from tests.support.labs.recording import connected
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,70 @@ def test_what_arrived_while_the_gateway_was_down_is_answered_once(lab: Lab, mode
         lab.say("after")
         until(lambda: lab.shown()[-1:] == ["echo: after"])
     assert len(lab.shown()) == 3
+
+
+def made(lab: Lab, home: Path) -> BlueBubbles:
+    adapter = BlueBubbles(lab.settings, home)
+    adapter.webhook_place = Listening(port=lab.listens_at or 0)
+    return adapter
+
+
+def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:
+    """The server delivers each message once, whatever the answer is."""
+
+    async def story() -> list[str]:
+        async with connected(made(lab, tmp_path)) as link:
+            lab.say("before")
+            await link.event("before")
+            link.refuse = OSError("the disk is full")
+            told = len(lab._deliveries.statuses)
+            first = lab.say("while it was full")
+            await link.until(lambda: len(lab._deliveries.statuses) > told)
+            assert lab._deliveries.statuses[-1] == 503
+            lab.change(first, "while it was full, edited")
+            await link.until(lambda: len(lab._deliveries.statuses) > told + 1)
+            link.refuse = None
+            lab.say("after")
+            await link.event("after")
+            await link.until(lambda: link.revisions and any(one.message_id == first for one in link.events))
+            assert [one.event.text for one in link.revisions if one.event] == ["while it was full, edited"]
+            return link.texts
+
+    texts = set(asyncio.run(story()))
+    assert {"before", "after"} < texts <= {"before", "while it was full", "while it was full, edited", "after"}
+
+
+def test_a_message_whose_delivery_was_lost_is_found_by_the_next_look(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = made(lab, tmp_path)
+        adapter.look_again = 0.1
+        async with connected(adapter) as link:
+            lab.say("before")
+            await link.event("before")
+            lab.unreachable = True
+            lab.say("not delivered")
+            lab.unreachable = False
+            lab.say("delivered")
+            await link.event("delivered")
+            await link.event("not delivered")
+            gone = lab.say("unsent before it was seen", where="dm")
+            await link.event("unsent before it was seen")
+            lab.take_back(gone)
+            await link.until(lambda: link.revisions)
+
+    asyncio.run(story())
+
+
+def test_a_message_that_is_being_sent_may_have_been_sent(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        adapter = made(lab, tmp_path)
+        async with connected(adapter):
+            lab.queued = 1
+            with pytest.raises(PlatformUnreachable) as told:
+                await adapter.send(Chat(platform="bluebubbles", chat_id=lab.chat_id("dm")), "hello", nonce="1")
+            assert told.value.maybe_sent
+
+    asyncio.run(story())
 
 
 def test_messages_from_before_the_agent_are_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:

@@ -22,6 +22,7 @@ pytest.importorskip("uvicorn")
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
+from hermes.gateway.platforms.wecom.bot import _file_name
 from hermes.gateway.platforms.wecom.crypto import decrypted, is_signed, key_of, opened, signature
 from hermes.gateway.platforms.wecom.formatting import LONGEST_APP, app_message, bot_markdown, length
 from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
@@ -443,8 +444,9 @@ def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: 
             bot.attach(b"bytes", "a.pdf", "application/pdf")
             await link.until(lambda: link.events)
             (attachment,) = link.events[0].attachments
-            assert (attachment.kind, attachment.name) == ("file", "a.pdf")
+            assert (attachment.kind, attachment.name, adapter.fetched_name(attachment)) == ("file", None, None)
             assert await adapter.fetch(attachment) == b"bytes"
+            assert adapter.fetched_name(attachment) == "a.pdf"  # it comes with the bytes alone
             good = dict(attachment.reference)
             for wrong in (
                 {"url": "http://127.0.0.1:1/x"},
@@ -456,6 +458,16 @@ def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: 
                     await adapter.fetch(Attachment(kind="file", reference={**good, **wrong}))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [("", ""), ("attachment", ""), ("attachment; filename=a.txt", "a.txt"), ('attachment; filename="a b.txt"', "a b.txt"),
+     ("attachment; filename=%E9%9B%AA.txt", "雪.txt"), ("attachment; filename=x; filename*=utf-8''%E9%9B%AA.txt", "雪.txt"),
+     ('attachment; filename="../../etc/passwd"', "passwd"), ("attachment; filename*=UTF-8''..%2F..%5Ca.txt", "a.txt")],
+)  # fmt: skip
+def test_the_name_of_a_download(header: str, name: str) -> None:
+    assert _file_name(header) == name
 
 
 ODD: list[dict[str, Any]] = [

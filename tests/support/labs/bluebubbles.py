@@ -36,7 +36,7 @@ class Lab(Base):
         self.listens_at = free_port()
         self._ids = itertools.count(1)
         self._clock = itertools.count(int(time.time() * 1000))
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(once=True)  # the server's WebhookService does not look at the answer
         self.private_api = True
         self._webhooks: list[dict[str, Any]] = []
         self._forget()
@@ -52,6 +52,8 @@ class Lab(Base):
         self._problems: list[str] = []
         self._failing = 0
         self.refuses: str | None = None  # what iMessage says of the next message
+        self.queued = 0  # the next messages are refused as such that are being sent already
+        self.unreachable = False  # webhooks do not arrive
         self.registered = 0
 
     @property
@@ -77,7 +79,7 @@ class Lab(Base):
         return guid
 
     def redeliver(self, message_id: str, kind: str = "new-message") -> None:
-        for one in self._webhooks:
+        for one in () if self.unreachable else self._webhooks:
             if kind in one["events"] or "*" in one["events"]:
                 body = json.dumps({"type": kind, "data": self._said[message_id]})
                 self._deliveries.post(one["url"], content=body, headers={"Content-Type": "application/json"})
@@ -199,6 +201,10 @@ class Lab(Base):
         if self._failing:
             self._failing -= 1
             return 500, {"type": "Server Error", "message": "try again"}
+        if self.queued:
+            self.queued -= 1
+            told = f"Message is already queued to be sent! (Temp GUID: {sent['tempGuid']})"
+            return 400, {"type": "Validation Error", "message": told}
         if self.refuses is not None:
             told, self.refuses = self.refuses, None
             return 500, {"type": "iMessage Error", "message": told}

@@ -12,11 +12,14 @@ import httpx
 
 
 class Deliveries:
-    """Sends requests to a gateway's port, one after the other, each until it is answered with 2xx."""
+    """Sends requests to a gateway's port, one after the other, each until it is answered with 2xx.
 
-    def __init__(self, pause: float = 0.05) -> None:
+    `once`: whatever the answer is, as vendors do it that do not repeat a delivery.
+    """
+
+    def __init__(self, pause: float = 0.05, *, once: bool = False) -> None:
         self.statuses: list[int] = []  # of all tries
-        self._pause = pause
+        self._pause, self._once = pause, once
         self._waiting: queue.Queue[Callable[[httpx.Client], httpx.Response] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -42,6 +45,6 @@ class Deliveries:
                     except httpx.HTTPError:
                         status = 0
                     self.statuses.append(status)
-                    if 200 <= status < 300 or 400 <= status < 500:
+                    if self._once or 200 <= status < 300 or 400 <= status < 500:
                         break
                     time.sleep(self._pause)

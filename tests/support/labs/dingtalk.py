@@ -221,6 +221,7 @@ class Lab(Base):
         add("POST", "/v1.0/im/v1.0/robot/interactiveCards/send", self._new_card)
         add("PUT", "/v1.0/im/robots/interactiveCards", self._changed_card)
         add("POST", "/old/robot/sendBySession", self._by_session)
+        add("GET", "/old/gettoken", self._old_token)
         add("POST", "/old/media/upload", self._upload)
         add("GET", "/stored/{code}", self._stored)
         self._runner = web.AppRunner(app, shutdown_timeout=0.2)
@@ -254,12 +255,23 @@ class Lab(Base):
         await asyncio.sleep(0.02)  # several requests may want one at the same time
         return web.json_response({"accessToken": token, "expireIn": self.token_seconds})
 
+    async def _old_token(self, request: web.Request) -> web.Response:
+        if (request.query.get("appkey"), request.query.get("appsecret")) != (CLIENT, SECRET):
+            return web.json_response({"errcode": 40089, "errmsg": "不合法的corpid或corpsecret"})
+        token = f"token{next(self._ids):08d}"
+        self._tokens.add(token)
+        return web.json_response({"errcode": 0, "access_token": token, "errmsg": "ok", "expires_in": 7200})
+
     async def _open(self, request: web.Request) -> web.Response:
         body = await request.json()
         if (body.get("clientId"), body.get("clientSecret")) != (CLIENT, SECRET):
             return web.json_response({"code": "authFailed", "message": "鉴权失败"}, status=401)
-        if body.get("subscriptions") != [{"type": "CALLBACK", "topic": TOPIC}]:
+        subscriptions = body.get("subscriptions")
+        if not isinstance(subscriptions, list) or {"type": "CALLBACK", "topic": TOPIC} not in subscriptions:
             return self._wrong("subscriptions.empty", "no subscriptions")
+        if "application/json" not in request.headers.get("Accept", ""):
+            text = "<OpenConnectionResponse><endpoint>…</endpoint><ticket>…</ticket></OpenConnectionResponse>"
+            return web.Response(text=text, content_type="application/xml")  # so say DingTalk's own SDKs
         ticket = f"ticket{next(self._ids):08d}"
         self._tickets.add(ticket)
         return web.json_response({"endpoint": f"ws://127.0.0.1:{self.port}/connect", "ticket": ticket})
@@ -426,11 +438,12 @@ class Lab(Base):
             return web.json_response({"errcode": 40014, "errmsg": "不合法的access_token"})
         form = await request.post()
         media = form.get("media")
-        if request.query.get("type") not in ("image", "voice", "video", "file") or not isinstance(media, web.FileField):
-            return self._errcode(40004, "a bad upload")
+        kind = form.get("type")
+        if kind not in ("image", "voice", "video", "file") or not isinstance(media, web.FileField):
+            return self._errcode(40004, f"a bad upload of the type {kind}")
         name = f"@media{next(self._ids):08d}"
         self._files[name] = (media.filename, media.file.read(), media.content_type)
-        return web.json_response({"errcode": 0, "errmsg": "ok", "media_id": name, "type": request.query["type"]})
+        return web.json_response({"errcode": 0, "errmsg": "ok", "media_id": name, "type": kind})
 
     async def _download(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):

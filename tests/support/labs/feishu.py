@@ -26,10 +26,11 @@ from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.feishu_wire import card_problem, data_frame, parse_frame, pong_frame
 
-APP_ID, APP_SECRET = "cli_a1b2c3d4e5f6", "feishu-app-secret-0001"
+APP_ID, APP_SECRET = "cli_a1b2c3d4e5f60718", "feishu-app-secret-0001"
 ENCRYPT_KEY, VERIFICATION_TOKEN = "the encrypt key", "the-verification-token"
 BOT = "ou_bot0000000000000000000000000000"
 GROUP, ROOT = "oc_group", "om_threadroot"
+CONFIG = {"ReconnectCount": -1, "ReconnectInterval": 1, "ReconnectNonce": 0, "PingInterval": 120}  # seconds
 LARGEST_CARD = 30 * 1024
 
 
@@ -305,12 +306,11 @@ class Lab(Base):
     async def _endpoint(self, request: web.Request) -> web.Response:
         body = await request.json()
         if (body.get("AppID"), body.get("AppSecret")) != (APP_ID, APP_SECRET):
-            return web.json_response({"code": 514, "msg": "auth failed"})
+            return web.json_response({"code": 514, "msg": "auth failed", "data": {}})  # Feishu's SDK reads data first
         ticket = os.urandom(8).hex()
         self._tickets.add(ticket)
         url = f"ws://127.0.0.1:{self.port}/ws?device_id=7&service_id=33554678&access_key=k&ticket={ticket}"
-        config = {"ReconnectCount": -1, "ReconnectInterval": 120, "ReconnectNonce": 30, "PingInterval": 120}
-        return web.json_response({"code": 0, "msg": "", "data": {"URL": url, "ClientConfig": config}})
+        return web.json_response({"code": 0, "msg": "", "data": {"URL": url, "ClientConfig": CONFIG}})
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         if request.query.get("ticket") not in self._tickets:
@@ -338,7 +338,7 @@ class Lab(Base):
             self.pings += 1
             if frame["headers"].get("type") != "ping" or frame["service"] != 33554678:
                 self._problems.append(f"a control frame {frame}")
-            await socket.send_bytes(pong_frame({"PingInterval": 90}))
+            await socket.send_bytes(pong_frame({**CONFIG, "PingInterval": 90}))
             return
         answer = json.loads(frame["payload"])
         self.acknowledged.append(answer["code"])
@@ -469,14 +469,14 @@ class Lab(Base):
         field = "image" if request.path.endswith("images") else "file"
         wanted = {"image_type", "image"} if field == "image" else {"file_type", "file_name", "file"}
         upload = form.get(field)
-        if set(form) != wanted or not isinstance(upload, web.FileField):
+        if set(form) != wanted or not isinstance(upload, web.FileField | bytes | bytearray):
             return self._wrong(f"fields of an upload: {sorted(form)}", 234001)
-        data = upload.file.read()
+        data = upload.file.read() if isinstance(upload, web.FileField) else bytes(upload)  # the SDK's have no file name
         if not data or len(data) > (10 if field == "image" else 30) * 1_000_000:
             return self._wrong("the size of an upload", 234006)
         if field == "file" and form["file_type"] not in ("opus", "mp4", "pdf", "doc", "xls", "ppt", "stream"):
             return self._wrong("file_type", 234001)
-        name = str(form.get("file_name") or upload.filename)
+        name = str(form.get("file_name") or getattr(upload, "filename", ""))
         key = f"{field[:4]}_v3_{next(self._ids):08d}"
         self._files[key] = (name, data)
         return web.json_response({"code": 0, "msg": "success", "data": {f"{field}_key": key}})
@@ -502,7 +502,7 @@ def sealed(content: dict[str, Any], at: int | None = None) -> tuple[bytes, dict[
     start = os.urandom(16)
     writer = Cipher(algorithms.AES(hashlib.sha256(ENCRYPT_KEY.encode()).digest()), modes.CBC(start)).encryptor()
     text = base64.b64encode(start + writer.update(data) + writer.finalize()).decode()
-    body = json.dumps({"encrypt": text}).encode()
+    body = json.dumps({"encrypt": text}, separators=(",", ":")).encode()  # Feishu's SDK signs it in this form
     stamp, nonce = str(at or int(time.time())), os.urandom(6).hex()
     proof = hashlib.sha256((stamp + nonce + ENCRYPT_KEY).encode() + body).hexdigest()
     return body, {

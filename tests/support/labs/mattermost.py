@@ -134,7 +134,7 @@ class Lab(Base):
 
     def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
         post = self._posts[message_id]
-        post["delete_at"] = next(self._clock)
+        post["delete_at"] = post["update_at"] = next(self._clock)
         self._call(self._push("post_deleted", {"post": json.dumps(post), "delete_by": post["user_id"]}))
 
     def _ours(self, where: str, who: str) -> list[dict[str, Any]]:
@@ -232,10 +232,14 @@ class Lab(Base):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def _error(self, status: int, code: str, text: str) -> web.Response:
-        return web.json_response({"id": code, "message": text, "status_code": status}, status=status)
+        return _json({"id": code, "message": text, "status_code": status}, status=status)
 
     def _refused(self, request: web.Request, *, limited: bool = False) -> web.Response | None:
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if (scheme.lower(), token) != (
+            "bearer",
+            self.token,
+        ):  # the server does not mind the case, and its client writes BEARER
             return self._error(
                 401, "api.context.session_expired.app_error", "Invalid or expired session, please login again."
             )
@@ -288,47 +292,58 @@ class Lab(Base):
         self._sockets[name] = socket
         async for message in socket:
             if message.type is WSMsgType.TEXT:
-                item = json.loads(message.data)
-                if item.get("action") == "user_typing":
-                    self._typing.append((item["data"]["channel_id"], item["data"]["parent_id"]))
-                else:
-                    self._problems.append(f"an unknown action {item.get('action')}")
+                await socket.send_json(self._acted(json.loads(message.data)))
         return socket
+
+    def _acted(self, item: dict[str, Any]) -> dict[str, Any]:
+        """The answer to an action that came by the WebSocket."""
+        answer = {"status": "OK", "seq_reply": item.get("seq")}
+        if item.get("action") == "ping":
+            return answer | {
+                "data": {"text": "pong", "version": "10.5.0", "server_time": next(self._clock), "node_id": ""}
+            }
+        if item.get("action") == "user_typing":
+            self._typing.append((item["data"]["channel_id"], item["data"]["parent_id"]))
+            return answer
+        self._problems.append(f"an unknown action {item.get('action')}")
+        return {
+            "status": "FAIL",
+            "seq_reply": item.get("seq"),
+            "error": {"id": "api.web_socket_router.bad_action.app_error"},
+        }
 
     async def _user(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
             return refused
         wanted = request.match_info["id"]
         if wanted in ("me", BOT):
-            return web.json_response({"id": BOT, "username": "hermes", "is_bot": True})
+            return _json({"id": BOT, "username": "hermes", "is_bot": True})
         who = next((one for one in PEOPLE if self.user_id(one) == wanted), None)
         if who is None:
             return self._error(404, "app.user.missing_account.const", "Unable to find the user.")
-        return web.json_response({"id": wanted, "username": who})
+        return _json({"id": wanted, "username": who})
 
     async def _channels(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
             return refused
         names = [*(self.chat_id("dm", who) for who in PEOPLE), self.chat_id("group"), self.chat_id("channel")]
-        return web.json_response([self._about(name) for name in names])
+        return _json([self._about(name) for name in names])
 
     def _about(self, name: str) -> dict[str, Any]:
         last = max((one["create_at"] for one in list(self._posts.values()) if one["channel_id"] == name), default=0)
         return {"id": name, "type": _kind(name), "display_name": "A place", "last_post_at": last}
 
     async def _channel(self, request: web.Request) -> web.Response:
-        return self._refused(request) or web.json_response(self._about(request.match_info["id"]))
+        return self._refused(request) or _json(self._about(request.match_info["id"]))
 
     async def _channel_posts(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
             return refused
         since = int(request.query.get("since", 0))
         found = [one for one in list(self._posts.values()) if one["channel_id"] == request.match_info["id"]]
-        found = [one for one in found if one["update_at"] >= since]
+        found = [one for one in found if one["update_at"] > since]
         found = found[-int(request.query.get("per_page", 60)) :] if not since else found
-        return web.json_response(
-            {"order": [one["id"] for one in reversed(found)], "posts": {one["id"]: one for one in found}}
-        )
+        return _json({"order": [one["id"] for one in reversed(found)], "posts": {one["id"]: one for one in found}})
 
     async def _create(self, request: web.Request) -> web.Response:
         if refused := self._refused(request, limited=True):
@@ -352,7 +367,7 @@ class Lab(Base):
             assert request.transport is not None
             request.transport.abort()
         await self._posted(post)
-        return web.json_response(post, status=201)
+        return _json(post, status=201)
 
     async def _patch(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
@@ -360,11 +375,14 @@ class Lab(Base):
         body, post = await request.json(), self._posts.get(request.match_info["id"])
         if post is None or post["user_id"] != BOT:
             return self._wrong("no such post of the bot")
+        if body.pop("id", post["id"]) != post["id"]:
+            return self._wrong("the patch of another post")
         if set(body) - {"message", "props", "file_ids", "is_pinned", "has_reactions"} or len(body["message"]) > LONGEST:
             return self._wrong("a bad patch")
-        post.update(message=body["message"], edit_at=next(self._clock))
+        now = next(self._clock)
+        post.update(message=body["message"], edit_at=now, update_at=now)
         await self._push("post_edited", {"post": json.dumps(post)})
-        return web.json_response(post)
+        return _json(post)
 
     async def _upload(self, request: web.Request) -> web.Response:
         if refused := self._refused(request, limited=True):
@@ -375,7 +393,7 @@ class Lab(Base):
             return self._wrong("an upload needs channel_id and files")
         file_id = f"f{next(self._ids):025d}"
         self._files[file_id] = (file.filename, file.file.read(), file.content_type)
-        return web.json_response({"file_infos": [{"id": file_id, "name": file.filename}], "client_ids": []}, status=201)
+        return _json({"file_infos": [{"id": file_id, "name": file.filename}], "client_ids": []}, status=201)
 
     async def _file(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
@@ -384,6 +402,11 @@ class Lab(Base):
         if found is None:
             return self._error(404, "app.file_info.get.app_error", "Unable to find the file.")
         return web.Response(body=found[1], content_type=found[2])
+
+
+def _json(data: Any, status: int = 200) -> web.Response:
+    """An answer; Mattermost's own client takes JSON only by exactly this type."""
+    return web.Response(body=json.dumps(data).encode(), status=status, headers={"Content-Type": "application/json"})
 
 
 def _kind(channel: str) -> str:

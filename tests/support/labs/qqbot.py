@@ -24,6 +24,7 @@ APP, SECRET = "102000001", "qqbot-client-secret-0001"
 GROUP = "GROUPOPENID0000000000000000000001"
 MOST_REPLIES = 5
 _FIELDS = {"content", "msg_type", "markdown", "media", "msg_id", "msg_seq", "event_id", "message_reference"}
+_NAMES = ("openid", "group_openid")  # QQ's own SDK repeats them in the body, and sends null for what is not given
 
 
 class Lab(Base):
@@ -178,6 +179,7 @@ class Lab(Base):
         add("POST", "/app/getAppAccessToken", self._token)
         add("GET", "/users/@me", self._me)
         add("GET", "/gateway", self._gateway)
+        add("GET", "/gateway/bot", self._gateway)
         add("GET", "/websocket", self._websocket)
         add("GET", "/download/{id}", self._download)
         for kind in ("users", "groups"):
@@ -193,21 +195,25 @@ class Lab(Base):
 
     async def _token(self, request: web.Request) -> web.Response:
         if await request.json() != {"appId": APP, "clientSecret": SECRET}:
-            return web.json_response({"code": 100016, "message": "invalid appid or secret"})
+            return _json({"code": 100016, "message": "invalid appid or secret"})
         self.token = f"token-{next(self._tokens)}"
         self.renewals += 1
-        return web.json_response({"access_token": self.token, "expires_in": "7200"})
+        return _json({"access_token": self.token, "expires_in": "7200"})
 
     def _refused(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Authorization") == f"QQBot {self.token}":
             return None
-        return web.json_response({"code": 11244, "message": "token not exist or expire"}, status=401)
+        return _json({"code": 11244, "message": "token not exist or expire"}, status=401)
 
     async def _me(self, request: web.Request) -> web.Response:
-        return self._refused(request) or web.json_response({"id": "1", "username": "hermes"})
+        return self._refused(request) or _json({"id": "1", "username": "hermes"})
 
     async def _gateway(self, request: web.Request) -> web.Response:
-        return self._refused(request) or web.json_response({"url": f"ws://127.0.0.1:{self.port}/websocket"})
+        found: dict[str, Any] = {"url": f"ws://127.0.0.1:{self.port}/websocket"}
+        if request.path.endswith("/bot"):
+            limit = {"total": 1000, "remaining": 999, "reset_after": 14400000, "max_concurrency": 10}
+            found |= {"shards": 1, "session_start_limit": limit}
+        return self._refused(request) or _json(found)
 
     async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
@@ -245,7 +251,7 @@ class Lab(Base):
             self.resumed += 1
             for event in self._events[data["seq"] :]:
                 await socket.send_json(event)
-            await socket.send_json({"op": 0, "t": "RESUMED", "d": ""})
+            await socket.send_json({"op": 0, "s": len(self._events), "t": "RESUMED", "d": ""})
             self._socket = socket
         else:
             self._problems.append(f"an unknown opcode {item['op']}")
@@ -259,11 +265,13 @@ class Lab(Base):
         if refused := self._refused(request):
             return refused
         body = await request.json()
-        if body.get("file_type") not in (1, 2, 3) or body.get("srv_send_msg") is not False or not body.get("file_data"):
+        by = [name for name in ("file_data", "url") if body.get(name)]
+        if body.get("file_type") not in (1, 2, 3) or body.get("srv_send_msg") is not False or len(by) != 1:
             return self._wrong(850012, f"a bad file: {sorted(body)}")
         number = f"info{next(self._ids)}"
-        self._files[number] = base64.b64decode(body["file_data"])
-        return web.json_response({"file_uuid": number, "file_info": number, "ttl": 3600})
+        known = self._files.get(str(body.get("url", "")).rpartition("/")[2], b"")  # QQ would fetch it from there
+        self._files[number] = base64.b64decode(body["file_data"]) if by == ["file_data"] else known
+        return _json({"file_uuid": number, "file_info": number, "ttl": 3600})
 
     async def _message(self, request: web.Request) -> web.Response:
         if refused := self._refused(request):
@@ -271,12 +279,11 @@ class Lab(Base):
         body = await request.json()
         if self._limited:
             self._limited -= 1
-            return web.json_response(
-                {"code": 22009, "message": "msg limit exceed"}, status=429, headers={"Retry-After": "0"}
-            )
+            return _json({"code": 22009, "message": "msg limit exceed"}, status=429, headers={"Retry-After": "0"})
         if self._failing:
             self._failing -= 1
-            return web.json_response({"code": 500000, "message": "server error"}, status=500)
+            return _json({"code": 500000, "message": "server error"}, status=500)
+        body = {name: value for name, value in body.items() if value is not None and name not in _NAMES}
         if set(body) - _FIELDS or body.get("msg_type") not in (0, 2, 7):
             return self._wrong(11255, f"invalid request {sorted(body)}")
         if body["msg_type"] == 0 and not str(body.get("content", "")).strip():
@@ -289,7 +296,7 @@ class Lab(Base):
             if answered not in self._said:
                 return self._wrong(40034024, "the message to be answered is not known")
             if body.get("msg_seq") in used:
-                return web.json_response({"code": 40054005, "message": "消息被去重，请检查请求msgseq"}, status=400)
+                return _json({"code": 40054005, "message": "消息被去重，请检查请求msgseq"}, status=400)
             if not isinstance(body.get("msg_seq"), int) or len(used) >= MOST_REPLIES:
                 return self._wrong(22009, "a message gets five replies at most, each with a msg_seq")
             used.add(body["msg_seq"])
@@ -298,8 +305,14 @@ class Lab(Base):
             self.lost_answers -= 1
             assert request.transport is not None
             request.transport.abort()
-        return web.json_response({"id": f"sent{next(self._ids)}", "timestamp": "2026-01-01T00:00:00+08:00"})
+        return _json({"id": f"sent{next(self._ids)}", "timestamp": "2026-01-01T00:00:00+08:00"})
 
     def _wrong(self, code: int, text: str) -> web.Response:
         self._problems.append(text)
-        return web.json_response({"code": code, "message": text}, status=400)
+        return _json({"code": code, "message": text}, status=400)
+
+
+def _json(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """An answer; QQ's own SDK takes JSON only by exactly this type."""
+    named = {"Content-Type": "application/json", **(headers or {})}
+    return web.Response(body=json.dumps(data).encode(), status=status, headers=named)

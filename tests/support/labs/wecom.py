@@ -12,10 +12,12 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import threading
 import time
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from aiohttp import WSMsgType, web
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -52,7 +54,7 @@ class Lab(Base):
         self._shown: list[tuple[str, str, Any]] = []
         self._uploads: dict[str, tuple[dict[str, Any], dict[int, bytes]]] = {}
         self._media: dict[str, tuple[str, str, bytes]] = {}
-        self._stored: dict[str, bytes] = {}
+        self._stored: dict[str, tuple[str, bytes]] = {}
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
         self.requests_ended = False  # requests are refused as expired
@@ -106,20 +108,23 @@ class Lab(Base):
         if self._socket is None:
             self._waiting.append(whole)
             return
+        text = re.sub(r"\\u00(0[0-8bce-f]|1[0-9a-f])", lambda found: chr(int(found[1], 16)), json.dumps(whole))
         with suppress(Exception):
-            await self._socket.send_str(json.dumps(whole))
+            await self._socket.send_str(text)  # WeCom does not escape control characters: its SDK removes them
 
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:
         key, code = os.urandom(32), f"file{next(self._ids):08d}"
-        self._stored[code] = encrypted(data, key)
+        self._stored[code] = (name, encrypted(data, key))
         about = {
             "url": f"http://127.0.0.1:{self.port}/stored/{code}",
             "aeskey": base64.b64encode(key).decode().rstrip("="),
         }
         if not mime.startswith("image/"):
-            return self.push({"msgtype": "file", "file": {**about, "name": name}}, who=who, where=where)
+            return self.push(
+                {"msgtype": "file", "file": about}, who=who, where=where
+            )  # its name comes with the download
         items = [{"msgtype": "text", "text": {"content": text}}, {"msgtype": "image", "image": about}]
         return self.push({"msgtype": "mixed", "mixed": {"msg_item": items}}, who=who, where=where)
 
@@ -181,7 +186,10 @@ class Lab(Base):
 
     async def _download(self, request: web.Request) -> web.Response:
         found = self._stored.get(request.match_info["code"])
-        return web.Response(status=404) if found is None else web.Response(body=found)
+        if found is None:
+            return web.Response(status=404)
+        named = f"attachment; filename=\"{quote(found[0])}\"; filename*=UTF-8''{quote(found[0])}"
+        return web.Response(body=found[1], headers={"Content-Disposition": named})
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=0)
@@ -279,9 +287,9 @@ class Lab(Base):
     def _sent(self, body: Any) -> dict[str, Any]:
         chat, kind = body.get("chatid"), body.get("msgtype")
         known = {self.user_id(who): 1 for who in ("alice", "bob", "mallory")} | {GROUP: 2}
-        if chat not in known or body.get("chat_type") != known[chat]:
+        if chat not in known or body.get("chat_type", 0) not in (0, known[chat]):  # 0: WeCom finds out
             return self._wrong(f"no such chat {chat}")
-        if set(body) != {"chatid", "chat_type", "msgtype", kind}:
+        if set(body) | {"chat_type"} != {"chatid", "chat_type", "msgtype", kind}:
             return self._wrong(f"bad fields {sorted(body)}")
         if kind == "markdown":
             content = body["markdown"].get("content", "")

@@ -1,12 +1,14 @@
 """iMessage through a BlueBubbles server on a Mac: its webhook brings messages, its REST API sends them.
 
 https://docs.bluebubbles.app/server/developer-guides/rest-api-and-webhooks
-The webhook is registered at every connection. It is not signed, so its address contains a token. What arrived while the gateway
-was down is asked for by time. Typing, quotes and edits need the server's private API, and are left out without it.
+The webhook is registered at every connection. It is not signed, so its address contains a token. The server calls it once for a
+message, whatever the answer is: what arrived while the gateway was down, or could not be stored, is asked for by time. Typing,
+quotes and edits need the server's private API, and are left out without it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -20,10 +22,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
 from hermes.gateway.platforms.intake import hand_over, keep
 
@@ -53,10 +56,14 @@ class BlueBubbles(Adapter):
         tells_deletions=True, mention_needed=True,
     )  # fmt: skip
 
+    look_again = 60.0  # seconds between two questions for messages whose delivery was lost
+
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._api: _Api | None = None
         self._registration: Registration | None = None
+        self._tasks = Tasks()
+        self._behind = asyncio.Event()  # a delivery was not stored
         self._private = False
         self._state = home / "bluebubbles.json"  # when we last were up to date
 
@@ -101,9 +108,11 @@ class BlueBubbles(Adapter):
             await self.disconnect()
             raise
         link.connected(identity)
+        self._tasks.start(self._look_after(link, api, identity), name="bluebubbles")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything. The webhook stays registered: the next connection uses it again."""
+        await self._tasks.stop()
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
         if registration is not None:
@@ -142,10 +151,36 @@ class BlueBubbles(Adapter):
         if not isinstance(data, dict) or item.get("type") not in EVENTS:
             return
         what = self._understood(data, updated=item["type"] == "updated-message")
-        if what is not None:
+        if what is None:
+            return
+        try:
             await hand_over(link, what)
-        if item["type"] == "new-message":
-            self._note(data.get("dateCreated"))
+        except BaseException:
+            if isinstance(what, Revision):  # the question by time brings messages alone
+                self._tasks.start(keep(link, what))
+            self._behind.set()
+            raise
+
+    async def _look_after(self, link: Link, api: _Api, identity: str) -> None:
+        """Ask for messages whose delivery was lost or not stored, now and then, and at once after a failure."""
+        retries = Retries(link, identity)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.look_again):
+                        await self._behind.wait()
+                self._behind.clear()
+                try:
+                    await self._catch_up(link, api)
+                    retries.succeeded()
+                except (PlatformUnreachable, SlowDown) as error:
+                    self._behind.set()
+                    await retries.failed(error)
+        except HermesError as error:
+            link.lost(error)
+        except Exception as error:
+            link.log.error("BlueBubbles: messages could not be asked for (%s)", type(error).__name__)
+            link.lost(PlatformUnreachable("the connection to BlueBubbles ended unexpectedly"))
 
     async def _catch_up(self, link: Link, api: _Api) -> None:
         """Hand over messages since we last were up to date; on the very first connection none."""
@@ -179,8 +214,8 @@ class BlueBubbles(Adapter):
             return None
         if data.get("associatedMessageGuid"):  # a tapback: "Liked …"
             return None
-        if updated and data.get("dateRetracted"):
-            return deleted(guid)
+        if data.get("dateRetracted"):
+            return deleted(guid) if updated else None
         text = str(data.get("text") or "").replace("\ufffc", "").strip()  # the mark of an attachment
         word = re.compile(rf"(?<!\w)@?{re.escape(self.text('mention'))}(?!\w)[:,]?\s*", re.IGNORECASE)
         addressed = chat.type == DM or word.search(text) is not None
@@ -278,6 +313,8 @@ class _Api(HttpApi):
         if answer.status_code in (401, 403):
             return PlatformRefused("BlueBubbles does not accept the password")
         told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}")
+        if "already queued" in told:  # our earlier request with this id still runs
+            return PlatformUnreachable("BlueBubbles is still sending the message", maybe_sent=True)
         return SendRefused(f"BlueBubbles refuses: {told}")
 
 

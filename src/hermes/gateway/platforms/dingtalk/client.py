@@ -32,7 +32,8 @@ class Api(HttpApi):
     """The API at api.dingtalk.com, the older one at oapi.dingtalk.com, and session webhooks."""
 
     def __init__(self, base_url: str, old_url: str, client_id: str, client_secret: str) -> None:
-        super().__init__("DingTalk", base_url, timeout=40)
+        # Without this header DingTalk gives the address of a stream as XML: its own SDKs send it, too.
+        super().__init__("DingTalk", base_url, timeout=40, headers={"Accept": "application/json"})
         self._base, self._old = base_url.rstrip("/"), old_url.rstrip("/")
         self._login = (client_id, client_secret)
         self._token = AccessToken(self._fetch)
@@ -88,10 +89,10 @@ class Api(HttpApi):
         """Upload a file; its media id."""
         token = await self._token.get()
         for last in (False, True):
-            query = {"access_token": token, "type": kind}
+            options: dict[str, Any] = {"params": {"access_token": token}, "data": {"type": kind}}
             files = {"media": (name, data, mime)}
             try:
-                answer = await self.request("POST", f"{self._old}/media/upload", params=query, files=files)
+                answer = await self.request("POST", f"{self._old}/media/upload", files=files, **options)
                 found = _object(answer)
                 self._passed(found)
                 return str(found["media_id"])

@@ -150,3 +150,7 @@ class WeCom(Adapter):
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or file."""
         return await self._road.fetch(attachment)
+
+    def fetched_name(self, attachment: Attachment) -> str | None:
+        """The name of a bot's file, which its message does not have."""
+        return self._bot.fetched_name(attachment) if self._bot is not None else None

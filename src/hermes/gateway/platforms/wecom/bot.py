@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from typing import Any
+from urllib.parse import unquote
 
 from hermes.errors import HermesError, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
@@ -36,6 +38,7 @@ class Bot:
         self._tasks = Tasks()
         self._open: Recent[str, bool] = Recent()  # requests of this connection that were not answered
         self._streams: Recent[str, str] = Recent()  # answers that still grow: the request of each
+        self._names: Recent[str, str] = Recent()  # of fetched files, by their addresses
 
     async def check(self) -> str:
         """Log in and say which bot we are. WeCom ends the bot's other connection."""
@@ -187,11 +190,18 @@ class Bot:
         address, key = str(attachment.reference.get("url")), str(attachment.reference.get("key") or "")
         if self._http is None:
             raise PlatformUnreachable("not connected to WeCom")
-        data = (await self._http.download(address, what="the file", trusted=self._is_store)).content
+        answer = await self._http.download(address, what="the file", trusted=self._is_store)
+        data, name = answer.content, _file_name(answer.headers.get("Content-Disposition", ""))
+        if name:
+            self._names.put(address, name)
         try:
             return decrypted(data, key_of(key)) if key else data
         except ValueError:
             raise SendRefused("the file can't be decrypted with the key that came with it") from None
+
+    def fetched_name(self, attachment: Attachment) -> str | None:
+        """The name of a file that was fetched: it comes with its bytes alone."""
+        return self._names.get(str(attachment.reference.get("url")))
 
     def _is_store(self, address: str) -> bool:
         parts, own = address_parts(address), address_parts(self._url)
@@ -212,6 +222,14 @@ def _message(frame: dict[str, Any]) -> Event | None:
 def media_kind(file: OutgoingFile) -> str:
     """What WeCom calls a file: pictures are PNG and JPEG, everything else is a file."""
     return "image" if file.kind == "image" and file.mime in ("image/png", "image/jpeg") else "file"
+
+
+def _file_name(disposition: str) -> str:
+    """The name in a Content-Disposition header, which WeCom encodes for addresses; "" without one. Never with a folder."""
+    for pattern in (r"filename\*=UTF-8''([^;\s]+)", r'filename="?([^";]+)"?'):
+        if found := re.search(pattern, disposition, re.IGNORECASE):
+            return re.split(r"[/\\]", unquote(found[1]))[-1].strip()
+    return ""
 
 
 def _part(answer: dict[str, Any], name: str) -> str:

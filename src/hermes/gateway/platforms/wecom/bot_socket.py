@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from contextlib import suppress
 from typing import Any
@@ -16,6 +17,7 @@ import aiohttp
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.http import error_text
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
 _PATIENCE = 15.0  # seconds for an answer
 _HEARTBEAT = 30.0
 _PAUSE = 3.0  # a chat takes thirty messages in a minute
@@ -94,7 +96,7 @@ class BotSocket:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
                     with suppress(ValueError, RecursionError):
-                        self._arrived(json.loads(message.data))
+                        self._arrived(_parsed(message.data))
         finally:
             for answer in self._answers.values():
                 if not answer.done():
@@ -140,3 +142,11 @@ class BotSocket:
         await asyncio.gather(*tasks, return_exceptions=True)
         if session is not None:
             await session.close()
+
+
+def _parsed(text: str) -> Any:
+    """A frame. WeCom does not escape control characters in people's texts, which makes them invalid JSON to a strict parser."""
+    try:
+        return json.loads(text, strict=False)
+    except ValueError:
+        return json.loads(_CONTROL.sub("", text))

@@ -1,0 +1,319 @@
+"""Feishu's own SDK (npm @larksuiteoapi/node-sdk) against our lab, beside our adapter.
+
+The SDK reads the long connection's frames by Feishu's own protobuf schema, decrypts and verifies the lab's webhooks, and
+sends what our adapter sends. Compared: events received with events delivered, and requests with our adapter's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hermes.gateway.adapter import Listening
+from hermes.gateway.events import DM, GROUP, Chat, Choice, OutgoingFile
+from hermes.gateway.platforms.feishu import Feishu
+from hermes.gateway.platforms.feishu.formatting import card
+from hermes.gateway.platforms.feishu.frames import decode, encode
+from tests.support.labs.base import until
+from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, ENCRYPT_KEY, VERIFICATION_TOKEN, Lab, sealed
+from tests.support.labs.recording import connected
+from tests.support.vendor_sdk import SdkError, VendorSdk
+from tests.support.wiretap import Call, Wiretap
+
+PACKAGES = ["@larksuiteoapi/node-sdk@1.74.0"]
+LOGIN = {"app": APP_ID, "secret": APP_SECRET}
+SAID, RECALLED, PRESSED = "im.message.receive_v1", "im.message.recalled_v1", "card.action.trigger"
+REACTED = "im.message.reaction.created_v1"
+PICTURE = bytes(range(256)) * 40
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[VendorSdk]:
+    with VendorSdk("feishu.cjs", PACKAGES) as made:
+        yield made
+
+
+@pytest.fixture
+def sdk(started: VendorSdk) -> VendorSdk:
+    started.forget()
+    return started
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[tuple[Lab, Wiretap]]:
+    lab = Lab()
+    tap = Wiretap(lab.port)
+    yield lab, tap
+    tap.close()
+    lab.close()
+
+
+@pytest.fixture
+def lab(place: tuple[Lab, Wiretap]) -> Iterator[Lab]:
+    place[0].reset()
+    yield place[0]
+    assert place[0].problems() == []
+
+
+@pytest.fixture
+def tap(place: tuple[Lab, Wiretap], lab: Lab) -> Wiretap:
+    place[1].forget()
+    return place[1]
+
+
+@pytest.fixture
+def listening(lab: Lab, tap: Wiretap, sdk: VendorSdk) -> Iterator[VendorSdk]:
+    """The SDK with its long connection open."""
+    sdk("connect", url=f"http://127.0.0.1:{tap.port}", **LOGIN)
+    yield sdk
+    sdk("disconnect")
+
+
+@pytest.fixture
+def webhooks(lab: Lab, sdk: VendorSdk) -> Iterator[VendorSdk]:
+    """The SDK as a server of webhooks, at the place where the gateway would listen."""
+    lab.mode = "webhook"
+    secrets = {"encryptKey": ENCRYPT_KEY, "verificationToken": VERIFICATION_TOKEN}
+    sdk("listen", port=lab.listens_at, path="/feishu", secrets=secrets)
+    yield sdk
+    sdk("unlisten")
+
+
+def words(event: dict[str, Any]) -> str:
+    return str(json.loads(event["message"]["content"])["text"])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_long_connection_brings_each_event_and_takes_its_acknowledgement(
+    lab: Lab, listening: VendorSdk, parts: int
+) -> None:
+    lab.parts = parts
+    first = lab.say("hello ☃")
+    lab.say("in the group", where="group")
+    lab.take_back(first)
+    events = listening.wait(SAID, 2)
+    assert [words(one) for one in events] == ["hello ☃", "@_user_1 in the group"]
+    assert [one["sender"]["sender_id"] for one in events] == [lab.ids("alice")] * 2
+    assert events[1]["message"]["mentions"][0]["id"]["open_id"] == BOT
+    assert listening.wait(RECALLED)[0]["message_id"] == first
+    until(lambda: lab.acknowledged == [200, 200, 200])
+    assert lab._waiting == {}
+
+
+def test_an_event_whose_handler_fails_comes_again(lab: Lab, listening: VendorSdk) -> None:
+    listening("fail", times=1)
+    lab.say("important")
+    until(lambda: lab.acknowledged == [500])
+    lab.drop()
+    assert [words(one) for one in listening.wait(SAID)] == ["important"]
+    assert listening.told("reconnected") == [None]
+    until(lambda: lab.acknowledged == [500, 200])
+
+
+def test_buttons_and_reactions_reach_the_sdk_as_they_reach_us(
+    lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path
+) -> None:
+    """A card of ours is sent by the SDK; what its button and a reaction bring is compared with what our adapter gets."""
+    url, dm = f"http://127.0.0.1:{tap.port}", lab.chat_id("dm")
+    listening("login", url=url, **LOGIN)
+    content = card("Shall I?", [("Yes", {"says": "/yes", "type": DM, "thread": ""})])
+    listening("create", data={"receive_id": dm, "msg_type": "interactive", "content": content, "uuid": "1"})
+    lab.press("Yes")
+    lab.react("👍")
+    (pressed,), (reacted,) = listening.wait(PRESSED), listening.wait(REACTED)
+    assert (pressed["action"]["value"]["says"], pressed["operator"]["union_id"]) == ("/yes", lab.user_id("alice"))
+    assert (reacted["reaction_type"]["emoji_type"], reacted["user_id"]["union_id"]) == (
+        "THUMBSUP",
+        lab.user_id("alice"),
+    )
+    assert pressed["context"]["open_message_id"] == reacted["message_id"]
+    until(lambda: lab.acknowledged == [200, 200])
+    listening("disconnect")
+    until(lambda: not lab._sockets)
+
+    async def ours() -> tuple[Any, ...]:
+        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+        async with connected(adapter) as link:
+            choice = Choice(label="Yes", says="/yes")
+            there = Chat(platform="feishu", chat_id=dm, type=DM)
+            await adapter.send_choices(there, "Shall I?", [choice], nonce="2")
+            lab.press("Yes")
+            lab.react("👍")
+            await link.until(lambda: link.events and link.reactions)
+            return link.events[0].text, link.events[0].sender.stable_id, link.reactions[0].sender.stable_id
+
+    assert asyncio.run(ours()) == ("/yes", lab.user_id("alice"), lab.user_id("alice"))
+    listening("connect", url=url, **LOGIN)
+
+
+def test_a_wrong_secret_opens_no_connection(lab: Lab, tap: Wiretap, sdk: VendorSdk) -> None:
+    with pytest.raises(SdkError, match="code=514"):
+        sdk("connect", url=f"http://127.0.0.1:{tap.port}", app=APP_ID, secret="another")
+
+
+def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
+    """The ping and the acknowledgement of the SDK and of our adapter: field for field, and read back byte for byte."""
+
+    def sent() -> list[bytes]:
+        return [one.data for one in tap.frames if one.way == "up" and isinstance(one.data, bytes)]
+
+    lab.say("hello")
+    until(lambda: lab.acknowledged == [200])
+    theirs = sent()
+    assert len(theirs) == 2
+    assert [encode(decode(one)) for one in theirs] == theirs
+    listening("disconnect")
+    until(lambda: not lab._sockets)
+    tap.forget()
+
+    async def ours() -> None:
+        adapter = Feishu({**lab.settings, "base_url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+        async with connected(adapter) as link:
+            lab.say("hello")
+            await link.event("hello")
+            await link.until(lambda: len(sent()) == 2)
+
+    asyncio.run(ours())
+    changing = ("message_id", "biz_rt")
+
+    def fields(data: bytes) -> Any:
+        frame = decode(data)
+        headers = [(name, "" if name in changing else value) for name, value in frame.headers]
+        log_id = float(frame.log_id)  # JavaScript's numbers have 53 bits
+        payload = json.loads(frame.payload or b"null")
+        return frame.seq_id, log_id, frame.service, frame.method, headers, payload, frame.log_id_new
+
+    assert [fields(one) for one in sent()] == [fields(one) for one in theirs]
+    listening("connect", url=f"http://127.0.0.1:{tap.port}", **LOGIN)
+
+
+def test_the_sdk_decrypts_and_verifies_the_webhooks(lab: Lab, webhooks: VendorSdk) -> None:
+    lab.say("hello ☃")
+    (event,) = webhooks.wait(SAID)
+    assert (words(event), event["app_id"], event["token"]) == ("hello ☃", APP_ID, VERIFICATION_TOKEN)
+    until(lambda: lab._deliveries.statuses[-1:] == [200])
+
+
+def test_the_sdk_answers_the_check_of_the_address_as_we_do(lab: Lab, webhooks: VendorSdk, tmp_path: Path) -> None:
+    body, _ = sealed({"type": "url_verification", "challenge": "a-challenge", "token": VERIFICATION_TOKEN})
+    url = f"http://127.0.0.1:{lab.listens_at}/feishu"
+
+    def asked() -> Any:
+        return httpx.post(url, content=body, headers={"Content-Type": "application/json"}, trust_env=False).json()
+
+    theirs = asked()
+    assert theirs == {"challenge": "a-challenge"}
+    webhooks("unlisten")
+
+    async def ours() -> Any:
+        adapter = Feishu(lab.settings, tmp_path)
+        adapter.webhook_place = Listening(port=lab.listens_at or 0)
+        async with connected(adapter):
+            return await asyncio.to_thread(asked)
+
+    assert asyncio.run(ours()) == theirs
+    webhooks("listen", port=lab.listens_at, path="/feishu", secrets={"encryptKey": ENCRYPT_KEY})
+
+
+def test_the_sdk_refuses_a_delivery_with_a_wrong_signature(lab: Lab, webhooks: VendorSdk) -> None:
+    told = len(lab._deliveries.statuses)
+    lab.post(lab.push(SAID, {"message": {}}), **{"X-Lark-Signature": "0" * 64})
+    until(lambda: len(lab._deliveries.statuses) == told + 2)
+    assert len(webhooks.wait(SAID)) == 1
+    until(lambda: "verification failed event" in webhooks.output)
+
+
+def compared(call: Call) -> tuple[Any, ...]:
+    """What two clients' requests for the same action have in common; the uuid and ids are each one's own."""
+    path = re.sub(r"om_\w+", "MESSAGE", call.path)
+    kind = call.headers.get("Content-Type", "").partition(";")[0]
+    fields = sorted(re.findall(rb'; name="(\w+)"', call.body)) if kind.startswith("multipart") else []
+    body = {name: value for name, value in (call.json or {}).items() if name != "uuid"}
+    if "_key" in body.get("content", ""):
+        body["content"] = sorted(json.loads(body["content"]))
+    return call.method, path, call.query, call.headers.get("Authorization"), kind, fields, body
+
+
+def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
+    return [compared(one) for one in tap.calls if one.method in ("POST", "PATCH") and "/im/" in one.path]
+
+
+def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+    """A message, a quoting reply, one in a thread, an edit, a picture and a file: the same requests."""
+    url = f"http://127.0.0.1:{tap.port}"
+    assert sdk("login", url=url, **LOGIN)["bot"]["open_id"] == BOT
+    dm, question, topic = lab.chat_id("dm"), lab.say("a question"), lab.say("a topic", where="group")
+    encoded = base64.b64encode(PICTURE).decode()
+
+    def data(kind: str, content: str, **more: Any) -> dict[str, Any]:
+        return {"msg_type": kind, "content": content, "uuid": str(len(tap.calls)), **more}
+
+    answer = sdk("create", data=data("interactive", card("an answer ☃"), receive_id=dm))["data"]["message_id"]
+    sdk("reply", id=question, data=data("interactive", card("yes"), reply_in_thread=False))
+    sdk("reply", id=topic, data=data("interactive", card("no"), reply_in_thread=True))
+    assert sdk("patch", id=answer, content=card("a longer answer"))["code"] == 0
+    key = sdk("image", data=encoded)["image_key"]
+    sdk("create", data=data("image", json.dumps({"image_key": key}), receive_id=dm))
+    key = sdk("file", kind="pdf", name="a paper.pdf", data=encoded)["file_key"]
+    sdk("create", data=data("file", json.dumps({"file_key": key}), receive_id=dm))
+    theirs, shown = sent(tap), lab.shown()
+    assert shown == ["a longer answer", "yes"]
+    assert len(theirs) == 8
+    tap.forget()
+    lab.sent.clear()
+
+    async def ours() -> None:
+        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+        async with connected(adapter):
+            there = Chat(platform="feishu", chat_id=dm, type=DM)
+            mine = await adapter.send(there, "an answer ☃", nonce="1")
+            await adapter.send(there, "yes", nonce="2", reply_to=question)
+            thread = Chat(platform="feishu", chat_id=lab.chat_id("group"), type=GROUP, thread_id=topic)
+            await adapter.send(thread, "no", nonce="3")
+            await adapter.edit(there, mine, "a longer answer")
+            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+            await adapter.send_file(there, picture, nonce="4")
+            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
+            await adapter.send_file(there, paper, nonce="5")
+
+    asyncio.run(ours())
+    assert lab.shown() == shown
+    assert sent(tap) == theirs
+
+
+def test_the_sdk_reads_what_our_adapter_reads(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+    """Names, quoted messages and files."""
+    url = f"http://127.0.0.1:{tap.port}"
+
+    async def ours() -> tuple[bytes, str, str | None, str | None]:
+        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+        async with connected(adapter) as link:
+            file = lab.attach(PICTURE, "a.bin", "application/octet-stream")
+            lab.say("what about this?", parent_id=first)
+            event = await link.event("what about this?")
+            attachment = next(attached for one in link.events for attached in one.attachments)
+            data = await adapter.fetch(attachment)
+            return data, file, event.sender.name, event.quoted
+
+    first = lab.say("a question")
+    data, file, name, quoted = asyncio.run(ours())
+    asked = [(one.method, one.path, one.query) for one in tap.calls if one.method == "GET"]
+    tap.forget()
+    sdk("login", url=url, **LOGIN)
+    assert data == PICTURE
+    key = next(one for one in lab._files if one.startswith("file"))
+    theirs = base64.b64decode(sdk("resource", id=file, key=key, kind="file"))
+    assert theirs == PICTURE
+    assert sdk("user", id="ou_alice")["data"]["user"]["name"] == name == "Alice"
+    item = sdk("read", id=first)["data"]["items"][0]
+    assert json.loads(item["body"]["content"])["text"] == quoted == "a question"
+    found = [(one.method, one.path, one.query) for one in tap.calls if one.method == "GET"]
+    assert [one for one in found if one not in asked] == []

@@ -1,0 +1,244 @@
+"""WeCom's own SDK (npm @wecom/aibot-node-sdk) against our lab of bots, beside our adapter; and its encryption of callbacks.
+
+Compared: what the SDK received with what was said, its frames with our adapter's for the same action, and both ways of
+WXBizMsgCrypt with two foreign implementations (the SDK's, and npm @wecom/crypto).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from hermes.gateway.adapter import Listening
+from hermes.gateway.events import DM, Chat, OutgoingFile
+from hermes.gateway.platforms.wecom import WeCom
+from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
+from tests.support.labs import wecom_app
+from tests.support.labs.recording import connected
+from tests.support.labs.wecom import BOT, GROUP, SECRET, Lab
+from tests.support.vendor_sdk import SdkError, VendorSdk
+from tests.support.wiretap import Wiretap
+
+PACKAGES = ["@wecom/aibot-node-sdk@1.0.7", "@wecom/crypto@1.0.1"]
+LARGE = bytes(range(256)) * 5_000  # three parts of an upload
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[VendorSdk]:
+    with VendorSdk("wecom.cjs", PACKAGES) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[tuple[Lab, Wiretap]]:
+    lab = Lab()
+    tap = Wiretap(lab.port)
+    yield lab, tap
+    tap.close()
+    lab.close()
+
+
+@pytest.fixture
+def lab(place: tuple[Lab, Wiretap]) -> Iterator[Lab]:
+    place[0].reset()
+    yield place[0]
+    assert place[0].problems() == []
+
+
+@pytest.fixture
+def tap(place: tuple[Lab, Wiretap], lab: Lab) -> Wiretap:
+    place[1].forget()
+    return place[1]
+
+
+@pytest.fixture
+def sdk(started: VendorSdk, tap: Wiretap) -> Iterator[VendorSdk]:
+    """The SDK, subscribed."""
+    started.forget()
+    started("connect", url=f"ws://127.0.0.1:{tap.port}", bot=BOT, secret=SECRET)
+    yield started
+    started("disconnect")
+
+
+def adapter(tap: Wiretap, lab: Lab, home: Path) -> WeCom:
+    return WeCom({**lab.settings, "websocket_url": f"ws://127.0.0.1:{tap.port}"}, home)
+
+
+def test_a_wrong_secret_is_refused(started: VendorSdk, lab: Lab, tap: Wiretap) -> None:
+    with pytest.raises(SdkError, match="Authentication failed"):
+        started("connect", url=f"ws://127.0.0.1:{tap.port}", bot=BOT, secret="another")
+    started("disconnect")
+
+
+def test_the_sdk_receives_what_people_say(lab: Lab, sdk: VendorSdk) -> None:
+    ids = [lab.say("hello ☃"), lab.say("in the group", where="group")]
+    first, second = sdk.wait("message", 2)
+    assert [one["body"]["msgid"] for one in (first, second)] == ids
+    assert (first["body"]["text"]["content"], first["body"]["chattype"]) == ("hello ☃", "single")
+    assert (second["body"]["chatid"], second["body"]["from"]["userid"]) == (GROUP, lab.user_id("alice"))
+    lab.drop()
+    sdk.wait("authenticated", 2)
+    lab.say("after a cut")
+    assert sdk.wait("message", 3)[2]["body"]["text"]["content"] == "after a cut"
+
+
+def test_a_message_with_control_characters_is_not_lost(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+    """They come unescaped, which is no JSON: the SDK removes them before it parses a frame, and so reads the message."""
+    lab.say("one\x0btwo")
+    assert sdk.wait("message")[0]["body"]["text"]["content"] == "onetwo"
+    sdk("disconnect")
+
+    async def ours() -> str:
+        async with connected(adapter(tap, lab, tmp_path)) as link:
+            lab.say("one\x0btwo")
+            await link.until(lambda: link.events, "the message is lost")
+            return link.events[0].text
+
+    assert asyncio.run(ours()) in ("onetwo", "one\x0btwo")
+
+
+def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
+    async def other() -> None:
+        async with connected(WeCom(lab.settings, tmp_path)):
+            await asyncio.to_thread(sdk.wait, "event")
+
+    asyncio.run(other())
+    assert sdk.told("event")[0]["body"]["event"]["eventtype"] == "disconnected_event"
+    assert lab.connections == 2  # the SDK stays away
+
+
+def said(frames: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Commands and bodies; stream ids, uploads and media are named by either side."""
+    found = []
+    for frame in frames:
+        body = dict(frame.get("body") or {})
+        if "stream" in body:
+            body["stream"] = {**body["stream"], "id": ""}
+        for name in ("upload_id", "chat_type"):
+            body.pop(name, None)
+        kind = body.get("msgtype")
+        if kind in ("image", "file"):
+            body[kind] = sorted(body[kind])
+        found.append((frame["cmd"], body))
+    return sorted(found, key=lambda one: one[1].get("chunk_index", 0) if "chunk" in one[0] else 0)
+
+
+def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+    """The subscription, an answer that grows, a pushed message, an upload in parts: the same frames."""
+    alice = lab.user_id("alice")
+    lab.say("a question")
+    request = sdk.wait("message")[0]["headers"]["req_id"]
+    sdk("stream", request=request, id="s1", content="an answer ▉", finish=False)
+    sdk("stream", request=request, id="s1", content="an answer", finish=True)
+    sdk("push", chat=alice, body={"msgtype": "markdown", "markdown": {"content": "more"}})
+    encoded = base64.b64encode(LARGE).decode()
+    media = sdk("upload", name="a paper.pdf", kind="file", data=encoded)
+    assert media["type"] == "file"
+    sdk("media", chat=alice, kind="file", id=media["media_id"])
+    shown, files = lab.shown(), lab.sent_files()
+    assert (shown, [one[:2] for one in files]) == (["an answer", "more"], [("a paper.pdf", LARGE)])
+    theirs = said([one for one in tap.up() if one["cmd"] != "ping"])
+    sdk("disconnect")
+    lab.reset()
+    tap.forget()
+
+    async def ours() -> None:
+        made = adapter(tap, lab, tmp_path)
+        made.cursor = " ▉"
+        async with connected(made) as link:
+            lab.say("a question")
+            event = await link.event("a question")
+            sent = await made.send(event.chat, "an answer ▉", nonce="1", context=event.reply_context)
+            await made.edit(event.chat, sent, "an answer")
+            await made.send(event.chat, "more", nonce="2", context=event.reply_context)
+            there = Chat(platform="wecom", chat_id=alice, type=DM)
+            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=LARGE)
+            await made.send_file(there, paper, nonce="3")
+
+    asyncio.run(ours())
+    assert (lab.shown(), lab.sent_files()) == (shown, files)
+    assert said([one for one in tap.up() if one["cmd"] != "ping"]) == theirs
+
+
+def test_files_are_decrypted_and_named_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+    name = "Bericht über 雪.pdf"
+    lab.attach(LARGE, name, "application/pdf")
+    file = sdk.wait("message")[0]["body"]["file"]
+    assert set(file) == {"url", "aeskey"}
+    theirs = sdk("download", url=file["url"], key=file["aeskey"])
+    assert (theirs["name"], base64.b64decode(theirs["data"])) == (name, LARGE)
+    sdk("disconnect")
+
+    async def ours() -> tuple[bytes, str | None]:
+        made = adapter(tap, lab, tmp_path)
+        async with connected(made) as link:
+            lab.attach(LARGE, name, "application/pdf")
+            await link.until(lambda: link.events)
+            attachment = link.events[0].attachments[0]
+            return await made.fetch(attachment), made.fetched_name(attachment)
+
+    assert asyncio.run(ours()) == (LARGE, name)
+
+
+# ------------------------------------------------------------------------------------------------ callbacks of apps
+
+TOKEN, KEY, CORP = wecom_app.TOKEN, wecom_app.AES_KEY, wecom_app.CORP
+
+
+@pytest.mark.parametrize("text", ["", "<xml>hello ☃</xml>", "x" * 31, "x" * 32, "x" * 5_000])
+def test_we_open_what_others_seal(started: VendorSdk, text: str) -> None:
+    stamps = {"timestamp": "1409659813", "nonce": "1372623149"}
+    for sealed in started("sealed", token=TOKEN, key=KEY, receiver=CORP, text=text, **stamps):
+        assert is_signed(sealed["signature"], TOKEN, stamps["timestamp"], stamps["nonce"], sealed["encrypt"])
+        assert opened(sealed["encrypt"], key_of(KEY), CORP).decode() == text
+        with pytest.raises(ValueError, match="another receiver"):
+            opened(sealed["encrypt"], key_of(KEY), "ww_another")
+
+
+@pytest.mark.parametrize("text", ["<xml>hello ☃</xml>", "x" * 31, "x" * 32, "x" * 5_000])
+def test_others_open_what_the_lab_seals(started: VendorSdk, text: str) -> None:
+    sealed = wecom_app.seal(text.encode(), CORP)
+    query = wecom_app.signed(sealed, None, None)
+    found = started(
+        "opened", token=TOKEN, key=KEY, receiver=CORP, encrypt=sealed, timestamp=query["timestamp"],
+        nonce=query["nonce"], signature=query["msg_signature"],
+    )  # fmt: skip
+    assert found == {"texts": [text, text], "receiver": CORP, "signed": [True, True]}
+
+
+def test_our_webhook_takes_a_callback_that_the_sdk_sealed(started: VendorSdk, tmp_path: Path) -> None:
+    lab = wecom_app.Lab()
+    stamp = parse_qs(urlsplit(f"?{httpx.QueryParams(wecom_app.signed('', None, None))}").query)["timestamp"][0]
+    xml = (
+        f"<xml><ToUserName><![CDATA[{CORP}]]></ToUserName><FromUserName><![CDATA[AliceZhang]]></FromUserName>"
+        f"<CreateTime>{stamp}</CreateTime><MsgType><![CDATA[text]]></MsgType><Content><![CDATA[hello ☃]]></Content>"
+        f"<MsgId>4561255354251345929</MsgId><AgentID>{wecom_app.AGENT}</AgentID></xml>"
+    )
+    theirs = started("sealed", token=TOKEN, key=KEY, receiver=CORP, text=xml, timestamp=stamp, nonce="n1")
+
+    def posted(sealed: dict[str, str], signature: str) -> int:
+        query = {"msg_signature": signature, "timestamp": stamp, "nonce": "n1"}
+        body = f"<xml><ToUserName>{CORP}</ToUserName><Encrypt><![CDATA[{sealed['encrypt']}]]></Encrypt></xml>"
+        return httpx.post(lab.webhook, params=query, content=body.encode(), trust_env=False).status_code
+
+    async def ours() -> tuple[list[int], list[str]]:
+        made = WeCom(lab.settings, tmp_path)
+        made.webhook_place = Listening(port=lab.listens_at or 0)
+        async with connected(made) as link:
+            statuses = [await asyncio.to_thread(posted, one, one["signature"]) for one in theirs]
+            statuses.append(await asyncio.to_thread(posted, theirs[0], "0" * 40))
+            await link.until(lambda: link.events)
+            return statuses, link.texts
+
+    try:
+        statuses, texts = asyncio.run(ours())
+        assert (statuses, set(texts)) == ([200, 200, 403], {"hello ☃"})
+    finally:
+        lab.close()
