@@ -11,7 +11,18 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles, usage
+from hermes.store import (
+    carried_messages,
+    handoffs,
+    leases,
+    lineage,
+    messages,
+    model_choices,
+    session_events,
+    sessions,
+    titles,
+    usage,
+)
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
 
@@ -190,7 +201,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
     for name in (lease(session_id) for lease in named):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
-    for key in (titles.titled_key(session_id), usage.side_key(session_id)):
+    for key in (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id)):
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
         tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
