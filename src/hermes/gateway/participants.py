@@ -18,7 +18,7 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
-from hermes.gateway.confirmations import BUTTONS, Question, wording
+from hermes.gateway.confirmations import Question, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background
@@ -206,7 +206,7 @@ class Participant:
         self.lane.data = asked
         try:
             self._services.outbox.post(
-                self.chat, wording(question), at_once=True, answers=self.answers, choices=BUTTONS
+                self.chat, wording(question), at_once=True, answers=self.answers, choices=buttons(asked)
             )
             return asked.wait(self.agent.context.cancelled)
         finally:

@@ -61,8 +61,8 @@ class Lab:
         """The labels of the buttons that are shown there (can: choices)."""
         raise NotImplementedError
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
-        """A person presses the newest button with this label (can: choices)."""
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
+        """A person presses a button with this label, the newest or another one (0: the oldest) (can: choices)."""
         raise NotImplementedError
 
     def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
