@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.store import (
     carried_messages,
+    gateway_queues,
     handoffs,
     leases,
     lineage,
@@ -172,11 +173,12 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
         with engine.write() as tx:
             hashes.update(messages.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
+                hashes.update(gateway_queues.forget_files(tx, session_id))
                 shells = _drop_rows(tx, session_id)
                 shell, referring = _make_shell(tx, session_id)
                 for other in (shell, *referring) if shell is not None else ():
                     witness.intends(other)
-                gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+                gone = [h for h in hashes if not _is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
     if shell is not None:  # first the sessions that refer to it, then its own files
@@ -185,6 +187,13 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     witness.deleted(session_id, gone)
     for other in shells:
         finish_shell(engine, other, witness)
+
+
+def _is_used(tx: Tx, digest: str) -> bool:
+    """Whether a message refers to an attachment, or another session's file is made of the same bytes."""
+    if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is not None:
+        return True
+    return gateway_queues.is_sent_file(tx, digest)
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -245,7 +254,7 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
         messages.remove_own(engine, tx, session_id, gone)
         if len(gone) == len(kept):
             _drop_rows(tx, session_id)
-        loose = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+        loose = [h for h in hashes if not _is_used(tx, h)]
     witness.deleted(session_id, loose)
     if len(gone) < len(kept):
         witness.kept(session_id)
