@@ -114,7 +114,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
             for number in range(count):
                 for place in places:
                     place.say(number)
-                time.sleep(dice.uniform(0.0, 0.3))
+                time.sleep(dice.uniform(0.0, 0.6 if THOROUGH else 0.3))
 
         feeder = threading.Thread(target=feed, daemon=True)
         try:
@@ -123,7 +123,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
             kills = 0
             while kills < 2 or feeder.is_alive():
                 time.sleep(
-                    dice.uniform(0.5, size(2, 5))
+                    dice.uniform(0.5, size(2, 12))
                 )  # the moment is random on purpose; what must hold, holds at every moment
                 process = gateway.process
                 assert process is not None and process.poll() is None, gateway.output()
