@@ -40,7 +40,8 @@ def home(hermes_home: Path) -> Path:
 
 
 def screen(home: Path, lab: Lab, *words: str) -> Screen:
-    variables = program.environment(home, {"TELEGRAM_BASE_URL": lab.base_url})
+    names = ("TELEGRAM_BASE_URL", "TELEGRAM_BASE_URL_WORK", "TELEGRAM_BASE_URL_OTHER")
+    variables = program.environment(home, dict.fromkeys(names, lab.base_url))
     return Screen([*program.PROGRAM, "gateway", "setup", *words], env=variables)
 
 
@@ -91,6 +92,72 @@ def test_asked_again_it_keeps_what_is_there(home: Path, lab: Lab) -> None:
             shown.press("Enter")
         assert shown.wait_until_over() == 0
     assert ((home / "config.yaml").read_text(), (home / ".env").read_text()) == before
+
+
+def test_a_second_account_stands_beside_the_first_which_goes_on(home: Path, lab: Lab) -> None:
+    """It gets a place of its own, and neither the people nor the home chat of the first."""
+    (home / ".env").write_text("TELEGRAM_BOT_TOKEN=1111:the-first-0123456789abcdef0123456789\n")
+    mine = "platforms:\n  telegram:\n    token: ${TELEGRAM_BOT_TOKEN}  # the first\n    allowed_users: [7]\n    home_channel: '7'\n"
+    (home / "config.yaml").write_text(BEFORE + mine)
+    with screen(home, lab, "telegram", "--account", "work") as shown:
+        shown.wait_for("Setting up Telegram, account work.")
+        shown.wait_for("the token @BotFather gave you")
+        shown.line(lab.token)
+        shown.wait_for("the Bot API server")
+        shown.press("Enter")
+        shown.wait_for("✓ Logged in")
+        shown.wait_for("Your own user id")
+        shown.line("1001")
+        shown.wait_for("Other user ids")
+        shown.press("Enter")
+        shown.wait_for("account `default` from now on")
+        assert shown.wait_until_over() == 0
+    text, config = (home / "config.yaml").read_text(), load_config()
+    assert "# the first" in text and lab.token not in text
+    assert "${TELEGRAM_BOT_TOKEN_WORK}" in text
+    assert config.enabled_platforms == ["telegram", "telegram/work"]
+    first, second = config.platform_section("telegram"), config.platform_section("telegram/work")
+    assert (first["token"], first["allowed_users"]) == ("1111:the-first-0123456789abcdef0123456789", [7])
+    assert (second["token"], second["allowed_users"], second["home_channel"]) == (lab.token, [], None)
+    found = program.run("doctor", home=home, env={"TELEGRAM_BASE_URL": lab.base_url})
+    assert "telegram/work" in found.out + found.err
+    assert "hermes gateway setup telegram/" not in found.out + found.err
+    found = program.run("gateway", "status", home=home)
+    assert "telegram/work" in found.out
+
+    # the same bot under another name would answer everything twice; a platform with accounts is not set up without a name
+    with screen(home, lab, "telegram", "--account", "other") as shown:
+        shown.wait_for("the token")
+        shown.line(lab.token)
+        shown.wait_for("the Bot API server")
+        shown.press("Enter")
+        shown.wait_for("this is the account work")
+        assert shown.wait_until_over() == 1
+    assert (home / "config.yaml").read_text() == text
+    for words, told in (
+        (["telegram"], "has several accounts (default, work)"),
+        (["telegram", "--account", "Not a name"], "is no name for an account"),
+    ):
+        with screen(home, lab, *words) as shown:
+            shown.wait_for(told)
+            assert shown.wait_until_over() == 1
+
+
+def test_an_account_asked_again_keeps_what_is_there(home: Path, lab: Lab) -> None:
+    for times in range(2):
+        with screen(home, lab, "telegram/work") as shown:  # as status and doctor call it
+            shown.wait_for("the token")
+            shown.line(lab.token) if not times else shown.press("Enter")
+            for words in ("the Bot API server", "Your own user id", "Other user ids"):
+                shown.wait_for(words)
+                shown.press("Enter")
+            shown.wait_for("Written.")
+            assert shown.wait_until_over() == 0
+        if not times:
+            before = (home / "config.yaml").read_text(), (home / ".env").read_text()
+    assert ((home / "config.yaml").read_text(), (home / ".env").read_text()) == before
+    assert load_config().enabled_platforms == ["telegram/work"]
+    assert load_config().platform_section("telegram/work")["token"] == lab.token
 
 
 def test_a_wrong_token_writes_nothing(home: Path, lab: Lab) -> None:

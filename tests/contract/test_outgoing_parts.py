@@ -65,3 +65,27 @@ def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) 
         (row["text"], "session" in row["chat"]) for row in db.sql("SELECT text, chat FROM gateway_outbox ORDER BY id")
     ]
     assert texts == [(None, False), ("its title", True), (None, False)]
+
+
+def test_a_plain_deletion_removes_the_files_that_only_this_session_owned(db: Any) -> None:
+    gateway = GatewayDB(db)
+    made = {"one": b"only of one", "two": b"only of two", "both": b"of one and two", "said": b"shown in a message"}
+    kept = {name: db.keep_attachment(data) for name, data in made.items()}
+    for session, files in (("one", ("one", "both", "said")), ("two", ("two", "both"))):
+        db.create_session(session, "plain")
+        db.append_message(session, "user", "hello")
+        for name in files:
+            file = FileReference(kind="file", name="a.md", mime="text/markdown", attachment=kept[name])
+            assert gateway.post_file(
+                "plain/work", file.attachment, [(destination(CHAT, None, file, session=session), "", f"{session}-{name}")], session
+            )  # fmt: skip
+    db.append_message("two", "tool", f"sent {kept['said']}")
+    notes = "SELECT key FROM state_meta WHERE key LIKE 'sent_file:%' ORDER BY key"
+    assert len(db.sql(notes)) == 5
+    assert db.delete_session("one")
+    assert {name for name in made if gateway.attachment(kept[name]) is not None} == {"two", "both", "said"}
+    assert [row["key"].split(":")[1] for row in db.sql(notes)] == ["two", "two"]
+    assert db.delete_session("two")
+    assert [name for name in made if gateway.attachment(kept[name]) is not None] == []
+    assert db.sql(notes) == []
+    assert db.check() == []

@@ -304,6 +304,44 @@ def test_a_question_and_a_menu_are_answered_by_buttons(
         until(lambda: any("Continuing" in text and "gardening" in text for text in lab.shown()), 30, str(lab.shown()))
 
 
+def test_a_button_answers_its_own_question_and_no_newer_one(
+    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
+) -> None:
+    needs(lab, "choices")
+    where = next(one for one in ("group", "channel", "dm") if one in lab.places)
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.touch(), second.touch()
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+
+        def shown() -> str:
+            return str(lab.shown(where))
+
+        def asked(text: str, times: int) -> None:
+            lab.say(text, where=where)
+            until(lambda: shown().count("Reply") == times, 30, shown())
+
+        asked(f'call=terminal {{"command": "rm {first}"}}', 1)
+        lab.say("no", where=where)
+        until(lambda: shown().count("the tool said") == 1, 30, shown())
+        lab.press("Yes", where=where, which=0)  # nothing is open
+        until(lambda: shown().count("no longer open") == 1, 30, shown())
+        asked(f'call=terminal {{"command": "rm {second}"}}', 2)
+        lab.press("Yes", where=where, which=0)  # the first question's button, while the second waits
+        until(lambda: shown().count("no longer open") == 2, 30, shown())
+        if where != "dm":
+            lab.press("Yes", where=where, who="bob")
+            until(lambda: "Only the person who was asked" in shown(), 30, shown())
+        assert shown().count("the tool said") == 1  # it waits still
+        assert first.exists() and second.exists()
+        lab.press("Yes", where=where)
+        until(lambda: shown().count("the tool said") == 2, 30, shown())
+        assert first.exists() and not second.exists()
+        until(lambda: not gateway.store.unanswered(), 30)
+        rows = gateway.db.list_sessions_rich(source=lab.platform)
+        said = [one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
+        assert len(said) == 2 and not any("/yes" in text for text in said)
+
+
 def test_an_emoji_answers_a_question(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
     needs(lab, "reactions")
     precious = tmp_path / "precious.txt"

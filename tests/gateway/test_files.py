@@ -226,6 +226,29 @@ def test_a_file_that_save_sent_is_shredded_with_its_conversation(
         assert not [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
 
 
+def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is_given_up(
+    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+) -> None:
+    with running(plain, hermes_home, model.base_url) as gateway:
+        plain.say("the treasure is under the oak")
+        told(plain, "under the oak")
+        plain.say("/save")
+        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.unsent(), 20)
+        plain.fail(times=10_000)
+        plain.say("/save html")
+        until(lambda: gateway.store.unsent(), 20)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        until_free(gateway, row["id"])
+        assert gateway.db.delete_session(row["id"])
+        assert not [path for path in gateway.db.attachments_dir.rglob("*") if path.is_file()]
+        assert gateway.db.sql("SELECT key FROM state_meta WHERE key LIKE 'sent_file:%'") == []
+        with plain._lock:
+            plain._failures = 0
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
+        assert "no longer in the store" in str(gateway.store.statuses())
+        assert len(plain.sent_files()) == 1
+
+
 def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
     plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
 ) -> None:

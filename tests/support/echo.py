@@ -23,6 +23,7 @@ from typing import Any
 class Echo:
     def __init__(self, *, latency: float = 0.0) -> None:
         self.latency = latency
+        self.models = ["echo"]  # those it lists
         self.hurry = False  # `slow` is not obeyed, or no longer
         self.requests: list[dict[str, Any]] = []
         self.answered = 0
@@ -99,7 +100,8 @@ class Echo:
             self._listen(body, writer)
             return
         if not path.endswith("/chat/completions"):
-            self._json(writer, 200, {"object": "list", "data": [{"id": "echo", "object": "model"}]})
+            listed = [{"id": name, "object": "model"} for name in self.models]
+            self._json(writer, 200, {"object": "list", "data": listed})
             return
         asked = json.loads(body)
         self.requests.append(asked)

@@ -20,6 +20,7 @@ from hermes.chat.turn_display import TurnDisplay
 from hermes.commands.registry import TERMINAL
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
+from hermes.store.model_choices import CONFIGURED
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -144,6 +145,13 @@ class TerminalConversation:
         return self.agent.model
 
     @property
+    def default_model(self) -> Model:
+        return self._default_model
+
+    def choose_model(self, name: str | None) -> None:
+        self.db.choose_model(self.session_id, name or CONFIGURED)
+
+    @property
     def session_id(self) -> str:
         return self.agent.session_id
 
@@ -209,9 +217,10 @@ class TerminalConversation:
         if row["parent_session_id"] == self.session_id:  # a branch of the current session: everything stays as it is
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
+            chosen = self.db.chosen_model(session_id)
             back = resume.restore(
                 row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model,
-                used=resume.model_used(self.db, row),
+                used=resume.model_used(self.db, row) if chosen is None else chosen,
             )  # fmt: skip
         self.agent = self._agent_of(session_id, back.model, back.cwd)
         self.agent.hold()

@@ -62,6 +62,7 @@ def platforms(config: Config) -> Found:
 
 def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[DoctorFinding]:
     from hermes.gateway.platforms import adapter_class
+    from hermes.gateway.settings import setup_command
     from hermes.gateway.startup import made_adapter
 
     try:
@@ -78,7 +79,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         said = f"{kind.title} did not answer within {PATIENCE:.0f} seconds"
         return [wrong(name, said, "is this machine online? `hermes gateway status` shows the last error")]
     except (ConfigError, PlatformRefused) as error:
-        return [wrong(name, _short(error), f"hermes gateway setup {name}")]
+        return [wrong(name, _short(error), setup_command(name))]
     except HermesError as error:
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
     found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
@@ -108,13 +109,14 @@ async def _asked(adapter: Adapter) -> str:
 
 def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     """Who may talk there, and the home chat."""
+    from hermes.gateway.settings import section_key
     from hermes.store.gateway_db import GatewayDB
 
     owners = sum(one.startswith(f"{name.partition('/')[0]}:") for one in config.owner)
     paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
     home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
     if settings.allow_all:
-        yield remark(name, "everyone may talk (allow_all)", f"list them: platforms.{name}.allowed_users")
+        yield remark(name, "everyone may talk (allow_all)", f"list them: {section_key(config, name)}.allowed_users")
     elif not settings.allowed_users and not paired and not owners:
         yield remark(
             name, "no one may talk yet", "write to it, and approve the code it sends you: hermes pairing approve"
@@ -123,7 +125,7 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
         counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))
         yield well(name, "may talk: " + ", ".join(f"{number} {what}" for what, number in counts if number))
     if not owners:
-        hint = f"put `owner: [{name}:<your user id>]` into config.yaml"
+        hint = f"put `owner: [{name.partition('/')[0]}:<your user id>]` into config.yaml"
         yield remark(name, "no owner is set: no terminal, no handoff", hint)
     if not home:
         yield remark(name, "it has no home chat, so it gets no handoffs", "send /sethome in a chat with it")

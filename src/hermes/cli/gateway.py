@@ -108,11 +108,12 @@ def stop() -> int:
 
 @command.command(help="Ask for what a platform needs, check it with the platform, and write it to config.yaml.")
 @click.argument("platform", required=False)
+@click.option("--account", metavar="NAME", help="One of several bots, numbers or workspaces of the platform.")
 @click.option("--no-check", is_flag=True, help="Don't check the values with the platform.")
-def setup(platform: str | None, no_check: bool) -> int:
+def setup(platform: str | None, account: str | None, no_check: bool) -> int:
     from hermes.cli.gateway_setup import set_up
 
-    return set_up(platform, check=not no_check)
+    return set_up(platform, account, check=not no_check)
 
 
 @command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,44 @@ import click
 
 from hermes.cli.pairing import make_owner
 from hermes.config import environment, load_config
+from hermes.config.keys import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting
 
 
-def set_up(platform: str | None, *, check: bool) -> int:
+# Keys that a new account does not take over from the platform's section, and what it has instead: nobody may talk to it yet.
+_OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is set up: a platform, or one of several accounts of it."""
+
+    kind: type[Adapter]
+    account: str | None  # None: the platform's only one, or the one called `default`
+    key: str  # where its section stands in config.yaml
+    home: Path  # for its files
+    section: dict[str, Any]  # what is known of it; of another account's secrets nothing
+    ending: str  # of its variables
+    new: bool = False  # an account that was not there yet
+
+    @property
+    def platform(self) -> str:
+        return self.kind.platform
+
+    def adapter(self, values: dict[str, Any]) -> Adapter:
+        """The adapter as the gateway will make it."""
+        from hermes.gateway.settings import listening
+
+        made = self.kind(values, self.home)
+        made.account_name = self.account
+        made.webhook_place = listening(load_config())
+        return made
+
+
+def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     """Ask, check and write; the exit status."""
     from hermes.gateway.platforms import adapter_class, known_platforms
     from hermes.home import get_hermes_home
@@ -30,38 +62,101 @@ def set_up(platform: str | None, *, check: bool) -> int:
         raise click.ClickException("setup asks questions and needs a terminal; without one, write config.yaml by hand")
     if platform is None:
         platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
+    if account is None and "/" in platform:  # as status and doctor call it
+        platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
-    section = load_config().platforms.get(platform, {})
+    target = _target(kind, account, home)
     page = guide_page(f"platforms/{platform}.md")
     where = f" {page} shows the steps;" if page is not None else ""
-    click.echo(f"Setting up {kind.title}.{where} Ctrl-C changes nothing.")
-    values = _asked(kind, section, environment(home))
+    which = f", account {account}" if account is not None else ""
+    click.echo(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.")
+    values = _asked(target, environment(home))
     if kind.logs_in:
         try:
-            values |= asyncio.run(_login(kind, values, home))
+            values |= asyncio.run(_login(target, values))
         except HermesError as error:
             raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
+    _refuse_another(target, values, environment(home))
     if check:
         try:
-            who = asyncio.run(_check(kind, values, home))
+            who = asyncio.run(_check(target, values))
         except HermesError as error:
             raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
     mine = click.prompt("Your own user id there (you may do everything; empty: later)", default="", show_default=False)
     others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
-    _write(kind, platform, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
+    _write(target, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
     click.echo("Written. `hermes gateway` starts it; send /sethome in the chat where handoffs should arrive.")
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
         click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
 
 
-def _asked(kind: type[Adapter], section: dict[str, Any], variables: dict[str, str]) -> dict[str, Any]:
+def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
+    """Where the settings of a platform or an account belong. ClickException when that is not clear."""
+    from hermes.gateway.settings import ACCOUNT_NAME, variable_ending
+    from hermes.gateway.startup import account_home
+
+    platform = kind.platform
+    section = load_config().platforms.get(platform, {})
+    accounts = section.get(ACCOUNTS)
+    accounts = accounts if isinstance(accounts, dict) else {}
+    if account is None and accounts:
+        raise click.ClickException(
+            f"{platform} has several accounts ({', '.join(map(str, accounts))}): say which one, or a new one:"
+            f" `hermes gateway setup {platform} --account NAME`"
+        )
+    if account is None or (account == DEFAULT_ACCOUNT and not accounts):
+        return _Target(kind, None, f"platforms.{platform}", home, section, "")
+    if not ACCOUNT_NAME.fullmatch(account):
+        raise click.ClickException(f"{account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
+    own = None if account == DEFAULT_ACCOUNT else account
+    ending = variable_ending(own)
+    for other in accounts:
+        if other not in (account, DEFAULT_ACCOUNT) and own is not None and variable_ending(str(other)) == ending:
+            raise click.ClickException(
+                f"the variables of {account} and {other} would have one name: choose another name"
+            )
+    secrets = {one.name for one in kind.settings if one.secret}
+    left_out = {*secrets, ACCOUNTS, *_OWN}  # of the other accounts
+    common = {name: value for name, value in section.items() if name not in left_out}
+    known = accounts.get(account)
+    return _Target(
+        kind, own, f"platforms.{platform}.{ACCOUNTS}.{account}",
+        home if own is None else account_home(home, platform, own),
+        {**(section if own is None else common), **(known if isinstance(known, dict) else {})}, ending,
+        new=own is not None and known is None,
+    )  # fmt: skip
+
+
+def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str, str]) -> None:
+    """ClickException when these are the secrets of another account: each message would be answered twice."""
+    from hermes.gateway.settings import variable_ending
+
+    config, platform = load_config(), target.platform
+    secrets = [one for one in target.kind.settings if one.secret and (one.required or one.unless)]
+    mine = [str(values.get(one.name) or "") for one in secrets]
+    if platform not in config.platforms or not any(mine):
+        return
+    accounts = config.platforms[platform].get(ACCOUNTS)
+    for other in accounts if isinstance(accounts, dict) else [DEFAULT_ACCOUNT]:
+        own = None if other == DEFAULT_ACCOUNT else str(other)
+        if own == target.account:
+            continue
+        section = config.platform_section(platform if own is None else f"{platform}/{own}")
+        known = [section.get(one.name) or variables.get(f"{one.variable}{variable_ending(own)}") for one in secrets]
+        if [str(one or "") for one in known] == mine:
+            told = f"this is the account {other}: another one has its own {secrets[0].name}. Nothing was written."
+            raise click.ClickException(told)
+
+
+def _asked(target: _Target, variables: dict[str, str]) -> dict[str, Any]:
     """Ask for each setting. One that others can replace, or that the login gives, is optional and may be asked first."""
     values: dict[str, Any] = {}
+    kind, section, ending = target.kind, target.section, target.ending
     choices = {setting.unless for setting in kind.settings} | {one.name for one in kind.settings if one.asked}
     for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
-        known = section.get(setting.name) or (variables.get(setting.variable) if setting.variable else None)
+        known = section.get(setting.name) or (variables.get(setting.variable + ending) if setting.variable else None)
         if kind.logs_in and setting.required and known is None and setting.secret:
             values[setting.name] = setting.default  # the login gives it
             continue
@@ -86,27 +181,21 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
     return answer
 
 
-async def _login(kind: type[Adapter], values: dict[str, Any], home: Path) -> dict[str, Any]:
+async def _login(target: _Target, values: dict[str, Any]) -> dict[str, Any]:
     """Log in together with the user; the settings that come of it."""
-    from hermes.gateway.settings import listening
-
-    adapter = kind(values, home)
-    adapter.webhook_place = listening(load_config())
+    adapter = target.adapter(values)
     try:
         found = await adapter.login(click.echo)
     finally:
         await adapter.disconnect()
-    unknown = set(found) - {one.name for one in kind.settings}
+    unknown = set(found) - {one.name for one in target.kind.settings}
     if unknown:
         raise HermesError(f"the adapter returned unknown settings: {', '.join(sorted(unknown))}")
     return dict(found)
 
 
-async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str:
-    from hermes.gateway.settings import listening
-
-    adapter = kind(values, home)
-    adapter.webhook_place = listening(load_config())
+async def _check(target: _Target, values: dict[str, Any]) -> str:
+    adapter = target.adapter(values)
     try:
         async with asyncio.timeout(30):
             return await adapter.check()
@@ -116,25 +205,37 @@ async def _check(kind: type[Adapter], values: dict[str, Any], home: Path) -> str
         await adapter.disconnect()
 
 
-def _write(
-    kind: type[Adapter], platform: str, values: dict[str, Any], home: Path, mine: str, others: list[str]
-) -> None:
-    for setting in kind.settings:
+def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, others: list[str]) -> None:
+    _keep_first(target)
+    for setting in target.kind.settings:
         value = values[setting.name]
         if value in (setting.default, "") and not setting.required:
             continue
         if setting.secret:
-            name = setting.variable or f"{platform}_{setting.name}".upper()
+            name = (setting.variable or f"{target.platform}_{setting.name}".upper()) + target.ending
             remember(home / ".env", name, str(value))
             value = "${" + name + "}"
-        _set(f"platforms.{platform}.{setting.name}", value)
-    _set(f"platforms.{platform}.enabled", True)
-    config = load_config()
+        _set(f"{target.key}.{setting.name}", value)
+    _set(f"{target.key}.enabled", True)
     if mine:
-        make_owner(f"{platform}:{mine}")
+        make_owner(f"{target.platform}:{mine}")
     if others:
-        allowed = [str(one) for one in config.platforms.get(platform, {}).get("allowed_users", [])]
-        _set(f"platforms.{platform}.allowed_users", list(dict.fromkeys([*allowed, *others])))
+        allowed = [str(one) for one in target.section.get("allowed_users", [])]
+        _set(f"{target.key}.allowed_users", list(dict.fromkeys([*allowed, *others])))
+    shared = load_config().platforms[target.platform]
+    for name, nobody in _OWN.items() if target.new else ():
+        if name in shared and name not in shared[ACCOUNTS][target.account]:
+            _set(f"{target.key}.{name}", nobody)
+
+
+def _keep_first(target: _Target) -> None:
+    """A platform that was alone until now becomes the account `default`: it goes on beside the new one."""
+    section = load_config().platforms.get(target.platform, {})
+    if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
+        _set(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})
+        click.echo(
+            f"The one you have is the account `{DEFAULT_ACCOUNT}` from now on; it keeps its settings and conversations."
+        )
 
 
 def guide_page(name: str) -> Path | None:

@@ -62,7 +62,8 @@ def status(host: Host, arguments: str) -> None:
             facts["Marked"] = " ".join(marks)
         if row["cwd"] and host.where == TERMINAL:
             facts["Folder"] = row["cwd"]
-    facts["Model"] = host.model.describe()
+    chosen = host.model.name != host.default_model.name
+    facts["Model"] = host.model.describe() + (" (chosen for this conversation)" if chosen else "")
     host.say("\n".join(_listed(host, facts)))
 
 

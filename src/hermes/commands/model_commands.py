@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hermes.agent.model import Model
 
 _LISTED = 30
+DEFAULT = "default"  # the word for the configured model
 _KEPT_SECONDS = 60.0  # a list of models, for completion
 _BAR = 40
 _names: dict[str | None, tuple[float, list[str]]] = {}
@@ -43,7 +44,7 @@ def _choices(host: Host) -> list[str]:
     return [name for name in model_names(host.model) if name != host.model.name]
 
 
-@command("model", "[name]", "use another model in this conversation; alone: choose one", complete=_choices)
+@command("model", "[name | default]", "use another model in this conversation; alone: choose one", complete=_choices)
 def model(host: Host, arguments: str) -> None:
     if not host.is_owner:
         raise InvalidInput("only the owner of this assistant can choose the model")
@@ -56,27 +57,38 @@ def model(host: Host, arguments: str) -> None:
             host.say("There is no other model to choose from here; config.yaml names the endpoint (model.base_url).")
             return
         if host.where != TERMINAL:
-            host.say("\n".join(f"- `{name}`" for name in others[:_LISTED]) + "\n\n`/model name` uses one of them.")
+            back = (
+                "" if now.name == host.default_model.name else f" `/model {DEFAULT}` goes back to the configured one."
+            )
+            host.say(
+                "\n".join(f"- `{name}`" for name in others[:_LISTED]) + f"\n\n`/model name` uses one of them.{back}"
+            )
             return
         place = host.choose("Which one?", others[:_LISTED])
         if place is None:
             return
         arguments = others[place]
-    name = _meant(arguments, names)
+    default = host.default_model
+    name = default.name if arguments == DEFAULT and DEFAULT not in names else _meant(arguments, names)
     if name == now.name:
+        if name == default.name:
+            host.choose_model(None)
         host.say(f"{name} already answers here.")
         return
     if host.agent.busy:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
     from hermes.agent.model_choice import local_model, named_model
 
-    chosen = named_model(name, now) if now.base_url is not None else local_model(host.config, name)
+    chosen: Model | None = default
+    if name != default.name:
+        chosen = named_model(name, now) if now.base_url is not None else local_model(host.config, name)
     if chosen is None:
         raise InvalidInput(
             f"no server on this machine has {shortened_line(name, 60)}; `hermes model install` lists models"
         )
+    host.choose_model(None if chosen is default else name)
     host.agent.model = chosen
-    back = f" /model {now.name} goes back." if now.base_url is not None else ""
+    back = "" if chosen is default else f" /model {DEFAULT} goes back to {default.name}."
     host.say(f"From now on {name} answers in this conversation.{back}")
 
 

@@ -65,6 +65,15 @@ class Host(Protocol):
         ...
 
     @property
+    def default_model(self) -> Model:
+        """The model that answers where none was chosen."""
+        ...
+
+    def choose_model(self, name: str | None) -> None:
+        """Keep the choice of a model with this conversation, also before its first message; None: the configured one."""
+        ...
+
+    @property
     def session_id(self) -> str:
         """The current session; its row exists from the first message on."""
         ...

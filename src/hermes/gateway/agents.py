@@ -6,6 +6,7 @@ that person's own folder.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-class Agents(Conversations[Agent]):
+_log = logging.getLogger("hermes.gateway")
+
+
+class ChatAgent(Agent):
+    """An agent of a conversation in a chat."""
+
+    chosen_early = False  # whether its model was chosen before the session's first message
+
+
+class Agents(Conversations[ChatAgent]):
     """Agents by session key."""
 
     def __init__(self, db: SessionDB, config: Config, model: Model, home: Path) -> None:
@@ -34,18 +44,32 @@ class Agents(Conversations[Agent]):
     def of(
         self, key: str, session_id: str, *, source: str, home: Path, confirm: Callable[[str], bool], user_id: str | None,
         parent: str | None = None,
-    ) -> Agent:  # fmt: skip
+    ) -> ChatAgent:  # fmt: skip
         """The agent for a session under a key; one that talked in another session there is closed."""
 
-        def make() -> Agent:
-            agent = Agent(
-                self._db, self._config, self.model, session_id=session_id, source=source, confirm=confirm, home=home,
+        def make() -> ChatAgent:
+            model, early = self._chosen(key, session_id)
+            agent = ChatAgent(
+                self._db, self._config, model, session_id=session_id, source=source, confirm=confirm, home=home,
                 cwd=Path.home(), user_id=user_id, parent_session_id=parent, kind="reset" if parent else None,
             )  # fmt: skip
-            agent.gathers = True
+            agent.gathers, agent.chosen_early = True, early
             return agent
 
         return self.take(key, session_id, make)
+
+    def _chosen(self, key: str, session_id: str) -> tuple[Model, bool]:
+        """The model chosen for a conversation, else the configured one; and whether it was chosen before the first message."""
+        name = self._db.chosen_model(session_id)
+        early = name is None and (name := self._db.chosen_model(key)) is not None
+        if not name or name == self.model.name:
+            return self.model, early
+        from hermes.agent.model_choice import local_model, named_model
+
+        chosen = named_model(name, self.model) if self.model.base_url is not None else local_model(self._config, name)
+        if chosen is None:
+            _log.warning("%s was chosen for a conversation and is not available; %s answers", name, self.model.name)
+        return chosen or self.model, early
 
     def close(self, seconds: float = 5.0) -> None:
         """Close all agents and the tools within this time; what takes longer is abandoned."""

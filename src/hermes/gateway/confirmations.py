@@ -1,11 +1,17 @@
-"""Questions to the user in the middle of a turn: a reply of yes within five minutes is a yes, everything else a no."""
+"""Questions to the user in the middle of a turn: a reply of yes within five minutes is a yes, everything else a no.
+
+A button carries the id of its question: a press below an old message never answers a newer question.
+"""
 
 from __future__ import annotations
 
 import queue
+import re
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hermes.gateway.events import Choice
 
@@ -22,6 +28,7 @@ class Question:
 
     asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
     since: float = 0.0  # when it was asked, by the store's clock
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, cancelled: Callable[[], bool]) -> bool:
@@ -43,7 +50,27 @@ def read_answer(text: str) -> bool | None:
     return False if word in _NO else None
 
 
-BUTTONS = (Choice(label="Yes", says="yes"), Choice(label="No", says="no"))
+CLOSED = "This question is no longer open; nothing was allowed."
+NOT_YOURS = "Only the person who was asked can answer this question."
+_PRESS = re.compile(r"/(yes|no) ([0-9a-f]{8})")
+
+
+class Press(NamedTuple):
+    """A button that was pressed."""
+
+    question: str  # the id of its question
+    yes: bool
+
+
+def buttons(question: Question) -> tuple[Choice, ...]:
+    """The buttons below a question."""
+    return tuple(Choice(label=label, says=f"/{word} {question.id}") for label, word in (("Yes", "yes"), ("No", "no")))
+
+
+def pressed(text: str) -> Press | None:
+    """The button whose text this is; None for every other text."""
+    found = _PRESS.fullmatch(text.strip())
+    return None if found is None else Press(found[2], found[1] == "yes")
 
 
 def wording(question: str) -> str:

@@ -21,7 +21,7 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
 from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
-from hermes.gateway.confirmations import Question, read_answer
+from hermes.gateway.confirmations import CLOSED, NOT_YOURS, Press, Question, pressed, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
 from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
@@ -123,7 +123,7 @@ class Inbox:
             await self._refuse(platform, event)
             return
         key, shared = self._router.key_of(event)
-        if not (self._router.is_meant(event, key) or self._is_answer(key, event)):
+        if not (pressed(event.text) or self._router.is_meant(event, key) or self._is_answer(key, event)):
             return
         beside = partial(self._router.key_beside, key, event) if event.chat.type == DM else None
         if (said := asked_by_command(event)) is not None:
@@ -246,7 +246,7 @@ class Inbox:
                 self._in_thread(self._store.finish, row.id, row.platform, "")
                 continue
             self._in_hand[row.id] = request
-            if row.received_at >= self._began:
+            if row.received_at >= self._began or pressed(request.event.text):
                 self._start(row.key, request)
             else:  # an event left by an earlier process interrupts nothing; the brake has counted it
                 wait = self._brake.wait(row.platform, request.event.sender.id or "", time.monotonic())
@@ -276,6 +276,9 @@ class Inbox:
         """Answer an event when its turn comes. Answers to questions and /stop are handled at once."""
         lane = self._workers.get(key)
         running = None if lane is None else self._workers.current(lane)
+        if (press := pressed(request.event.text)) is not None:
+            self._press(press, request)
+            return
         if lane is not None and running is not None:
             event = request.event
             question = lane.data
@@ -305,6 +308,18 @@ class Inbox:
                 running.stop.want()
                 request.stops = True
         self._when_due(key, request)
+
+    def _press(self, press: Press, request: Request) -> None:
+        """A button was pressed: it answers its own question, by the person who was asked, and no other one."""
+        open_ones = (one for one in self._workers.data() if isinstance(one, Question))
+        question = next((one for one in open_ones if one.id == press.question), None)
+        if question is None:
+            self._in_thread(self._tell, request, CLOSED)
+        elif question.asked != request.event.sender.id:
+            self._in_thread(self._tell, request, NOT_YOURS)
+        else:
+            question.answer.put(press.yes)
+            self._in_thread(self._is_heard, request)
 
     def interrupts(self, event: Event) -> bool:
         """Whether a message interrupts the reply that is being written in its chat."""
@@ -343,11 +358,16 @@ class Inbox:
         """Answer `/queue` beside the reply that is being written: the messages that wait for it."""
         texts = [one.event.text for one in waiting if isinstance(one, Request)]
         lines = [f"{number}. {shortened_line(text, 80) or 'a file'}" for number, text in enumerate(texts, 1)]
+        self._tell(
+            request, "\n".join(["Waiting:", "", *lines]) if lines else "Nothing waits; a reply is being written."
+        )
+
+    def _tell(self, request: Request, text: str) -> None:
+        """Answer an event beside the reply that is being written in its chat."""
         event = request.event
         try:
             with self._services.db.fenced(*request.fence):
-                told = "\n".join(["Waiting:", "", *lines]) if lines else "Nothing waits; a reply is being written."
-                self._outbox.post(event.chat, told, at_once=True, answers=event)
+                self._outbox.post(event.chat, text, at_once=True, answers=event)
                 self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
         finally:
             self.done(request)

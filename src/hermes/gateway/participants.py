@@ -18,11 +18,12 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
-from hermes.gateway.confirmations import BUTTONS, Question, wording
+from hermes.gateway.confirmations import Question, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background
 from hermes.store.gateway_db import PendingNotice
+from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
     from hermes.gateway.access import Access
-    from hermes.gateway.agents import Agents
+    from hermes.gateway.agents import Agents, ChatAgent
     from hermes.gateway.inbox import Request
     from hermes.gateway.outbox import Outbox
     from hermes.gateway.router import Router
@@ -97,7 +98,7 @@ class Participant:
         self.route = route
         self.sender = sender
         self._session_id = session_id
-        self._agent: Agent | None = None
+        self._agent: ChatAgent | None = None
         self.answers: Event | None = None  # the event that is being answered
         self.seen_by: tuple[str, str] | None = None  # cache: a session, and the user who may see it
 
@@ -132,7 +133,7 @@ class Participant:
         return self._session_id
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> ChatAgent:
         """The agent that answers, with the tools this person may use."""
         if self._agent is None:
             services, route = self._services, self.route
@@ -177,6 +178,23 @@ class Participant:
         self.set_pending_title(None)
         set_chosen_title(db, self.session_id, wanted, self.user)
 
+    def choose_model(self, name: str | None) -> None:
+        """Keep the choice of a model (None: the configured one) with the session or, before its first message, with the chat."""
+        db = self._services.db
+        if db.get_session(self.session_id) is not None:
+            db.choose_model(self.session_id, name or CONFIGURED)
+        else:
+            db.choose_model(self.route.key, name)
+            self.agent.chosen_early = name is not None
+
+    def begun(self) -> None:
+        """The session exists now: what was chosen before belongs to it."""
+        self.name_it()
+        agent, db = self.agent, self._services.db
+        if agent.chosen_early and db.get_session(self.session_id) is not None:
+            db.begin_with_choice(self.route.key, self.session_id)
+            agent.chosen_early = False
+
     def confirm(self, question: str) -> bool:
         """Ask the person who began this turn; no, without an answer within five minutes.
 
@@ -188,7 +206,7 @@ class Participant:
         self.lane.data = asked
         try:
             self._services.outbox.post(
-                self.chat, wording(question), at_once=True, answers=self.answers, choices=BUTTONS
+                self.chat, wording(question), at_once=True, answers=self.answers, choices=buttons(asked)
             )
             return asked.wait(self.agent.context.cancelled)
         finally:
@@ -202,6 +220,8 @@ class Participant:
         self._agent, self._session_id = None, session_id
         if self.route.pending_title is not None:  # it was meant for the new session here
             self.set_pending_title(None)
+        if services.db.chosen_model(key) is not None:  # so was the model
+            services.db.choose_model(key, None)
         if session_id is None:
             services.store.let_go(key)
             self.route.session_id = None
@@ -287,7 +307,14 @@ class ChatHost:
 
     @property
     def model(self) -> Model:
+        return self.person.agent.model
+
+    @property
+    def default_model(self) -> Model:
         return self.services.agents.model
+
+    def choose_model(self, name: str | None) -> None:
+        self.person.choose_model(name)
 
     @property
     def session_id(self) -> str:

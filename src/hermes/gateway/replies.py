@@ -316,7 +316,7 @@ class Replies:
                     reply.restart()
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
-            person.name_it()
+            person.begun()
         if interrupted and self._services.stopping:
             return None
         text = "".join(written).strip() or final.strip()

@@ -22,7 +22,7 @@ COMMON: dict[str, type] = {
     "titles": bool,
 }
 PEOPLE = "allowed_users"
-_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+ACCOUNT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
@@ -51,7 +51,7 @@ def platform_settings(
         raise ConfigError(str(one))
     _check_accounts(config, adapter, name, variables)
     section = config.platform_section(name)
-    where, ending = _place(config, name), variable_ending(account)
+    where, ending = section_key(config, name), variable_ending(account)
     known = {setting.name: setting for setting in adapter.settings}
     for key in section:
         if key not in known and key not in COMMON and key != PEOPLE:
@@ -59,7 +59,7 @@ def platform_settings(
 
             raise ConfigError(f"unknown configuration key: {where}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}")
     common = {key: _typed(section[key], kind, f"{where}.{key}") for key, kind in COMMON.items() if key in section}
-    values = {one.name: _value(one, section, variables, where, ending, adapter.platform) for one in adapter.settings}
+    values = {one.name: _value(one, section, variables, where, ending, name) for one in adapter.settings}
     variable = allowed_variable(adapter.platform) + ending
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
@@ -73,7 +73,13 @@ def variable_ending(account: str | None) -> str:
     return "" if account is None else f"_{account.upper().replace('-', '_')}"
 
 
-def _place(config: Config, name: str) -> str:
+def setup_command(name: str) -> str:
+    """The command that asks for the settings of "telegram" or "telegram/work"."""
+    platform, _, account = name.partition("/")
+    return f"hermes gateway setup {platform}" + (f" --account {account}" if account else "")
+
+
+def section_key(config: Config, name: str) -> str:
     """Where the section of a platform or an account stands in config.yaml."""
     platform, _, account = name.partition("/")
     has_accounts = isinstance(config.platforms.get(platform, {}).get(ACCOUNTS), dict)
@@ -91,7 +97,7 @@ def _check_accounts(config: Config, adapter: type[Adapter], name: str, variables
             f"{where} must be names, each with the settings of that account: {{work: {{…}}, private: {{…}}}}"
         )
     for account in accounts:
-        if not _ACCOUNT.fullmatch(str(account)):
+        if not ACCOUNT_NAME.fullmatch(str(account)):
             raise ConfigError(f"{where}: {account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
     secrets = [one for one in adapter.settings if one.secret and (one.required or one.unless)]
     mine = name.partition("/")[2] or DEFAULT_ACCOUNT
@@ -141,7 +147,7 @@ def _may_be_id(value: Any) -> bool:
 
 
 def _value(
-    setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], place: str, ending: str, platform: str
+    setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], place: str, ending: str, name: str
 ) -> Any:
     where = f"{place}.{setting.name}"
     value = section.get(setting.name)
@@ -152,9 +158,7 @@ def _value(
     if value is None or value == "":
         if setting.required:
             hint = f" (or the variable {setting.variable}{ending})" if setting.variable else ""
-            raise ConfigError(
-                f"{where} is missing: {setting.help}{hint}; `hermes gateway setup {platform}` asks for it"
-            )
+            raise ConfigError(f"{where} is missing: {setting.help}{hint}; `{setup_command(name)}` asks for it")
         return setting.default
     return _typed(value, setting.kind, where)
 

@@ -52,6 +52,11 @@ class Workers:
             if lane.running is None and len(lane.waiting) == 1:
                 self._assign_thread(lane)
 
+    def data(self) -> list[Any]:
+        """The state of every running job."""
+        with self._lock:
+            return [lane.data for lane in self._lanes.values() if lane.data is not None]
+
     def _assign_thread(self, lane: Lane, *, free: int = 0) -> None:
         """Have a thread take this lane; `free` threads will look for one anyway."""
         if self._stopped:

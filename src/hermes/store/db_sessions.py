@@ -11,6 +11,7 @@ from hermes.store import (
     codec,
     lineage,
     listing,
+    model_choices,
     overview,
     sessions,
     titles,
@@ -153,6 +154,24 @@ class SessionCalls(OpenStore):
         """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
         with self._engine.read() as tx:
             return _usage.side_of(tx, session_id)
+
+    def choose_model(self, conversation: str, model: str | None) -> None:
+        """Keep the model chosen for a session ("": the configured one; None forgets the choice). It passes to its continuations.
+
+        Before the first message `conversation` may be any other name, until `begin_with_choice`.
+        """
+        with self._engine.write(alone=False) as tx:
+            model_choices.put(tx, conversation, model)
+
+    def chosen_model(self, conversation: str) -> str | None:
+        """The model chosen for a session: its name, "" for the configured one, None when nothing was chosen."""
+        with self._engine.read() as tx:
+            return model_choices.get(tx, conversation)
+
+    def begin_with_choice(self, conversation: str, session_id: str) -> None:
+        """The session has begun in this conversation: what was chosen before belongs to the session."""
+        with self._engine.write(alone=False) as tx:
+            model_choices.move(tx, conversation, session_id)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""

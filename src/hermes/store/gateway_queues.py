@@ -328,6 +328,20 @@ def sent_files(tx: Tx, session_id: str) -> list[str]:
     return [str(row[0]).removeprefix(prefix) for row in rows]
 
 
+def forget_files(tx: Tx, session_id: str) -> list[str]:
+    """A session is deleted: forget the files that were made of it. Returns their hashes."""
+    found = sent_files(tx, session_id)
+    for digest in found:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (f"{_SENT_FILE}{session_id}:{digest}",))
+    return found
+
+
+def is_sent_file(tx: Tx, digest: str) -> bool:
+    """Whether a file with these bytes was made of a session that is there."""
+    found = tx.row("SELECT 1 FROM state_meta WHERE key LIKE ? LIMIT 1", (f"{_SENT_FILE}%:{digest}",))
+    return found is not None
+
+
 def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
     """The parts that wait to be sent, in order (of the reply to one event, if given)."""
     which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
@@ -478,8 +492,7 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
                 (without_context(chat), number),
             )
     for session_id in session_ids:
-        for digest in sent_files(tx, session_id):
-            tx.run("DELETE FROM state_meta WHERE key = ?", (f"{_SENT_FILE}{session_id}:{digest}",))
+        forget_files(tx, session_id)
     tx.run(
         f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?)"
         f" WHERE session_id IN ({_marks(session_ids)}) AND (event IS NOT NULL OR finished_at IS NULL)",

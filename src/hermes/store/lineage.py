@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, sessions, titles
+from hermes.store import messages, model_choices, sessions, titles
 from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
@@ -65,6 +65,7 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
             f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?",
             (child, parent),
         )
+    model_choices.inherit(tx, parent, child)
 
 
 def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: str | None) -> None:

@@ -11,7 +11,19 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes.store import carried_messages, handoffs, leases, lineage, messages, session_events, sessions, titles, usage
+from hermes.store import (
+    carried_messages,
+    gateway_queues,
+    handoffs,
+    leases,
+    lineage,
+    messages,
+    model_choices,
+    session_events,
+    sessions,
+    titles,
+    usage,
+)
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
 
@@ -161,11 +173,12 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
         with engine.write() as tx:
             hashes.update(messages.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
+                hashes.update(gateway_queues.forget_files(tx, session_id))
                 shells = _drop_rows(tx, session_id)
                 shell, referring = _make_shell(tx, session_id)
                 for other in (shell, *referring) if shell is not None else ():
                     witness.intends(other)
-                gone = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+                gone = [h for h in hashes if not _is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
     if shell is not None:  # first the sessions that refer to it, then its own files
@@ -174,6 +187,13 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     witness.deleted(session_id, gone)
     for other in shells:
         finish_shell(engine, other, witness)
+
+
+def _is_used(tx: Tx, digest: str) -> bool:
+    """Whether a message refers to an attachment, or another session's file is made of the same bytes."""
+    if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is not None:
+        return True
+    return gateway_queues.is_sent_file(tx, digest)
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -190,7 +210,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
     for name in (lease(session_id) for lease in named):
         tx.run("DELETE FROM leases WHERE name = ?", (name,))
-    for key in (titles.titled_key(session_id), usage.side_key(session_id)):
+    for key in (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id)):
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
     if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
         tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
@@ -234,7 +254,7 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
         messages.remove_own(engine, tx, session_id, gone)
         if len(gone) == len(kept):
             _drop_rows(tx, session_id)
-        loose = [h for h in hashes if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+        loose = [h for h in hashes if not _is_used(tx, h)]
     witness.deleted(session_id, loose)
     if len(gone) < len(kept):
         witness.kept(session_id)

@@ -21,6 +21,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.mattermost import BOT, Lab
+from tests.support.labs.recording import Recorder, connected
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,26 @@ def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo,
         until(lambda: lab.shown(who="bob") == ["echo: again"], 40)
         until(lambda: lab.shown() == ["echo: hello"], 40)
         assert lab.shown() == ["echo: hello"]
+
+
+def test_a_sent_post_is_found_below_many_later_ones_and_a_search_that_is_too_long_says_so(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """A gateway that was away for long: before, only the latest 60 posts were read, and an older reply was posted again."""
+
+    async def live() -> None:
+        adapter, chat = Mattermost(lab.settings, tmp_path), Chat(platform="mattermost", chat_id=lab.chat_id("dm"))
+        async with connected(adapter, Recorder()):
+            await adapter.send(chat, "hello", nonce="n")
+            for number in range(500):
+                lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"later {number}")
+            assert await adapter.was_sent(chat, nonce="n") is True
+            assert await adapter.was_sent(chat, nonce="another") is False
+            for number in range(2000):
+                lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"much later {number}")
+            assert await adapter.was_sent(chat, nonce="n") is None
+
+    asyncio.run(live())
 
 
 def test_a_token_that_is_no_longer_valid_is_named(lab: Lab, model: Echo, hermes_home: Path) -> None:

@@ -24,6 +24,8 @@ class Lab:
     listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays
 
+    keeps: ClassVar[bool] = True  # the vendor delivers a message until it is acknowledged, or has it when it is asked
+
     @property
     def settings(self) -> dict[str, Any]:
         """What stands below platforms.<name> in config.yaml, so that the adapter talks to this lab."""
@@ -59,12 +61,16 @@ class Lab:
         """The labels of the buttons that are shown there (can: choices)."""
         raise NotImplementedError
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
-        """A person presses the newest button with this label (can: choices)."""
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
+        """A person presses a button with this label, the newest or another one (0: the oldest) (can: choices)."""
         raise NotImplementedError
 
     def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
         """A person puts an emoji to the agent's newest message (can: reactions)."""
+        raise NotImplementedError
+
+    def owed(self, kept: set[str]) -> set[str]:
+        """The ids of the messages that the gateway must answer, given those it has kept (of a vendor that does not keep them)."""
         raise NotImplementedError
 
     def redeliver(self, message_id: str) -> None:
@@ -108,6 +114,15 @@ class Lab:
 
     def close(self) -> None:
         """End the server."""
+
+
+def before_the_last(runs: list[list[str]], kept: set[str]) -> set[str]:
+    """What was written to connections (in order) and can't be lost: each one kept, and all that came before it by its connection."""
+    found: set[str] = set()
+    for run in runs:
+        last = max((place for place, name in enumerate(run) if name in kept), default=-1)
+        found.update(run[: last + 1])
+    return found
 
 
 def until(condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:

@@ -195,9 +195,9 @@ class Lab(base.Lab):
         """The labels of buttons."""
         return [button["label"] for _, button in self._buttons(where, who)]
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
         """A button is pressed."""
-        message, button = [one for one in self._buttons(where, who) if one[1]["label"] == label][-1]
+        message, button = [one for one in self._buttons(where, who) if one[1]["label"] == label][which]
         data = {"component_type": 2, "custom_id": button["custom_id"], "id": 1}
         self._interact(3, data, who, where, message=self.server.event(message))
 

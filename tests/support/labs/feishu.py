@@ -188,15 +188,17 @@ class Lab(Base):
         found = [[one["text"]["content"] for one in _elements(card) if one["tag"] == "button"] for card in cards]
         return next((labels for labels in reversed(found) if labels), [])
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
-        for card in reversed(self._ours(where, who)):
-            for one in _elements(card) if card["msg_type"] == "interactive" else ():
-                if one["tag"] == "button" and one["text"]["content"] == label:
-                    place = {"open_message_id": card["message_id"], "open_chat_id": card["chat_id"]}
-                    action = {"value": one["behaviors"][0]["value"], "tag": "button"}
-                    self.push("card.action.trigger", {"operator": self.ids(who), "action": action, "context": place})
-                    return
-        raise AssertionError(f"no button {label}")
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
+        found = [
+            (card, one)
+            for card in self._ours(where, who)
+            for one in (_elements(card) if card["msg_type"] == "interactive" else ())
+            if one["tag"] == "button" and one["text"]["content"] == label
+        ]
+        card, one = found[which]
+        place = {"open_message_id": card["message_id"], "open_chat_id": card["chat_id"]}
+        action = {"value": one["behaviors"][0]["value"], "tag": "button"}
+        self.push("card.action.trigger", {"operator": self.ids(who), "action": action, "context": place})
 
     def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
         message = self._ours(where, who if where == "dm" and who == "alice" else "alice")[-1]

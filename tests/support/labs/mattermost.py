@@ -342,7 +342,9 @@ class Lab(Base):
         since = int(request.query.get("since", 0))
         found = [one for one in list(self._posts.values()) if one["channel_id"] == request.match_info["id"]]
         found = [one for one in found if one["update_at"] > since]
-        found = found[-int(request.query.get("per_page", 60)) :] if not since else found
+        if not since:  # a page, the first has the newest
+            size, page = min(200, int(request.query.get("per_page", 60))), int(request.query.get("page", 0))
+            found = found[::-1][page * size : (page + 1) * size][::-1]
         return _json({"order": [one["id"] for one in reversed(found)], "posts": {one["id"]: one for one in found}})
 
     async def _create(self, request: web.Request) -> web.Response:

@@ -411,10 +411,10 @@ class PlainLab(Base):
         with self._lock:
             return [label for one in self._there(where, who) for label, _ in one["choices"]]
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
         with self._lock:
             found = [says for one in self._there(where, who) for name, says in one["choices"] if name == label]
-        self.say(found[-1], who=who, where=where)
+        self.say(found[which], who=who, where=where)
 
     def _newest(self, where: str, who: str) -> str:
         chat = self._chat(where, who)

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote_plus, urlsplit
 
-from tests.support.labs.base import PEOPLE
+from tests.support.labs.base import PEOPLE, before_the_last
 from tests.support.labs.base import Lab as Base
 
 ACCOUNT = "+4915100000001"
@@ -112,6 +112,7 @@ class Lab(Base):
     """A daemon with one account, three people and a group."""
 
     platform = "signal"
+    keeps = False  # signal-cli has acknowledged a message to Signal before it writes it to the stream
     places = frozenset({"dm", "group"})
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files", "reactions"})
 
@@ -120,6 +121,9 @@ class Lab(Base):
         self._clock = itertools.count(int(time.time() * 1000))
         self._newest: dict[str, str] = {}  # of a message that was edited, the name of its newest version
         self._streams: dict[queue.Queue[str | None], socket.socket] = {}
+        self._runs: dict[
+            queue.Queue[str | None], list[str]
+        ] = {}  # of each stream, also of those that ended: the messages
         self._closed = False
         self.numbers = {name: f"+49151000001{index:02}" for index, name in enumerate(PEOPLE)}
         self.uuids = {name: f"0b0b0b0b-0000-4000-8000-0000000000{index:02}" for index, name in enumerate(PEOPLE)}
@@ -140,7 +144,7 @@ class Lab(Base):
         self._typed: list[str] = []
         self._envelopes: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
-        self._backlog: list[str] = []
+        self._backlog: list[tuple[str, str]] = []
         self._refusals: list[tuple[str, float]] = []
 
     # ------------------------------------------------------------------------------------------ the lab
@@ -208,22 +212,28 @@ class Lab(Base):
         self.deliver(who, about, where)
 
     def redeliver(self, message_id: str) -> None:
-        self.emit(f"event:receive\ndata:{json.dumps(self._envelopes[message_id])}\n\n")
+        self.emit(f"event:receive\ndata:{json.dumps(self._envelopes[message_id])}\n\n", message_id)
 
-    def emit(self, text: str) -> None:
+    def emit(self, text: str, name: str = "") -> None:
         """Write to every open stream; with none, it waits for the next (--receive-mode=on-connection)."""
         with self._lock:
             if not self._streams:
-                self._backlog.append(text)
+                self._backlog.append((text, name))
             for stream in self._streams:
                 stream.put(text)
+                self._runs[stream].append(name)
+
+    def owed(self, kept: set[str]) -> set[str]:
+        with self._lock:
+            return before_the_last(list(self._runs.values()), kept)
 
     def listen(self, connection: socket.socket) -> queue.Queue[str | None]:
         """A new stream, with what has waited for it."""
         events: queue.Queue[str | None] = queue.Queue()
         with self._lock:
-            for text in self._backlog:
+            for text, _ in self._backlog:
                 events.put(text)
+            self._runs[events] = [name for _, name in self._backlog]
             self._backlog.clear()
             self._streams[events] = connection
             if self._closed:

@@ -67,6 +67,7 @@ class Lab(base.Lab):
             "take_back",
             "files",
             "reactions",
+            "choices",
         }
     )
 
@@ -161,6 +162,48 @@ class Lab(base.Lab):
         return [
             _visible(one) for one in list(self.state.messages) if (one.chat, one.thread, one.user) == (chat, under, BOT)
         ]
+
+    def _buttons(self, where: str, who: str) -> list[tuple[Said, dict[str, Any]]]:
+        place = (self.chat_id(where, who), self._root if where == "thread" else None, BOT)
+        return [
+            (one, button)
+            for one in list(self.state.messages)
+            if (one.chat, one.thread, one.user) == place
+            for block in one.blocks or ()
+            if block["type"] == "actions"
+            for button in block["elements"]
+        ]
+
+    def buttons(self, where: str = "dm", *, who: str = "alice") -> list[str]:
+        return [button["text"]["text"] for _, button in self._buttons(where, who)]
+
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
+        said, button = [one for one in self._buttons(where, who) if one[1]["text"]["text"] == label][which]
+        chat = self.server.chats[said.chat]
+        thread = {} if said.thread is None else {"thread_ts": said.thread}
+
+        def inside() -> None:
+            now = self.server.now()
+            action = {
+                "type": "button", "block_id": "b1", "action_id": button["action_id"], "text": button["text"],
+                "value": button["value"], "action_ts": now,
+            }  # fmt: skip
+            payload = {
+                "type": "block_actions", "api_app_id": "ALAB00001", "token": "verification", "trigger_id": f"{now}.trigger",
+                "user": {"id": IDS[who], "username": who, "name": who, "team_id": TEAM}, "team": {"id": TEAM, "domain": "lab"},
+                "enterprise": None, "is_enterprise_install": False, "state": {"values": {}}, "response_url": self.server.base_url,
+                "channel": {"id": said.chat, "name": chat.get("name", "directmessage")},
+                "container": {
+                    "type": "message", "message_ts": said.ts, "channel_id": said.chat, "is_ephemeral": False, **thread,
+                },
+                "message": {
+                    "type": "message", "user": BOT, "ts": said.ts, "text": said.text, "blocks": said.blocks, "team": TEAM, **thread,
+                },
+                "actions": [action],
+            }  # fmt: skip
+            self.server.envelope("interactive", payload, payload["trigger_id"])
+
+        self.server.do(inside)
 
     def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
         place = (self.chat_id(where, who), self._root if where == "thread" else None, BOT)
@@ -306,7 +349,8 @@ def _visible(said: Said) -> str:
     """What people see of a message."""
     if not said.blocks:
         return said.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").replace("\u2060", "")
-    pieces = [block["text"] if block["type"] == "markdown" else block["text"]["text"] for block in said.blocks]
+    shown = [block for block in said.blocks if block["type"] != "actions"]
+    pieces = [block["text"] if block["type"] == "markdown" else block["text"]["text"] for block in shown]
     if said.blocks[0]["type"] != "markdown":
         return "".join(pieces)
     parts = re.split(r"^```[^\n]*\n(.*?)^```[ \t]*$\n?", "\n".join(pieces).replace("\u2060", ""), flags=re.S | re.M)

@@ -61,6 +61,7 @@ class Lab(Base):
     """One tenant: personal chats with the bot, a group chat, a channel with posts."""
 
     platform = "teams"
+    keeps = False  # the Bot Framework does not promise to deliver an activity again
     places = frozenset({"dm", "group", "thread"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files"})
 
@@ -135,8 +136,16 @@ class Lab(Base):
         """Deliver an activity with a token."""
         headers = {"Authorization": f"Bearer {self.proof(**claims)}", "Content-Type": "application/json"}
         self._deliveries.post(
-            f"http://127.0.0.1:{self.listens_at}/teams", content=json.dumps(activity), headers=headers
-        )
+            f"http://127.0.0.1:{self.listens_at}/teams", name=str(activity.get("id")), content=json.dumps(activity),
+            headers=headers,
+        )  # fmt: skip
+
+    def deliver_once(self) -> None:
+        """From now on every activity is delivered once, whatever the answer is."""
+        self._deliveries.tries = 1
+
+    def owed(self, kept: set[str]) -> set[str]:
+        return kept | set(self._deliveries.acknowledged)
 
     def proof(self, **claims: Any) -> str:
         """A token as the Bot Framework makes it."""

@@ -121,9 +121,9 @@ class Lab(base.Lab):
         with self.turn:
             return [label for _, label, _ in self._buttons(where, who)]
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
         with self.turn:
-            message, _, data = [one for one in self._buttons(where, who) if one[1] == label][-1]
+            message, _, data = [one for one in self._buttons(where, who) if one[1] == label][which]
             query = {
                 "id": secrets.token_hex(8), "from": person(who), "message": message, "chat_instance": "1", "data": data,
             }  # fmt: skip

@@ -23,6 +23,7 @@ from aiohttp import WSMsgType, web
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.support.labs.base import Lab as Base
+from tests.support.labs.base import before_the_last
 
 BOT, SECRET = "aib-lab-0001", "wecom-bot-secret-0001"
 GROUP = "wrGroup0000000001"
@@ -33,6 +34,7 @@ class Lab(Base):
     """An organisation of three people, and a group with a bot."""
 
     platform = "wecom"
+    keeps = False  # WeCom does not push a bot's messages again
     places = frozenset({"dm", "group"})
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files", "edits"})
 
@@ -57,6 +59,7 @@ class Lab(Base):
         self._stored: dict[str, tuple[str, bytes]] = {}
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
+        self._runs: list[list[str]] = [[]]  # by connection: the messages that were written to it
         self.requests_ended = False  # requests are refused as expired
         self.streams_ended = False  # growing answers are not updated any more
         self.lost_answers = 0  # the next messages are shown, and the connection is cut before the answer
@@ -111,6 +114,11 @@ class Lab(Base):
         text = re.sub(r"\\u00(0[0-8bce-f]|1[0-9a-f])", lambda found: chr(int(found[1], 16)), json.dumps(whole))
         with suppress(Exception):
             await self._socket.send_str(text)  # WeCom does not escape control characters: its SDK removes them
+            if isinstance(whole, dict):
+                self._runs[-1].append(str(whole.get("body", {}).get("msgid")))
+
+    def owed(self, kept: set[str]) -> set[str]:
+        return before_the_last(self._runs, kept)
 
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
@@ -223,6 +231,7 @@ class Lab(Base):
     async def _subscribed(self, socket: web.WebSocketResponse) -> None:
         old, self._socket = self._socket, socket
         self.connections += 1
+        self._runs.append([])
         if old is not None and not old.closed:
             event = {"msgtype": "event", "event": {"eventtype": "disconnected_event"}}
             with suppress(Exception):

@@ -34,6 +34,7 @@ class Lab(Base):
     """An organisation of three people, and an app."""
 
     platform = "wecom"
+    keeps = False  # a callback is tried three times, within some seconds
     places = frozenset({"dm"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files"})
 
@@ -85,9 +86,18 @@ class Lab(Base):
         return number
 
     def redeliver(self, message_id: str) -> None:
-        self.deliver(self._said[message_id])
+        self.deliver(self._said[message_id], name=message_id)
 
-    def deliver(self, xml: str, *, when: float | None = None, signature: str | None = None, corp: str = CORP) -> None:
+    def deliver_once(self) -> None:
+        """From now on every callback is tried three times, as WeCom does, whatever the answer is."""
+        self._deliveries.tries = 3
+
+    def owed(self, kept: set[str]) -> set[str]:
+        return kept | set(self._deliveries.acknowledged)
+
+    def deliver(
+        self, xml: str, *, when: float | None = None, signature: str | None = None, corp: str = CORP, name: str = ""
+    ) -> None:
         """Call the webhook with an encrypted callback, well signed unless another signature is given."""
         sealed = seal(xml.encode(), corp)
         body = (
@@ -95,7 +105,7 @@ class Lab(Base):
             f"<Encrypt><![CDATA[{sealed}]]></Encrypt></xml>"
         )
         self._deliveries.post(
-            f"{self.webhook}?{urlencode(signed(sealed, when, signature))}", content=body.encode(),
+            f"{self.webhook}?{urlencode(signed(sealed, when, signature))}", name=name, content=body.encode(),
             headers={"Content-Type": "text/xml"},
         )  # fmt: skip
 

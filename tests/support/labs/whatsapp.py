@@ -170,13 +170,10 @@ class Lab(Base):
         newest = self._to(where, "alice")[-1]["id"]
         self.tell({"type": "reaction", "reaction": {"message_id": newest, "emoji": emoji}}, who=who, where=where)
 
-    def press(self, label: str, *, who: str = "alice", where: str = "dm") -> None:
-        for one in reversed(self._to(where, who)):
-            for kind, found in _choices(one):
-                if found["title"] == label:
-                    self.tell({"type": "interactive", "interactive": {"type": kind, kind: found}}, who=who, where=where)
-                    return
-        raise AssertionError(f"no button {label!r}")
+    def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
+        shown = [one for message in self._to(where, who) for one in _choices(message) if one[1]["title"] == label]
+        kind, found = shown[which]
+        self.tell({"type": "interactive", "interactive": {"type": kind, kind: found}}, who=who, where=where)
 
     # ------------------------------------------------------------------------------------------ what the agent did
 

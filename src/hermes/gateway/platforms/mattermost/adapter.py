@@ -27,7 +27,7 @@ from hermes.gateway.platforms.mattermost.incoming import Reader, deletion, post_
 from hermes.gateway.platforms.mattermost.websocket import EventSocket
 
 _NONCE = "hermes_nonce"  # the property of our posts that finds them again
-_LOOKED_THROUGH = 60  # posts of a channel in which a sent one is looked for
+_PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first
 _OVERLAP = 60_000  # milliseconds that are read again: posts of different channels may come out of order
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _PING = re.compile(r"(?<![\w.])@(?=[\w.-])")
@@ -251,7 +251,7 @@ class Mattermost(Adapter):
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
     ) -> str:
         """Upload a file, and post it."""
-        known = await self._found(chat, nonce)
+        known, _ = await self._found(chat, nonce)
         if known is not None:
             return known
         upload = {"files": (file.name, file.data, file.mime or "application/octet-stream")}
@@ -279,18 +279,24 @@ class Mattermost(Adapter):
         await self._asked().request("PUT", f"/posts/{message_id}/patch", json={"message": quiet(text)})
 
     async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
-        """Look for the nonce among the latest posts of the chat."""
-        found = await self._found(chat, nonce)
+        """Look for the nonce among the posts of the chat; None when there are too many since to say no."""
+        found, whole = await self._found(chat, nonce)
         if found is not None:
             self._posted.put(nonce, found)
-        return found is not None
+            return True
+        return False if whole else None
 
-    async def _found(self, chat: Chat, nonce: str) -> str | None:
-        found = await self._asked().get(f"/channels/{chat.chat_id}/posts", per_page=_LOOKED_THROUGH)
-        for post in (found.get("posts") or {}).values():
-            if post.get("user_id") == self._user_id and (post.get("props") or {}).get(_NONCE) == nonce:
-                return str(post["id"])
-        return None
+    async def _found(self, chat: Chat, nonce: str) -> tuple[str | None, bool]:
+        """The post with the nonce, and whether the search reached the channel's first post."""
+        for page in range(_PAGES):
+            found = await self._asked().get(f"/channels/{chat.chat_id}/posts", page=page, per_page=_PAGE)
+            posts = found.get("posts") or {}
+            for post in posts.values():
+                if post.get("user_id") == self._user_id and (post.get("props") or {}).get(_NONCE) == nonce:
+                    return str(post["id"]), True
+            if len(found.get("order") or ()) < _PAGE:
+                return None, True
+        return None, False
 
     async def typing(self, chat: Chat) -> None:
         """Show that a reply is being written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from hermes.gateway.events import (
     DM,
     Attachment,
     Chat,
+    Choice,
     Event,
     OutgoingFile,
     Reaction,
@@ -80,6 +81,8 @@ class Slack(Adapter):
         largest_file=100_000_000,
         longest_caption=1_000,
         tells_reactions=True,
+        choices=25,
+        longest_choice=500,
     )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -172,7 +175,9 @@ class Slack(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _said(self, envelope: Envelope) -> Event | Revision | Reaction | None:
-        """A person's message, an edit or deletion of one, or an emoji at one of ours."""
+        """A person's message, an edit or deletion of one, an emoji at one of ours, or a press of a button below one."""
+        if envelope.get("type") == "interactive":
+            return await self._press(envelope.get("payload") or {})
         revision = await revision_of(envelope, self._us, self._message)
         return revision or self._reaction(envelope) or await self._event(envelope)
 
@@ -189,6 +194,24 @@ class Slack(Adapter):
             return None
         name = f"reaction:{chat_id}:{ts}:{user}:{event.get('event_ts')}"
         return Reaction(id=name, chat=chat, sender=Sender(user_id=str(user)), emoji=emoji, message_id=ts)
+
+    async def _press(self, payload: dict[str, Any]) -> Event | None:
+        """A pressed button: what it says, by the person who pressed it; None for other interactions, and elements not ours."""
+        said = form.pressed(payload)
+        if said is None:
+            return None
+        chat_id, ts, user = said.chat_id, said.ts, said.user
+        name = await self._directory.name(self._web(), user)
+        chat = self._sent_to.get((chat_id, ts))
+        if chat is None:  # sent by an earlier process
+            chat = self._chat(chat_id, await self._directory.place(self._web(), chat_id), name, said.thread)
+        return Event(
+            id=f"press:{chat_id}:{ts}:{user}:{said.action_ts}",
+            chat=chat,
+            sender=Sender(user_id=user, name=name),
+            text=said.says,
+            reply_to=ts,
+        )
 
     async def _event(self, envelope: Envelope) -> Event | None:
         """A person's message; None for bots, ourselves, and changes of other kinds."""
@@ -291,10 +314,21 @@ class Slack(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message into the chat, or its thread. Slack has no nonces, and no replies but those in threads."""
+        return await self._post(chat, text)
+
+    async def send_choices(
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
+        """Send a message with buttons. What they say is in the message itself: a press works after a restart, too."""
+        return await self._post(chat, text, [form.buttons(choices)])
+
+    async def _post(self, chat: Chat, text: str, below: Sequence[dict[str, Any]] = ()) -> str:
+        """Post a message, with blocks below its text."""
         place: dict[str, Any] = {"channel": chat.chat_id, "unfurl_links": False, "unfurl_media": False}
         if chat.thread_id:
             place["thread_ts"] = chat.thread_id
-        sent = await self._write(self._web().chat_postMessage, text, place)
+        sent = await self._write(self._web().chat_postMessage, text, place, below)
         if chat.thread_id:
             self._joined.put((chat.chat_id, chat.thread_id), True)
             self._waiting.drop((chat.chat_id, chat.thread_id))
@@ -315,13 +349,14 @@ class Slack(Adapter):
         return self._edits.wait()
 
     async def _write(
-        self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any],
+        below: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:  # fmt: skip
         """Post with formatting, else as plain text."""
         try:
-            return await ask(method(text=form.preview(text), blocks=form.formatted(text), **place))
+            return await ask(method(text=form.preview(text), blocks=[*form.formatted(text), *below], **place))
         except Unformattable:
-            return await ask(method(text=form.preview(text), blocks=form.plain(text), **place))
+            return await ask(method(text=form.preview(text), blocks=[*form.plain(text), *below], **place))
 
     async def typing(self, chat: Chat) -> None:
         """In a thread: "is thinking…", until Slack removes it at our first message there."""

@@ -8,12 +8,16 @@ the same text goes out as plain sections, which Slack never interprets.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hermes.gateway.events import Choice
 
 INVISIBLE = "\u2060"  # between a sign and its name it keeps Slack from taking both for a mention
 _PREVIEW = 3_900  # chat.update takes 4,000 characters of text; notifications and screen readers get these
 _SECTION = 1_500  # a section takes 3,000; Slack does not document the unit
+
+_SAYS = "says:"  # in the id of a button, before its number
 
 _PINGS = re.compile(
     r"(<)(?=!(?:channel|here|everyone|group|subteam)|@[a-z0-9])|(?<![\w.])(@)(?=(?:channel|here|everyone)\b)",
@@ -42,6 +46,52 @@ def plain(text: str) -> list[dict[str, Any]]:
         for piece in _pieces(text)
         if piece.strip()
     ]
+
+
+def buttons(choices: Sequence[Choice]) -> dict[str, Any]:
+    """A block with buttons; their ids must differ, also of two that say the same."""
+    return {
+        "type": "actions",
+        "elements": [
+            {
+                "type": "button",
+                "text": {"type": "plain_text", "text": one.label[:75], "emoji": False},
+                "action_id": f"{_SAYS}{number}",
+                "value": one.says,
+            }
+            for number, one in enumerate(choices)
+        ],
+    }
+
+
+class Pressed(NamedTuple):
+    """A pressed button."""
+
+    says: str
+    user: str
+    chat_id: str
+    ts: str  # of the message it belongs to
+    thread: str | None
+    action_ts: str
+
+
+def pressed(payload: Mapping[str, Any]) -> Pressed | None:
+    """The button of ours that an interaction is about; None for every other interaction."""
+    actions, container = payload.get("actions"), payload.get("container")
+    user, message = payload.get("user"), payload.get("message")
+    action = actions[0] if isinstance(actions, list) and actions and isinstance(actions[0], dict) else {}
+    if payload.get("type") != "block_actions" or not isinstance(container, dict) or not isinstance(user, dict):
+        return None
+    says, chat_id, ts = action.get("value"), container.get("channel_id"), container.get("message_ts")
+    if not str(action.get("action_id") or "").startswith(_SAYS) or not isinstance(says, str):
+        return None
+    if not user.get("id") or not chat_id or not ts:
+        return None
+    thread = container.get("thread_ts") or (message.get("thread_ts") if isinstance(message, dict) else None)
+    return Pressed(
+        says, str(user["id"]), str(chat_id), str(ts), str(thread) if thread and thread != ts else None,
+        str(action.get("action_ts") or payload.get("trigger_id") or ""),
+    )  # fmt: skip
 
 
 def _pieces(text: str) -> Iterable[str]:

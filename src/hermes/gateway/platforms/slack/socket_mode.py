@@ -147,7 +147,9 @@ class SocketMode:
     def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
         """Store an envelope, after the earlier ones of its chat."""
         payload = envelope.get("payload") or {}
-        chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or "")
+        place = payload.get("channel")  # of a pressed button
+        chosen = place.get("id") if isinstance(place, dict) else None
+        chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or chosen or "")
         task = self._tasks.start(self._kept(envelope, self._last.get(chat)))
         self._last[chat] = task
         task.add_done_callback(lambda done: self._last.pop(chat) if self._last.get(chat) is done else None)
