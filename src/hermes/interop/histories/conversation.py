@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
+_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
 
 
@@ -224,11 +225,15 @@ def compact(value: Any) -> str:
 
 
 def seconds(value: Any) -> float | None:
-    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them."""
+    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them.
+
+    A time outside the years 1 to 9999 is none: no program could write it again.
+    """
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
-        return float(value) / 1000 if value > _MILLISECONDS else float(value)
+        at = value / 1000 if value > _MILLISECONDS else value
+        return float(at) if _FIRST <= at <= _LAST else None
     if not isinstance(value, str):
         return None
     try:
@@ -258,8 +263,12 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
 
 
 def iso(at: float) -> str:
-    """A time as other programs write it."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time as other programs write it; the first or the last one they have for what is before or after."""
+    return (
+        datetime.fromtimestamp(min(max(at, _FIRST), _LAST), UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def as_uuid(name: str) -> str:
@@ -386,6 +395,8 @@ def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
     from hermes.interop.jsonl import decoded
 
     found: list[dict[str, Any]] = []
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return found
     try:
         with open_text(path) as stream:
             for _ in range(most * 4):
