@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -207,3 +209,19 @@ def test_an_impossible_time_is_left_out_and_breaks_no_page(browser: Browser, pag
     browser.wait("!!document.querySelector(\".row[href='/s/times']\")")
     browser.open(page.address + "/insights", 1280)
     shows(browser, "Insights")
+
+
+def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, page: Page, home: Path) -> None:
+    hostile = "x';touch${IFS}pwned;'$(id)"
+    with SessionDB(home / "state.db") as db:
+        for name in (hostile, "-rf", "plain_1.2"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", "hello")
+    for name in (hostile, "-rf", "plain_1.2"):
+        browser.open(f"{page.address}/s/{quote(name, safe='')}", 1280)
+        shows(browser, "hello")
+        told = browser.value(
+            "[...document.querySelectorAll('button')].find(one => one.innerText.startsWith('Resume')).title"
+        )
+        assert shlex.split(told.removeprefix("Copies the command: ")) == ["hermes", "-r", name]
+        assert (told.endswith("hermes -r plain_1.2")) == (name == "plain_1.2")

@@ -113,7 +113,7 @@ function head(session) {
   const act = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
   const again = async () => { const told = await ask("/api/session/" + path(session.id)); if (open?.id === session.id) { open.session = told; document.querySelector(".head").replaceWith(head(told)); document.title = name(told) + " · Hermes"; } };
   const actions = make("div", { className: "actions" });
-  const resume = "hermes -r " + session.id;
+  const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
   actions.append(button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
   if (!readOnly) {
     actions.append(
