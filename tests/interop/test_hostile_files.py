@@ -137,3 +137,23 @@ def test_a_damaged_or_hostile_conversation_does_not_cost_the_others(tmp_path: Pa
     assert set(found) == {"chatgpt-circle", "chatgpt-good", "chatgpt-later"}
     assert [text for _, text in told(found["chatgpt-good"])] == ["hello", "yes"]
     assert not list(tmp_path.rglob("evil.txt")) and not Path("/absolute.txt").exists()
+
+
+def test_a_line_that_does_not_fit_into_memory_costs_that_line(tmp_path: Path) -> None:
+    def line(name: str, parent: str | None) -> bytes:
+        told_ = {
+            "type": "user",
+            "uuid": name,
+            "parentUuid": parent,
+            "sessionId": "s",
+            "timestamp": "2026-01-01T00:00:00Z",
+        }
+        return json.dumps({**told_, "message": {"role": "user", "content": f"said {name}"}}).encode() + b"\n"
+
+    file, home = tmp_path / "s.jsonl", tmp_path / "home"
+    with file.open("wb") as stream:
+        stream.write(line("a", None) + b'{"x": "')
+        stream.seek(140 << 20, os.SEEK_CUR)  # zeros that take no space on the disk
+        stream.write(b'"}\n' + line("b", "a"))
+    assert "line 2: longer than 128 MB" in brought_in(file, home, status=1)
+    assert [text for _, text in told(sessions(home)["claude-code-s"])] == ["said a", "said b"]

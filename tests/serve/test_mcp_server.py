@@ -154,6 +154,22 @@ def test_a_compressed_conversation_is_read_whole_and_once(home: Path) -> None:
     anyio.run(talk)
 
 
+def test_a_title_of_another_user_is_refused_without_naming_its_session(home: Path) -> None:
+    async def talk() -> None:
+        async with session(home, "--write", "--user", "telegram:42") as client:
+            told = await client.call_tool("set_title", {"session": "t1", "title": "The parser"})
+            assert told.is_error and "in use" in told.content[0].text and "s1" not in told.content[0].text
+            for tool, more in (
+                ("set_title", {"title": "x"}),
+                ("tag_session", {"tags": ["x"]}),
+                ("append_note", {"text": "x"}),
+            ):
+                told = await client.call_tool(tool, {"session": "s1", **more})
+                assert told.is_error and "no session has the id" in told.content[0].text
+
+    anyio.run(talk)
+
+
 @contextmanager
 def over_http(home: Path, *options: str) -> Iterator[tuple[str, str]]:
     """`hermes mcp --http`: its address, and the rest of the line it begins with."""

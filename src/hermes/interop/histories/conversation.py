@@ -29,6 +29,7 @@ Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
+_LONGEST_LINE = 128 << 20  # bytes: reading one takes three times as much memory
 
 
 @dataclass(slots=True)
@@ -363,8 +364,11 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
 
     position = 0
     with open_text(path) as stream:
-        for number, line in enumerate(stream, 1):
-            position += len(line)
+        for number, (line, length) in enumerate(_lines(stream), 1):
+            position += length
+            if length > _LONGEST_LINE:
+                skipped.damaged(number, f"longer than {_LONGEST_LINE >> 20} MB")
+                continue
             if not line.strip():
                 continue
             try:
@@ -377,6 +381,15 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
                 yield number, value, position
             else:
                 skipped.damaged(number, "not an object")
+
+
+def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
+    """Each line and its length; of one that is too long only the beginning."""
+    while line := stream.readline(_LONGEST_LINE + 1):
+        length, end = len(line), line[-1:]
+        while length > _LONGEST_LINE and end != b"\n" and (more := stream.readline(1 << 20)):
+            length, end = length + len(more), more[-1:]
+        yield line if length <= _LONGEST_LINE else b"", length
 
 
 def open_text(path: Path) -> Any:
