@@ -44,6 +44,7 @@ gateway: {debounce_seconds: 1.0, listen: {host: 127.0.0.1, port: 8644, public_ur
 platforms: {}
 api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null, keys: {}}
 web: {host: 127.0.0.1, port: 0, password: null, url: null, user_header: null, proxies: [127.0.0.1, "::1"], users: {}}
+mcp: {host: 127.0.0.1, token: null}
 webhooks: {host: 127.0.0.1, port: 8644, routes: {}}
 hooks: {}
 """

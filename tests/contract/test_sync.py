@@ -12,7 +12,6 @@ from zstandard import ZstdDecompressor
 
 from hermes.interop.sync_exchange import Result, StorePlace, sync
 from hermes.interop.sync_folder import FolderPlace
-from hermes.store.sync.replica import Replica
 
 from . import DAY, shown, talk
 
@@ -32,7 +31,7 @@ def pair(make_db, tmp_path):
 
 
 def meet(db: Any, folder: Path, **more: Any) -> Result:
-    result = sync(db, FolderPlace(folder, Replica(db).store), **more)
+    result = sync(db, FolderPlace(folder, db), **more)
     assert result.problems == []
     return result
 
@@ -264,7 +263,7 @@ def test_a_damaged_file_is_named_and_the_rest_comes(pair):
     meet(one, folder)
     damaged, _ = sorted(path for path in (folder / "stores").rglob("*") if path.is_file())
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    result = sync(other, FolderPlace(folder, Replica(other).store))
+    result = sync(other, FolderPlace(folder, other))
     assert len(result.problems) == 1 and damaged.name in result.problems[0]
     assert result.here.sessions == 1
 

@@ -58,12 +58,12 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(home: Path) -> Iterator[Served]:
-    """`hermes mcp --write --http PORT`, one for all tests here."""
+    """`hermes mcp --write --http PORT`, one for all tests here; without a token: the conformance checks can't send one."""
     log = home.parent / "log"
     with open(log, "w") as written:
         port = _free_port()
         process = subprocess.Popen(
-            [*program.PROGRAM, "mcp", "--write", "--http", str(port)], env=program.environment(home),
+            [*program.PROGRAM, "mcp", "--write", "--no-token", "--http", str(port)], env=program.environment(home),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written,
         )  # fmt: skip
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from hermes.agent.tokens import text_tokens
@@ -154,42 +154,96 @@ def test_a_compressed_conversation_is_read_whole_and_once(home: Path) -> None:
     anyio.run(talk)
 
 
-def test_over_http(home: Path) -> None:
+def test_a_title_of_another_user_is_refused_without_naming_its_session(home: Path) -> None:
     async def talk() -> None:
-        from mcp import ClientSession
-        from mcp.client.streamable_http import streamable_http_client
-
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        process = subprocess.Popen([*program.PROGRAM, "mcp", "--http", str(port)], env=program.environment(home),
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-        try:
-            end = time.monotonic() + 60
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    assert time.monotonic() < end and process.poll() is None
-                    time.sleep(0.05)
-            async with (
-                streamable_http_client(f"http://127.0.0.1:{port}/mcp") as streams,
-                ClientSession(*streams[:2]) as client,
+        async with session(home, "--write", "--user", "telegram:42") as client:
+            told = await client.call_tool("set_title", {"session": "t1", "title": "The parser"})
+            assert told.is_error and "in use" in told.content[0].text and "s1" not in told.content[0].text
+            for tool, more in (
+                ("set_title", {"title": "x"}),
+                ("tag_session", {"tags": ["x"]}),
+                ("append_note", {"text": "x"}),
             ):
-                await client.initialize()
-                assert (await call(client, "session_stats"))["sessions"] == 2
-            import httpx
-
-            foreign = httpx.post(
-                f"http://127.0.0.1:{port}/mcp", json={}, headers={"Host": "evil.test", "Accept": "application/json"}
-            )
-            assert foreign.status_code in (403, 421)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+                told = await client.call_tool(tool, {"session": "s1", **more})
+                assert told.is_error and "no session has the id" in told.content[0].text
 
     anyio.run(talk)
+
+
+@contextmanager
+def over_http(home: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """`hermes mcp --http`: its address, and the rest of the line it begins with."""
+    words = [*program.PROGRAM, "mcp", "--http", "0", *options]
+    process = subprocess.Popen(words, env=program.environment(home), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        url, _, rest = process.stderr.readline().strip().partition(" ")
+        yield url, rest
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def asked(url: str, **headers: str) -> int:
+    """The status of a first request."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}}  # fmt: skip
+    accepted = {"Accept": "application/json, text/event-stream"}
+    return httpx.post(url, json=body, headers={**accepted, **headers}, trust_env=False, timeout=30).status_code
+
+
+def test_over_http_with_the_token_that_was_printed(home: Path) -> None:
+    async def talk(url: str, bearer: str) -> None:
+        from mcp import ClientSession
+        from mcp.client.streamable_http import streamable_http_client
+        from mcp.shared._httpx_utils import create_mcp_http_client
+
+        async with (
+            create_mcp_http_client(headers={"Authorization": bearer}) as http,
+            streamable_http_client(url, http_client=http) as streams,
+            ClientSession(*streams[:2]) as client,
+        ):
+            await client.initialize()
+            assert (await call(client, "session_stats"))["sessions"] == 2
+
+    with over_http(home) as (url, rest):
+        bearer = rest.removeprefix("(Authorization: ").removesuffix(")")
+        assert bearer.startswith("Bearer ") and len(bearer) > 30
+        anyio.run(talk, url, bearer)
+        assert asked(url) == asked(url, Authorization="Bearer wrong") == asked(url, Authorization=bearer[:-1]) == 401
+        assert asked(url.replace("/mcp", "/other")) == 401
+        assert asked(url, Authorization=bearer, Host="evil.test") == 421
+        assert asked(url, Authorization=bearer, Origin="http://evil.test") == 403
+        assert asked(url, Authorization=bearer) == 200
+
+
+def test_over_http_with_the_token_of_the_configuration(home: Path) -> None:
+    (home / "config.yaml").write_text("mcp: {token: short}\n")
+    try:
+        with over_http(home) as (url, rest):
+            assert "short" not in rest and "mcp.token" in rest
+            assert asked(url) == 401
+            assert asked(url, Authorization="Bearer short") == 200
+        refused = program.run("mcp", "--http", "0", "--host", "0.0.0.0", home=home)
+        assert refused.status != 0 and refused.err.count("\n") == 1 and "needs 16 or more" in refused.err
+        refused = program.run("mcp", "--http", "0", "--host", "0.0.0.0", "--no-token", home=home)
+        assert refused.status != 0 and refused.err.count("\n") == 1 and "--no-token" in refused.err
+        (home / "config.yaml").write_text("mcp: {tokn: 0123456789abcdef}\n")
+        refused = program.run("mcp", "--http", "0", home=home)
+        assert refused.status != 0 and "mcp.tokn" in refused.err
+        (home / "config.yaml").write_text("mcp: {token: 0123456789abcdef}\n")
+        with over_http(home, "--host", "0.0.0.0") as (url, _):
+            assert asked(url.replace("0.0.0.0", "127.0.0.1")) == 401
+            assert asked(url.replace("0.0.0.0", "127.0.0.1"), Authorization="Bearer 0123456789abcdef") == 200
+    finally:
+        (home / "config.yaml").unlink()
+
+
+def test_over_http_without_a_token_no_web_page_gets_in(home: Path) -> None:
+    with over_http(home, "--no-token") as (url, rest):
+        assert "no token" in rest
+        assert asked(url) == 200
+        assert asked(url, Origin="http://evil.test") == asked(url, Host="evil.test") == 403
 
 
 def test_a_port_that_is_taken_is_one_line(home: Path) -> None:

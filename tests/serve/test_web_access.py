@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,3 +116,27 @@ def test_settings_that_would_let_strangers_in_are_refused(home: Path, settings: 
     (home / "config.yaml").write_text(settings)
     refused = program.run("web", "--no-browser", "--host", "0.0.0.0", home=home)
     assert refused.status == 1 and words in refused.err and "Traceback" not in refused.err
+
+
+def test_the_link_that_the_browser_is_started_with_is_good_for_one_visit(tmp_path: Path) -> None:
+    """Every user of the machine sees what processes are started with."""
+    home, started = tmp_path / "home", tmp_path / "started"
+    fill(home)
+    starter = tmp_path / "browser"
+    starter.write_text(f'#!/bin/sh\nprintf %s "$1" > "{started}.part" && mv "{started}.part" "{started}"\n')
+    starter.chmod(0o755)
+    process = program.start("web", home=home, env={"BROWSER": f"{starter} %s"})
+    try:
+        assert process.stdout is not None
+        printed = process.stdout.readline().strip()
+        end = time.monotonic() + 30
+        while not started.exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        link = started.read_text()
+        assert link != printed and link.partition("?")[0] == printed.partition("?")[0]
+        statuses = [httpx.get(one, trust_env=False).status_code for one in (link, link, printed, printed)]
+        assert statuses == [303, 401, 303, 303]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)

@@ -66,27 +66,31 @@ def test_a_torn_end_costs_the_last_pieces_and_what_follows_is_read(
         size += len(piece) + sealed_files.WHOLE - sealed_files.HEADER
         left += size <= path.stat().st_size
     appended(path, more, key)
-    assert whole_pieces(path) in ([*pieces[:left], *more], [*pieces[: left + 1], *more])  # the second: see below
-
-
-def test_a_torn_piece_that_the_next_one_completes_costs_neither(tmp_path: Path, key: encryption_keys.DataKey) -> None:
-    """The last byte of a piece is missing, and the first one of the next piece happens to be the same."""
-    path = tmp_path / "lines"
-    for _ in range(100_000):
-        path.unlink(missing_ok=True)
-        appended(path, [b"one", b"two"], key)
-        if path.read_bytes()[-1:] == sealed_files._MARK[:1]:
-            break
-    os.truncate(path, path.stat().st_size - 1)
-    appended(path, [b"three", b"four"], key)
-    assert whole_pieces(path) == [b"one", b"two", b"three", b"four"]
-
-
-def whole_pieces(path: Path) -> list[bytes]:
     raw = path.read_bytes()
     seal = sealed_files.seal_of(raw, path)
     assert seal is not None
-    return [data for data, whole in seal.pieces(raw, sealed_files.HEADER) if whole]
+    read = [data for data, whole in seal.pieces(raw, sealed_files.HEADER) if whole]
+    mended = [*pieces[: left + 1], *more]  # a byte that was cut off is by chance the first one of what follows
+    assert read in ([*pieces[:left], *more], mended)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_torn_end_that_what_follows_completes_costs_nothing(
+    lost: int, tmp_path: Path, key: encryption_keys.DataKey
+) -> None:
+    """One torn write in 256 lacks the byte that every piece begins with: the piece behind it was not found then."""
+    seal = sealed_files.Seal(key)
+    following = seal.piece(b"following")
+    for _ in range(1 << 22):
+        torn = seal.piece(b"torn")
+        if torn.endswith(following[:lost]):
+            break
+    raw = seal.header + seal.piece(b"first") + torn[:-lost] + following + seal.piece(b"last")
+    read = [(data, whole) for data, whole in seal.pieces(raw, sealed_files.HEADER)]
+    assert read == [(data, True) for data in (b"first", b"torn", b"following", b"last")]
+    path = tmp_path / "lines"
+    path.write_bytes(raw)
+    assert sealed_files.content(path) == b"firsttornfollowinglast"
 
 
 @given(pieces=PIECES, place=st.integers(min_value=0), bit=st.integers(min_value=0, max_value=7))

@@ -142,6 +142,29 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", **told)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
+    def hold(self, pattern: str) -> None:
+        """Keep back the answers of addresses like this one (with `*`), until `release`. To be called before the page is opened."""
+        self.call("Fetch.enable", patterns=[{"urlPattern": pattern, "requestStage": "Response"}])
+
+    def held(self, count: int = 1, seconds: float = 20.0) -> list[str]:
+        """The requests whose answers are kept back, as soon as there are so many."""
+        end = time.monotonic() + seconds
+        while True:
+            self.value("1")
+            paused = [event["params"] for event in self.events if event.get("method") == "Fetch.requestPaused"]
+            if len(paused) >= count:
+                return [one["requestId"] for one in paused]
+            assert time.monotonic() < end, (
+                f"{len(paused)} of {count} requests within {seconds} s\n{self.value('document.body.innerText')}"
+            )
+            time.sleep(0.03)
+
+    def release(self) -> None:
+        """Let the answers through that were kept back, and all that follow."""
+        self.held()
+        self.call("Fetch.disable")
+        self.events = [event for event in self.events if event.get("method") != "Fetch.requestPaused"]
+
     def problems(self) -> list[str]:
         """What the page complained about: errors of scripts, and what the browser refused to load or run."""
         found = []

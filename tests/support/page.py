@@ -94,11 +94,14 @@ def picture(data: bytes, kind: str = "image/png") -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
-def fill(home: Path) -> None:
-    """Five conversations: a plain one with a tool call, a phone's with media, a compressed one with a branch, a hostile one."""
+def fill(home: Path, url: str | None = None) -> None:
+    """Five conversations: a plain one with a tool call, a phone's with media, a compressed one with a branch, a hostile one.
+
+    In the home's file, or in the store at this URL.
+    """
     call = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": '{"command":"<b>ls</b>"}'}}
     sound = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav()).decode(), "format": "wav"}}
-    with SessionDB(home / "state.db") as db:
+    with SessionDB(home / "state.db", url=url) as db:
         db.create_session("hostile", "cli")
         db.set_session_title("hostile", "The <b>hostile</b> one \u202e")
         db.append_message("hostile", "user", HOSTILE)

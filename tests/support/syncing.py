@@ -10,7 +10,6 @@ from typing import Any
 
 from hermes.interop.sync_exchange import StorePlace, sync
 from hermes.interop.sync_folder import FolderPlace
-from hermes.store.sync.replica import Replica
 from tests.support.stores import opener
 
 # The processes that are killed come from one without threads and open stores.
@@ -25,7 +24,7 @@ def opened(engine: str, folder: Path) -> Any:
 
 def synchronised(db: Any, there: Any, dies_at: int | None = None) -> None:
     """Synchronise a store with a folder, or with another store."""
-    place: Any = FolderPlace(there, Replica(db).store) if isinstance(there, Path) else StorePlace(there)
+    place: Any = FolderPlace(there, db) if isinstance(there, Path) else StorePlace(there)
     result = sync(db, place if dies_at is None else Dying(place, dies_at))
     assert not result.problems, result.problems
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.shared import opened
-from hermes.errors import MissingExtra
+from hermes.cli.shared import configuration, opened
+from hermes.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 @click.command(
-    help="Serve the record to other agents by the Model Context Protocol: search, read and list conversations."
+    help="Serve the record to other agents by the Model Context Protocol: search, read and list conversations.\n\nOver HTTP,"
+    " clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed."
 )
 @click.option(
-    "--http",
-    "port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Over HTTP on 127.0.0.1 (path /mcp), not stdio.",
-)
+    "--http", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Over HTTP (path /mcp), not stdio; 0: a free port."
+)  # fmt: skip
+@click.option("--host", metavar="ADDRESS", help="Where to listen; default: mcp.host (127.0.0.1).")
+@click.option("--no-token", is_flag=True, help="Every program and user of this machine may use it; 127.0.0.1 alone.")
 @click.option("--write", is_flag=True, help="Also offer tools that tag, title and add notes.")
 @click.option("--user", metavar="SOURCE:ID", help="Only what this user may see, such as telegram:42.")
-def command(port: int | None, write: bool, user: str | None) -> None:
+def command(port: int | None, host: str | None, no_token: bool, write: bool, user: str | None) -> None:
     try:
         from hermes.serve.mcp_server import server
     except ModuleNotFoundError as error:
@@ -30,31 +35,80 @@ def command(port: int | None, write: bool, user: str | None) -> None:
             raise
         raise MissingExtra("hermes mcp", "chat") from None
     seen_by = None if user is None else _user(user)
-    with opened(writing=write) as db:
-        made = server(db, write=write, user=seen_by)
+    if port is None and (host or no_token):
+        raise click.UsageError("--host and --no-token belong to --http PORT")
+    with ExitStack() as stack:
         if port is None:
-            made.run("stdio")
-        else:
-            import uvicorn
+            server(stack.enter_context(opened(writing=write)), write=write, user=seen_by).run("stdio")
+            return
+        import uvicorn
 
-            with _listening(port) as listening:
-                click.echo(f"http://127.0.0.1:{port}/mcp", err=True)
-                app = made.streamable_http_app(host="127.0.0.1")
-                settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-                uvicorn.Server(settings).run(sockets=[listening])
+        host, token = _settings(host, no_token)
+        listening = stack.enter_context(_listening(host, port))  # before the store: a taken port costs nothing
+        db = stack.enter_context(opened(writing=write))
+        app = _guarded(server(db, write=write, user=seen_by), host, token)
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
+        settings = uvicorn.Config(
+            app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
+        )  # fmt: skip
+        uvicorn.Server(settings).run(sockets=[listening])
 
 
-def _listening(port: int) -> socket.socket:
+def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
+    """Where to listen, and the token of clients; ConfigError when strangers could use it."""
+    from hermes.serve.authorization import check_reach
+    from hermes.serve.server import is_loopback
+
+    config = configuration()
+    config.require_set("mcp")
+    config.require_known("mcp")
+    host, configured = host or config.mcp.host, (config.mcp.token or "").strip()
+    if no_token and not is_loopback(host):
+        raise ConfigError(
+            f"--no-token would give everyone who reaches {host} the record: set mcp.token, or listen on 127.0.0.1"
+        )
+    token = None if no_token else configured or secrets.token_urlsafe(24)
+    if token is not None:
+        check_reach(host, token, False, what="hermes mcp", hint="make mcp.token longer, or listen on 127.0.0.1")
+    return host, token
+
+
+def _hint(token: str | None) -> str:
+    """What the line that is printed says about access; a configured token is not repeated."""
+    if token is None:
+        return " (no token: every program of this machine has access)"
+    if token == (configuration().mcp.token or "").strip():
+        return " (Authorization: Bearer, with mcp.token of config.yaml)"
+    return f" (Authorization: Bearer {token})"
+
+
+def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
+    """The server behind its token. On this machine alone, also behind the check that no web page of another host asks."""
+    from hermes.serve.authorization import Guard
+    from hermes.serve.server import is_loopback
+
+    app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
+    return Guard(app, {} if token is None else {None: token}, token="mcp.token", keys=", or the token that was printed")
+
+
+def _listening(host: str, port: int) -> socket.socket:
     """Bound before the address is printed, so that a client that is quicker than the server waits."""
-    made = socket.socket()
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(
+            f"{host!r} is no address of this machine ({error}); name another with --host"
+        ) from None
+    made = socket.socket(family, kind, number)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(("127.0.0.1", port))
+        made.bind(address)
         made.listen(128)
     except OSError as error:
         made.close()
         raise click.ClickException(
-            f"can't listen on 127.0.0.1:{port} ({error.strerror}); name another port with --http"
+            f"can't listen on {host}:{port} ({error.strerror}); name another port with --http"
         ) from None
     return made
 

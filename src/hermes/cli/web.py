@@ -38,15 +38,15 @@ def command(host: str | None, port: int | None, user: str | None, read_only: boo
     host, port = host or config.web.host, config.web.port if port is None else port
     check_settings(config.web, host)
     visitor = Visitor(user_named(user) if user else None, read_only or user is not None)
-    token = secrets.token_urlsafe(24)
+    token, once = secrets.token_urlsafe(24), None if no_browser else secrets.token_urlsafe(24)
     _allow_many_connections()
     with opened(writing=not visitor.read_only) as db, _listening(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
-        link = f"http://{shown}:{listening.getsockname()[1]}/?token={token}"
-        click.echo(link)
-        if not no_browser:
-            webbrowser.open(link)
-        page = app(db, config, token, visitor, local=is_loopback(host))
+        link = f"http://{shown}:{listening.getsockname()[1]}/?token="
+        click.echo(link + token)
+        if once is not None:
+            webbrowser.open(link + once)
+        page = app(db, config, token, visitor, local=is_loopback(host), once=once)
         settings = uvicorn.Config(
             page, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
         )  # fmt: skip

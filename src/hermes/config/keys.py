@@ -217,6 +217,13 @@ class WebSettings(Section):
     users: dict[str, str] = {}
 
 
+class McpSettings(Section):
+    """The record over HTTP (`hermes mcp --http`)."""
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+
+
 class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
@@ -279,6 +286,7 @@ class Config(Section, dict=True):
     platforms: dict[str, dict[str, Any]] = {}
     api_server: ApiServerSettings = msgspec.field(default_factory=ApiServerSettings)
     web: WebSettings = msgspec.field(default_factory=WebSettings)
+    mcp: McpSettings = msgspec.field(default_factory=McpSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
     hooks: dict[str, str | list[str]] = {}
 

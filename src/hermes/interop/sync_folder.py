@@ -1,56 +1,95 @@
 """A folder as the place where stores meet: Syncthing, a USB stick, a network mount.
 
     hermes-sync.json                       what this is, and its version
+    stores/<store>/sync-key                the key of what this store writes, if the folder is encrypted
     stores/<store>/ab/<session>.<version>  a session's document as a store knows it, packed with zstd
     attachments/ab/<hash>                  attachments, each once
 
 A store writes in its own sub-folder only, under names that say the content, each file whole (a temporary file, fsync, rename):
 a synchroniser never sees two versions of one file. A document that another store has put there already is not written again.
+
+The folder of an encrypted store is encrypted (sealed files): each store has a data key of its own there, wrapped by the
+passphrase or key file that the stores share, so two that begin at the same time do not get in each other's way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hermes.errors import InvalidInput
+from hermes.errors import InvalidInput, StoreLocked
+from hermes.home import key_file
+from hermes.store import encryption_keys, sealed_files
+from hermes.store.sync.replica import Replica
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 _MARK = "hermes-sync.json"
-_VERSION = 1
+_PLAIN, _ENCRYPTED = 1, 2  # versions: programs that know no encrypted folders must not write plain files into one
+_KEY = "sync"  # stores/<store>/sync-key
 _NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32}\.(?:full|[0-9a-f]{12})(?:-[0-9a-f]{12})?)")
 _HASH = re.compile("[0-9a-f]{64}")
 
 
 class FolderPlace:
-    """Documents in a folder. `store` is the permanent id of the store that writes."""
+    """Documents in a folder. It is encrypted if the store that uses it first is, unless `plain` is wanted.
 
-    def __init__(self, folder: Path, store: str) -> None:
-        self._folder, self._own = folder, folder / "stores" / store
+    StoreLocked when the folder's key is not that of this store, or unknown; nothing is written then.
+    """
+
+    def __init__(self, folder: Path, db: SessionDB, *, plain: bool = False) -> None:
+        self._folder, self._own = folder, folder / "stores" / Replica(db).store
         self._paths: dict[tuple[str, str], list[Path]] = {}
-        self._prepare()
+        vault = None if db.is_shared else encryption_keys.vault_of(db.path)
+        self._key = self._prepare(vault, plain)
 
-    def _prepare(self) -> None:
-        mark = self._folder / _MARK
+    def _prepare(self, vault: encryption_keys.Vault | None, plain: bool) -> encryption_keys.DataKey | None:
+        """The key to write with, of a folder that is ready; None: it is not encrypted."""
         if not self._folder.is_dir():
             raise InvalidInput(f"{self._folder} is no folder; create it, or connect the disk it is on")
-        if mark.exists():
-            try:
-                version = json.loads(mark.read_bytes())["version"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InvalidInput(
-                    f"{mark} can't be read ({error}); let the synchronisation of the folder finish"
-                ) from error
-            if version > _VERSION:
-                raise InvalidInput(f"{self._folder} was written by a newer version of hermes; update this one")
-            return
-        if any(
+        mark = self._folder / _MARK
+        version = _version_of(mark) if mark.exists() else None
+        if version is None and any(
             not one.name.startswith(".") and one.name not in ("stores", "attachments") for one in self._folder.iterdir()
         ):
             raise InvalidInput(f"{self._folder} holds other files; name an empty folder, or a new one below it")
-        _write(mark, (json.dumps({"hermes sessions": "sync", "version": _VERSION}) + "\n").encode())
+        others = sorted(self._folder.glob(f"stores/*/{key_file(Path(_KEY)).name}"))
+        if version is None:  # a new folder, or one of which only a part has arrived
+            began = _began(self._folder) or (_ENCRYPTED if others else None)
+            encrypted = began == _ENCRYPTED or (began is None and vault is not None and not plain)
+        else:
+            encrypted = version == _ENCRYPTED
+        if vault is not None and not encrypted and not plain:
+            raise InvalidInput(
+                f"{self._folder} is not encrypted, and this store is; name an empty folder, or pass --plain to write there all"
+                " the same"
+            )
+        key = self._unlock(others, vault) if encrypted else None
+        if version is None:
+            told = {"hermes sessions": "sync", "version": _ENCRYPTED if encrypted else _PLAIN}
+            _write(mark, (json.dumps(told) + "\n").encode())
+        return key
+
+    def _unlock(self, others: list[Path], vault: encryption_keys.Vault | None) -> encryption_keys.DataKey:
+        """The key of what this store writes; the others' keys are loaded, to read by."""
+        own = self._own / _KEY
+        known = [encryption_keys.vault_of(one.with_name(_KEY)) for one in others]
+        if key_file(own) in others:
+            mine = known[others.index(key_file(own))]
+        else:
+            way = next((one.way for one in known if one is not None), None) or _way(vault, self._folder)
+            mine = encryption_keys.new_vault(way).changed(state=encryption_keys.ENCRYPTED)
+            own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            encryption_keys.save(own, mine)
+        if mine is None:
+            raise StoreLocked(f"{key_file(own)} is gone; try again")
+        return mine.current
 
     def offers(self) -> dict[str, set[str]]:
         """By key, the versions of the document that are there, of all stores."""
@@ -72,14 +111,14 @@ class FolderPlace:
         error: Exception = FileNotFoundError(f"{key}.{version}")
         for path in self._paths.get((key, version), ()):
             try:
-                return path.read_bytes()
+                return self._read(path)
             except OSError as failed:
                 error = failed
         raise error
 
     def give(self, key: str, version: str, data: bytes) -> None:
         """Write a document."""
-        _write(self._own / key[:2] / f"{key}.{version}", data)
+        self._write(self._own / key[:2] / f"{key}.{version}", data)
 
     def drop(self, key: str, versions: set[str]) -> list[bytes]:
         """Remove earlier versions that this store wrote."""
@@ -87,7 +126,8 @@ class FolderPlace:
         for version in versions:
             path = self._own / key[:2] / f"{key}.{version}"
             if path.is_file():
-                dropped.append(path.read_bytes())
+                with contextlib.suppress(sealed_files.DamagedFile):
+                    dropped.append(self._read(path))
                 path.unlink(missing_ok=True)
         return dropped
 
@@ -102,19 +142,71 @@ class FolderPlace:
     def fetch_attachment(self, digest: str) -> bytes | None:
         """The bytes of an attachment; None while they have not arrived."""
         try:
-            data = self._attachment(digest).read_bytes()
+            data = self._read(self._attachment(digest))
         except OSError:
             return None
         return data if hashlib.sha256(data).hexdigest() == digest else None
 
     def give_attachment(self, digest: str, data: bytes) -> None:
         """Write an attachment."""
-        _write(self._attachment(digest), data)
+        self._write(self._attachment(digest), data)
+
+    def _read(self, path: Path) -> bytes:
+        """The content of a file. In an encrypted folder only what was encrypted under this name counts."""
+        raw = path.read_bytes()
+        if self._key is None:
+            return raw
+        if not sealed_files.is_sealed(raw):
+            raise sealed_files.DamagedFile(f"{path} is not encrypted, though its folder is; remove it")
+        name, _, data = sealed_files.unsealed(raw, path).partition(b"\n")
+        if name != path.name.encode():
+            raise sealed_files.DamagedFile(f"{path} was written under another name; remove it")
+        return data
+
+    def _write(self, path: Path, data: bytes) -> None:
+        if self._key is not None:
+            data = sealed_files.sealed(path.name.encode() + b"\n" + data, self._key)
+        _write(path, data)
 
     def _attachment(self, digest: str) -> Path:
         if _HASH.fullmatch(digest) is None:
             raise InvalidInput(f"{digest!r} is no attachment")
         return self._folder / "attachments" / digest[:2] / digest
+
+
+def _version_of(mark: Path) -> int:
+    try:
+        version = int(json.loads(mark.read_bytes())["version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{mark} can't be read ({error}); let the synchronisation of the folder finish") from error
+    if version > _ENCRYPTED:
+        raise InvalidInput(f"{mark.parent} was written by a newer version of hermes; update this one")
+    return version
+
+
+def _began(folder: Path) -> int | None:
+    """Which kind of folder this is, by a document that is there; None without one."""
+    for path in folder.glob("stores/*/*/*"):
+        if _NAME.fullmatch(path.name) is not None:
+            with path.open("rb") as file:
+                return _ENCRYPTED if sealed_files.is_sealed(file.read(sealed_files.HEADER)) else _PLAIN
+    return None
+
+
+def _way(vault: encryption_keys.Vault | None, folder: Path) -> encryption_keys.Way:
+    """What opens a new key of the folder: what opens the store, if other machines can have it, too."""
+    if vault is not None and vault.way.kind != "keyring":
+        return vault.way
+    place = os.environ.get(encryption_keys.PASSPHRASE_FILE)
+    if place:
+        return encryption_keys.by_passphrase(encryption_keys.read_passphrase(Path(place)))
+    place = os.environ.get(encryption_keys.KEY_FILE)
+    if place:
+        return encryption_keys.by_file(Path(place))
+    raise InvalidInput(
+        f"the key of this store is in the system's keyring, which no other machine has; give {folder} a passphrase: set"
+        f" {encryption_keys.PASSPHRASE_FILE} to a file with it, on each machine"
+    )
 
 
 def _runs(part: Path) -> bool:

@@ -74,8 +74,12 @@ class Guard:
     The name of the key a request came with is in its scope, as CALLER; None is the owner.
     """
 
-    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False) -> None:
-        self._app = app
+    def __init__(
+        self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False,
+        token: str = "api_server.token", keys: str = " or one of api_server.keys",
+    ) -> None:  # fmt: skip
+        """`token` and `keys` are what the errors call the secrets."""
+        self._app, self._token, self._keys = app, token, keys
         self._secrets = {name: secret.encode() for name, secret in secrets.items()}
         self._strangers = strangers
 
@@ -101,8 +105,8 @@ class Guard:
         if kind.lower() == "bearer" and fitting:
             return fitting[0]
         if not shown:
-            raise ApiError(401, "a token is needed: Authorization: Bearer <api_server.token>", code="missing_api_key")
-        raise ApiError(401, "wrong token: send api_server.token or one of api_server.keys", code="invalid_api_key")
+            raise ApiError(401, f"a token is needed: Authorization: Bearer <{self._token}>", code="missing_api_key")
+        raise ApiError(401, f"wrong token: send {self._token}{self._keys}", code="invalid_api_key")
 
 
 def same(one: bytes, other: bytes) -> bool:

@@ -20,7 +20,7 @@ from pydantic import Field
 from hermes import __version__
 from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.tokens import text_tokens
-from hermes.errors import HermesError, InvalidInput, SessionNotFound
+from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import shortened, shortened_line
 
 if TYPE_CHECKING:
@@ -258,7 +258,12 @@ class Record:
     def set_title(self, session: Session, title: str) -> str:
         """Give a conversation a title."""
         session_id = self._named(session)
-        self._db.set_session_title(session_id, title)
+        try:
+            self._db.set_session_title(session_id, title)
+        except TitleClash:
+            if self._user is None:
+                raise
+            raise InvalidInput("this title is in use; choose another") from None  # its session may be another user's
         return as_json({"session_id": session_id, "title": self._db.get_session_title(session_id)})
 
     def append_note(self, session: Session, text: str) -> str:

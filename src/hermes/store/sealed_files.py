@@ -63,25 +63,22 @@ class Seal:
             return None
 
     def pieces(self, raw: bytes, at: int = 0) -> Iterator[tuple[bytes, bool]]:
-        """The pieces in these bytes from a place on: (content, True), or (bytes that are no whole piece, False).
-
-        A piece whose last byte was torn off can be completed by the first byte of the next one, if that is the same: then
-        the next one begins before the end of this one.
-        """
-        torn = at
-        overlap = 0
+        """The pieces in these bytes from a place on: (content, True), or (bytes that are no whole piece, False)."""
+        torn, search = at, at + 1
         while at < len(raw):
             found = self._opened(raw, at)
             if found is None:
-                following = raw.find(_MARK, at + 1 - overlap)
-                overlap = 0
+                following = raw.find(_MARK, search)
                 at = following if following >= 0 else len(raw)
+                search = at + 1
                 continue
-            overlap = len(_MARK)
             if torn < at:
                 yield raw[torn:at], False
             data, at = found
             torn = at
+            # A write that was cut short by a byte or two may end as the next mark begins (one time in 256): its last
+            # bytes are then those of the mark, and the next piece begins before this one ends.
+            search = at - len(_MARK) + 1
             yield data, True
         if torn < len(raw):
             yield raw[torn:], False

@@ -16,7 +16,8 @@ import click
 from hermes.cli.common import find_session, session_option, source_option
 from hermes.cli.completers import complete_files
 from hermes.cli.sessions.drafts import recover_drafts
-from hermes.cli.shared import opened, progress, put, zone
+from hermes.cli.shared import note, opened, progress, put, zone
+from hermes.home import has_key_file
 from hermes.interop import formats
 from hermes.texts import counted
 
@@ -58,7 +59,10 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
                 _say_left_out(chosen, export_)
                 return
             save(target, pieces)
+        encrypted = not db.is_shared and has_key_file(db.path)
     _say_left_out(chosen, export_)
+    if encrypted:
+        note(f"this store is encrypted, {target} is not: whoever reads the file reads the conversations")
     click.echo(
         f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
         err=True,

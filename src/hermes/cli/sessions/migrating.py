@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @click.command(
     help="Copy the whole record to another store: postgresql://USER@HOST/DATABASE, or sqlite:///PATH. Every row is compared"
-    " afterwards. Run again after an interruption, it continues. The record here stays as it is."
+    " afterwards. Run again after an interruption, it continues. The record here stays as it is. The copy of an encrypted"
+    " store is encrypted with the same key; --plain makes one that is not."
 )
 @click.option(
     "--to",
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     metavar="ROLE=SOURCE:USER_ID",
     help="With --rls: this database role sees what that user may see. Several times for several.",
 )
-def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...]) -> None:
+@click.option("--plain", is_flag=True, help="From an encrypted store: write one that is not encrypted.")
+def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...], plain: bool) -> None:
     pairs = [_tenant(given) for given in tenants]
     if pairs and not rls:
         raise click.UsageError("--tenant goes with --rls.")
@@ -47,7 +49,7 @@ def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...]) -> No
         raise click.UsageError("Give --to URL, or --rls.")
     url = None if given is None else _filled_in(given)
     if url is not None:
-        _copy(url, str(given))
+        _copy(url, str(given), plain)
     if rls is not None:
         _keep_apart(url, rls, pairs)
 
@@ -121,14 +123,38 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
         yield db, True
 
 
-def _copy(url: str, given: str) -> None:
+def _keep_encrypted(source: SessionDB, url: str) -> None:
+    """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
+    from hermes.errors import InvalidInput
+    from hermes.home import has_key_file
+    from hermes.store import encryption_keys
+    from hermes.store.engines.store_address import file_of
+
+    if source.is_shared or encryption_keys.vault_of(source.path) is None:
+        return
+    target = file_of(url)
+    if target is None:
+        raise InvalidInput(
+            "this store is encrypted, and a PostgreSQL server would have it in plain text; pass --plain if it may (encrypt the"
+            " server's disk)"
+        )
+    if target.exists():
+        if not has_key_file(target):
+            raise InvalidInput(f"this store is encrypted, and {target} is not; name a new file, or pass --plain")
+        return
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    encryption_keys.share(source.path, target)
+
+
+def _copy(url: str, given: str, plain: bool) -> None:
     from hermes.store.db import SessionDB
     from hermes.store.store_copy import move, refuse_in_use
 
-    with (
-        _source(url) as (source, is_file),
-        SessionDB(url=url, redact_secrets=False, transcripts=_transcripts()) as target,
-    ):
+    with ExitStack() as stack:
+        source, is_file = stack.enter_context(_source(url))
+        if not plain:
+            _keep_encrypted(source, url)
+        target = stack.enter_context(SessionDB(url=url, redact_secrets=False, transcripts=_transcripts()))
         if is_file:
             refuse_in_use(source, target)
             note(f"store.url names this store already; the record is copied from {one_line(source.where)}")

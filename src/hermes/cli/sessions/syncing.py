@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 @click.option("--hermes", "program", metavar="COMMAND", default="hermes", show_default=True,
               help="The hermes command on the other machine, for ssh://.")  # fmt: skip
 @click.option("--serve", is_flag=True, help="Answer another machine's calls on standard input and output.")
-def sync(dest: str | None, program: str, serve: bool) -> int:
+@click.option("--plain", is_flag=True, help="Into a folder: also unencrypted, though this store is encrypted.")
+def sync(dest: str | None, program: str, serve: bool, plain: bool) -> int:
     if serve == (dest is not None):
         raise click.UsageError("--serve takes no DEST" if serve else "name a DEST: a folder, ssh://HOST or a store")
     if dest is None:
         return _serve()
     grace = configuration().sessions.trash_days
     with opened(writing=True) as db, _Bars() as bars:
-        result, there = _sync(db, dest, program, grace, bars.step)
+        result, there = _sync(db, dest, program, grace, bars.step, plain)
         bars.close()
         if result.here.messages:
             index(db)
@@ -56,7 +57,7 @@ def _serve() -> int:
 
 
 def _sync(
-    db: SessionDB, dest: str, program: str, grace: float, step: Progress
+    db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[Result, tuple[int, int] | None]:
     """Synchronise with whatever DEST is; what came here, and how many sessions and messages came there, if it is a store."""
     from hermes.interop.sync_exchange import StorePlace, sync
@@ -69,9 +70,8 @@ def _sync(
             return result, remote.done()
     if (where := _store(dest)) is None:
         from hermes.interop.sync_folder import FolderPlace
-        from hermes.store.sync.replica import Replica
 
-        folder = FolderPlace(Path(dest).expanduser(), Replica(db, grace).store)
+        folder = FolderPlace(Path(dest).expanduser(), db, plain=plain)
         return sync(db, folder, grace=grace, progress=step), None
     from hermes.errors import InvalidInput
     from hermes.store.db import SessionDB

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
+_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
+_LONGEST_LINE = 128 << 20  # bytes: reading one takes three times as much memory
 
 
 @dataclass(slots=True)
@@ -224,11 +226,15 @@ def compact(value: Any) -> str:
 
 
 def seconds(value: Any) -> float | None:
-    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them."""
+    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them.
+
+    A time outside the years 1 to 9999 is none: no program could write it again.
+    """
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
-        return float(value) / 1000 if value > _MILLISECONDS else float(value)
+        at = value / 1000 if value > _MILLISECONDS else value
+        return float(at) if _FIRST <= at <= _LAST else None
     if not isinstance(value, str):
         return None
     try:
@@ -258,8 +264,12 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
 
 
 def iso(at: float) -> str:
-    """A time as other programs write it."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time as other programs write it; the first or the last one they have for what is before or after."""
+    return (
+        datetime.fromtimestamp(min(max(at, _FIRST), _LAST), UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def as_uuid(name: str) -> str:
@@ -354,8 +364,11 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
 
     position = 0
     with open_text(path) as stream:
-        for number, line in enumerate(stream, 1):
-            position += len(line)
+        for number, (line, length) in enumerate(_lines(stream), 1):
+            position += length
+            if length > _LONGEST_LINE:
+                skipped.damaged(number, f"longer than {_LONGEST_LINE >> 20} MB")
+                continue
             if not line.strip():
                 continue
             try:
@@ -368,6 +381,15 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
                 yield number, value, position
             else:
                 skipped.damaged(number, "not an object")
+
+
+def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
+    """Each line and its length; of one that is too long only the beginning."""
+    while line := stream.readline(_LONGEST_LINE + 1):
+        length, end = len(line), line[-1:]
+        while length > _LONGEST_LINE and end != b"\n" and (more := stream.readline(1 << 20)):
+            length, end = length + len(more), more[-1:]
+        yield line if length <= _LONGEST_LINE else b"", length
 
 
 def open_text(path: Path) -> Any:
@@ -386,6 +408,8 @@ def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
     from hermes.interop.jsonl import decoded
 
     found: list[dict[str, Any]] = []
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return found
     try:
         with open_text(path) as stream:
             for _ in range(most * 4):

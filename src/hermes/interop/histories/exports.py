@@ -45,14 +45,20 @@ class ExportFiles:
 
     def asset(self, name: str) -> tuple[str, bytes] | None:
         """The type and bytes of a file that a conversation refers to by (the beginning of) its name."""
-        if not name:
+        if not name or "/" in name or "\\" in name or name in (".", ".."):  # an export names its own files alone
             return None
         if self._archive is not None:
             found = next((i for i in self._archive.infolist() if i.filename.rpartition("/")[2].startswith(name)), None)
             if found is None or found.file_size > _LARGEST_ASSET:
                 return None
             return _mime(found.filename), self._archive.read(found)
-        near = next((p for p in self._path.parent.glob(f"{_escaped(name)}*") if p.is_file()), None)
+        if not name.startswith(
+            ("file-", "file_")
+        ):  # as ChatGPT names uploads: other files beside it are not the export's
+            return None
+        near = next(
+            (p for p in self._path.parent.glob(f"{_escaped(name)}*") if p.is_file() and not p.is_symlink()), None
+        )
         return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())
 
 
@@ -68,6 +74,8 @@ def opened(path: Path) -> Iterator[ExportFiles]:
 
 def head(path: Path) -> bytes:
     """The first bytes of an export's conversations, for telling whose it is; b"" when it has none."""
+    if not path.is_file():
+        return b""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -76,7 +84,7 @@ def head(path: Path) -> bytes:
                     return b""
                 with archive.open(name) as member:
                     return member.read(_HEAD)
-        if path.suffix not in (".json", ".jsonl", "") or path.is_dir():
+        if path.suffix not in (".json", ".jsonl", ""):
             return b""
         with path.open("rb") as stream:
             return stream.read(_HEAD)

@@ -77,6 +77,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 def _whole(path: Path) -> dict[str, Any]:
     from hermes.interop.jsonl import decoded
 
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
     try:
         return mapping(decoded(path.read_bytes()))
     except (OSError, ValueError):

@@ -73,6 +73,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 
 def _json(path: Path) -> Record:
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
     try:
         return mapping(decoded(path.read_bytes()))
     except (OSError, ValueError):

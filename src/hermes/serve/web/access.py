@@ -1,6 +1,7 @@
 """Who may use the page, and as whom.
 
 - The person at this machine: the link's token becomes a cookie that scripts can't read and other sites' requests don't carry.
+  The browser that the program starts gets a link that is good for one visit: other users can see what processes are started with.
 - With `web.password`, a browser anywhere that knows it.
 - With `web.user_header`, the users that a reverse proxy vouches for: only connections from `web.proxies`, only under the address
   `web.url` (a page of another site that resolves its own name to this machine uses another), only names in `web.users`.
@@ -110,9 +111,20 @@ class Access:
     """An application that only its visitors reach."""
 
     def __init__(
-        self, app: ASGIApp, token: str, settings: WebSettings, visitor: Visitor, *, local: bool = True
+        self,
+        app: ASGIApp,
+        token: str,
+        settings: WebSettings,
+        visitor: Visitor,
+        *,
+        local: bool = True,
+        once: str | None = None,
     ) -> None:
-        """`visitor` is who comes by the link or the password; `local`: the page listens on this machine alone."""
+        """`visitor` is who comes by the link or the password; `local`: the page listens on this machine alone.
+
+        `once` lets in the first who shows it, in place of the token.
+        """
+        self._once = once
         self._app, self._token, self._settings, self._visitor, self._local = app, token, settings, visitor, local
         self._cookie = hashlib.sha256(f"hermes web {token}".encode()).hexdigest()
         self._site = urlsplit(settings.url or "")
@@ -192,7 +204,9 @@ class Access:
     # ------------------------------------------------------------------------------------------ letting in
 
     def _by_link(self, scope: Scope, query: QueryParams) -> Response:
-        if not hmac.compare_digest(query["token"].encode(), self._token.encode()):
+        if self._once is not None and hmac.compare_digest(query["token"].encode(), self._once.encode()):
+            self._once = None
+        elif not hmac.compare_digest(query["token"].encode(), self._token.encode()):
             return PlainTextResponse("that is not the token of this page; use the link that `hermes web` printed", 401)
         rest = urlencode([pair for pair in query.multi_items() if pair[0] != "token"])
         return self._let_in(scope, scope["path"] + (f"?{rest}" if rest else ""))

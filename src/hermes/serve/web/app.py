@@ -40,7 +40,9 @@ _STATIC = {
 }  # fmt: skip
 
 
-def app(db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: bool = True) -> ASGIApp:
+def app(
+    db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: bool = True, once: str | None = None
+) -> ASGIApp:
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = Finding(db, zone), Talks(db, config)
@@ -83,7 +85,7 @@ def app(db: SessionDB, config: Config, token: str, visitor: Visitor, *, local: b
     ]
     explained = {HermesError: _explained, HTTPException: _explained}
     made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
-    return Access(made, token, config.web, visitor, local=local)
+    return Access(made, token, config.web, visitor, local=local, once=once)
 
 
 def _warm_up(db: SessionDB) -> None:

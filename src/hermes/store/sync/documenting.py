@@ -205,6 +205,14 @@ def _name_kept(tx: Tx, shell: str, store: str) -> None:
     settle(tx, state)
 
 
+_FARTHEST = 1 << 62  # ticks: a number that every reader of JSON has
+
+
+def _ticks(seconds: float) -> int:
+    """A time on the clock of documents. One that no calendar has is as far away as the clock goes."""
+    return int(max(-_FARTHEST, min(seconds * TICKS, _FARTHEST)))
+
+
 class _Comparison:
     """Compares a session's rows with its document."""
 
@@ -259,7 +267,7 @@ class _Comparison:
                 origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
                 tables.remember(self.tx, self.state.tree, origin, row[0])
                 if origin not in known:
-                    stamp = min(int(body["timestamp"] * TICKS), self.now)
+                    stamp = min(_ticks(body["timestamp"]), self.now)
                     known[origin] = {"p": tail, "c": stamp, "by": self.store, "b": [digest(body), 0, ""]}
                     away = sorted(one for one, batch in undone if hidden is None or hidden <= 0 or hidden > batch)
                     if away != before:
@@ -377,7 +385,7 @@ class _Comparison:
         entry = self.document["sessions"][session_id]
         before = entry["life"][1] if "life" in entry else 0
         said = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
-        at = int(life[1] * TICKS) if life[0] != LIVE else self.now
+        at = _ticks(life[1]) if life[0] != LIVE else self.now
         entry["life"] = [life, max(at, before + 1, *(one + 1 for one in said)), self.store]
 
     def _deleted(self, session_id: str) -> None:

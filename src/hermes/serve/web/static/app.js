@@ -1,6 +1,6 @@
 // Where we are, links within the page, and the keys.
 import { chips, main, make, query, readOnly, owner, say } from "./dom.js";
-import { filters, show, showTrash } from "./find.js";
+import { filters, show, showTrash, stopSearch } from "./find.js";
 import { aimAt, leave, setGo, showSession, toFirst, toLast } from "./read.js";
 import { attachTalk } from "./talk.js";
 import { showInsights } from "./insights.js";
@@ -27,6 +27,7 @@ async function begin() {
   const at = decodeURIComponent(location.pathname);
   document.title = "Hermes Sessions";
   leave();
+  stopSearch();
   for (const one of document.querySelectorAll(".top nav a")) { if (one.pathname === location.pathname) one.ariaCurrent = "page"; else one.removeAttribute("aria-current"); }
   try {
     if (at.startsWith("/s/")) { query.value = ""; await showSession(at.slice(3)); return; }

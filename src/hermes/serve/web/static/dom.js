@@ -34,6 +34,7 @@ export function when(seconds) {
 export function time(seconds, className = "") {
   if (!seconds) return null;
   const then = new Date(seconds * 1000);
+  if (isNaN(then)) return null; // a time that no calendar has
   return make("time", { dateTime: then.toISOString(), title: then.toLocaleString(), className }, when(seconds));
 }
 export const count = number => Number(number || 0).toLocaleString();
@@ -41,6 +42,15 @@ export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 
 export const money = usd => usd === null || usd === undefined ? "" : "$" + (usd >= 1 ? usd.toFixed(2) : usd.toPrecision(2));
 export const path = id => id.split("/").map(encodeURIComponent).join("/");
 export const link = id => "/s/" + path(id);
+
+// The page follows the end of a conversation until its reader moves up or opens something: what is read stays where it is.
+let end = -1; // where the page last scrolled to; -1: its reader went elsewhere
+const below = () => document.documentElement.scrollHeight - innerHeight - scrollY;
+export function toEnd() { scrollTo(0, document.documentElement.scrollHeight); end = scrollY; }
+export const atEnd = () => below() < 30 || (end >= 0 && scrollY >= end - 2);
+export function stay() { end = -1; }
+addEventListener("scroll", () => { if (scrollY < end - 2) stay(); }, { passive: true });
+main.addEventListener("click", event => { if (event.target.closest("summary")) stay(); });
 
 let quiet = 0;
 export function say(text, seconds = 0) {

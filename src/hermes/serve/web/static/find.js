@@ -50,6 +50,7 @@ function hit(session, found) {
 }
 
 // ------------------------------------------------------------------------------------------------ what is shown
+export function stopSearch() { asked++; request?.abort(); } // another page is opened: a late answer must not take its place
 export async function show() {
   const wanted = filters(), mine = ++asked;
   if (document.activeElement !== query) query.value = wanted.q || "";
@@ -174,6 +175,7 @@ document.getElementById("find").addEventListener("submit", event => event.preven
 export async function showTrash() {
   chips.replaceChildren();
   const told = await ask("/api/trash");
+  if (location.pathname !== "/trash") return;
   const rows = told.sessions.map(session => {
     const back = button("Restore", async () => { await ask("/api/do/restore/" + path(session.id), {}); await showTrash(); say("Restored.", 5); });
     return make("li", { className: "trashed" }, make("div", {}, make("bdi", { className: "title" }, session.title || session.id), make("div", { className: "dim" }, session.source, " · in the trash since ", time(session.trashed_at))), back);

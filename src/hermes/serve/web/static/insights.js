@@ -72,7 +72,8 @@ function everyDay(told, days) { // days without messages are days, too
 export async function showInsights() {
   chips.replaceChildren();
   const days = Number(new URLSearchParams(location.search).get("days")) || 30;
-  const told = await ask("/api/insights?days=" + days), usage = everyDay(told, days);
+  const here = location.href, told = await ask("/api/insights?days=" + days), usage = everyDay(told, days);
+  if (location.href !== here) return; // another page was opened meanwhile
   const periods = make("nav", { className: "periods", ariaLabel: "Period" }, ...[7, 30, 90, 365].map(one => make("a", { href: "/insights?days=" + one, className: "chip" + (one === days ? " on" : ""), ...(one === days ? { ariaCurrent: "page" } : {}) }, one === 365 ? "A year" : plural(one, "day"))),
     make("a", { className: "json", href: "/api/insights?days=" + days, title: `hermes insights --days ${days} --json`, download: `insights-${days}.json` }, "JSON"));
   const number = (value, name) => make("div", { className: "number" }, make("strong", {}, value), make("span", { className: "dim" }, name));

@@ -1,16 +1,24 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, time } from "./dom.js";
+import { ask, atEnd, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, stay, time, toEnd } from "./dom.js";
 import { facts, name } from "./find.js";
 import { attachTalk, detachTalk } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
-let open = null, live = null, go = null, busy = false;
+let open = null, live = null, go = null, busy = false, opened = 0, said = "";
 
 export function setGo(other) { go = other; }
 export function leave() {
   live?.close();
   live = open = null;
+  opened++;
   detachTalk();
+}
+// Answers may come late and in any order: each change of the list begins when the one before it is done.
+let turn = Promise.resolve();
+function inTurn(act) {
+  const mine = turn.then(act);
+  turn = mine.catch(() => {});
+  return mine;
 }
 
 // ------------------------------------------------------------------------------------------------ one message
@@ -48,9 +56,9 @@ async function branch(at) {
 export async function showSession(id) {
   leave();
   chips.replaceChildren();
-  const target = location.hash.match(/^#m(\d+)$/);
+  const target = location.hash.match(/^#m(\d+)$/), mine = opened;
   const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
-  if (location.pathname !== link(id)) return; // another page was opened meanwhile
+  if (mine !== opened) return; // another page was opened meanwhile
   document.title = name(session) + " · Hermes";
   const list = make("section", { id: "messages", ariaLabel: "Messages" });
   open = { id, list, first: told.from, last: told.from + told.messages.length, total: told.total, session };
@@ -58,46 +66,54 @@ export async function showSession(id) {
   main.replaceChildren(...[head(session), before(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
   if (target) aim(target[0].slice(1)); else toEnd();
-  position();
+  position(true);
   watch();
 }
 function watch() {
   live = new EventSource("/api/live/" + path(open.id));
   live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
 }
-function toEnd() { scrollTo(0, document.documentElement.scrollHeight); }
 export function aim(id) {
   const one = document.getElementById(id);
   document.querySelectorAll(".target").forEach(other => other.classList.remove("target"));
   if (!one) return false;
   for (let fold = one.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   one.classList.add("target");
+  stay();
   one.scrollIntoView({ block: "center" });
   return true;
 }
-export async function aimAt(id) { // a link within the conversation, to a message that may not be in the page
-  if (aim(id) || !open) return;
-  const told = await ask(`/api/messages/${path(open.id)}?around=${id.slice(1)}`);
-  fresh(told);
-  aim(id);
+export function aimAt(id) { // a link within the conversation, to a message that may not be in the page
+  return aim(id) || !open ? Promise.resolve() : jump(`?around=${id.slice(1)}`, () => aim(id));
+}
+function jump(where, then) {
+  const mine = open;
+  return inTurn(async () => {
+    if (mine !== open) return;
+    const told = await ask(`/api/messages/${path(mine.id)}${where}`);
+    if (mine !== open) return;
+    fresh(told);
+    then();
+  });
 }
 function fresh(told) {
   open.list.replaceChildren(...told.messages.map(drawMessage));
   open.first = told.from; open.last = told.from + told.messages.length; open.total = told.total;
   position();
 }
-function position() {
-  say(open.total ? `${count(open.first + 1)}–${count(open.last)} of ${plural(open.total, "message")}` : "No messages yet");
+function position(first = false) { // said when it has changed: it must not wipe away what else was said
+  const now = open.total ? `${count(open.first + 1)}–${count(open.last)} of ${plural(open.total, "message")}` : "No messages yet";
+  if (first || now !== said) say(said = now);
 }
-export async function toFirst() { if (open) { fresh(await ask(`/api/messages/${path(open.id)}?from=0`)); scrollTo(0, 0); } }
-export async function toLast() { if (open) { fresh(await ask(`/api/messages/${path(open.id)}`)); toEnd(); } }
+export async function toFirst() { if (open) await jump("?from=0", () => { stay(); scrollTo(0, 0); }); }
+export async function toLast() { if (open) await jump("", toEnd); }
 
 // ------------------------------------------------------------------------------------------------ above the messages
 function head(session) {
   const act = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
   const again = async () => { const told = await ask("/api/session/" + path(session.id)); if (open?.id === session.id) { open.session = told; document.querySelector(".head").replaceWith(head(told)); document.title = name(told) + " · Hermes"; } };
   const actions = make("div", { className: "actions" });
-  const resume = "hermes -r " + session.id;
+  const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
   actions.append(button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
   if (!readOnly) {
     actions.append(
@@ -143,24 +159,38 @@ function before(session) {
   if (!session.compressed) return null;
   const text = `Show what was compressed (${plural(session.compressed, "message")})`;
   const box = make("details", { className: "compressed" }, make("summary", {}, text)), inside = make("div", {});
-  const more = async from => {
-    const told = await ask(`/api/compressed/${path(session.id)}?from=${from}`);
+  const note = make("p", { className: "dim", role: "status" });
+  let loading = false, next = 0, total = 1;
+  const more = async () => { // one piece at a time, however often the box is opened and closed meanwhile
+    if (loading) return;
+    loading = true;
     inside.querySelector("button.more")?.remove();
-    inside.append(...told.messages.map(message => drawMessage(message, { folded: true })));
-    const next = told.from + told.messages.length;
-    if (next < told.total) inside.append(button("More of them", () => more(next), { className: "more" }));
+    note.textContent = "Loading…";
+    let failed = "";
+    try {
+      const told = await ask(`/api/compressed/${path(session.id)}?from=${next}`);
+      note.before(...told.messages.map(message => drawMessage(message, { folded: true })));
+      next = told.from + told.messages.length;
+      total = told.messages.length ? told.total : next;
+    } catch (error) { failed = "Error: " + error.message; }
+    loading = false;
+    note.textContent = failed;
+    if (next < total) note.after(button(failed ? "Try again" : "More of them", more, { className: "more" }));
   };
+  inside.append(note);
   box.append(inside);
-  box.addEventListener("toggle", () => { if (box.open && !inside.childElementCount) more(0).catch(error => say("Error: " + error.message)); });
+  box.addEventListener("toggle", () => { if (box.open && !next) more(); });
   return box;
 }
 
 // ------------------------------------------------------------------------------------------------ scrolling
 async function load(where) {
   const mine = open, from = where === "before" ? Math.max(0, open.first - 100) : open.last;
+  if (where === "before" ? open.first <= 0 : open.last >= open.total) return;
   const told = await ask(`/api/messages/${path(open.id)}?from=${from}`);
   if (mine !== open) return;
   open.total = told.total;
+  const low = atEnd();
   if (where === "before") {
     const anchor = open.list.firstElementChild, top = anchor?.getBoundingClientRect().top;
     open.list.prepend(...told.messages.slice(0, open.first - told.from).map(drawMessage));
@@ -174,15 +204,16 @@ async function load(where) {
     while (open.list.childElementCount > WINDOW) { open.list.firstElementChild.remove(); open.first++; }
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
   }
+  if (low && where === "before" && open.last >= open.total) toEnd(); else stay(); // the places of before are others now
   position();
 }
 async function onScroll() {
   if (!open || busy) return;
   busy = true;
   try {
-    const height = document.documentElement.scrollHeight;
-    if (scrollY < 1200 && open.first > 0) await load("before");
-    else if (scrollY + innerHeight > height - 1200 && open.last < open.total) await load("after");
+    const height = document.documentElement.scrollHeight, mine = open;
+    const wanted = scrollY < 1200 && open.first > 0 ? "before" : scrollY + innerHeight > height - 1200 && open.last < open.total ? "after" : "";
+    if (wanted) await inTurn(() => mine === open ? load(wanted) : null);
   } catch (error) { say("Error: " + error.message); } finally { busy = false; }
 }
 addEventListener("scroll", onScroll, { passive: true });
@@ -192,25 +223,30 @@ let refreshing = null, wanted = false;
 export function refresh() { // one at a time; a change during it is looked at afterwards
   if (refreshing) { wanted = true; return refreshing; }
   refreshing = (async () => {
-    do { wanted = false; await renew(); } while (wanted);
+    do { wanted = false; await inTurn(renew); } while (wanted);
   })().finally(() => { refreshing = null; });
   return refreshing;
 }
 async function renew() {
   const mine = open;
   if (!mine) return;
-  const low = scrollY + innerHeight > document.documentElement.scrollHeight - 250, atEnd = mine.last >= mine.total;
+  const toldAll = mine.last >= mine.total;
   const told = await ask(`/api/messages/${path(mine.id)}?from=${Math.max(mine.first, mine.last - 30)}`);
   if (mine !== open) return;
   mine.total = told.total;
-  if (told.total <= mine.first && mine.first) return fresh(await ask(`/api/messages/${path(mine.id)}`)); // rewound
+  if (told.total <= mine.first && mine.first) { // rewound
+    const last = await ask(`/api/messages/${path(mine.id)}`);
+    if (mine === open) fresh(last);
+    return;
+  }
+  const low = atEnd(), was = mine.list.lastElementChild, height = mine.list.offsetHeight;
   told.messages.forEach((message, number) => {
     const place = told.from + number - mine.first, now = mine.list.children[place];
-    if (!now && !atEnd) return;
+    if (!now && !toldAll) return;
     const drawn = drawMessage(message);
     if (!now) mine.list.append(drawn);
     else if (now.id !== drawn.id || now.dataset.key !== drawn.dataset.key) {
-      const folds = [...now.querySelectorAll("details")].map(fold => fold.open);
+      const folds = now.id === drawn.id ? [...now.querySelectorAll("details")].map(fold => fold.open) : [];
       drawn.querySelectorAll("details").forEach((fold, at) => { fold.open = Boolean(folds[at]); });
       now.replaceWith(drawn);
     }
@@ -218,6 +254,6 @@ async function renew() {
   while (mine.list.childElementCount > Math.max(0, told.total - mine.first)) mine.list.lastElementChild.remove();
   while (mine.list.childElementCount > WINDOW && low) { mine.list.firstElementChild.remove(); mine.first++; }
   mine.last = mine.first + mine.list.childElementCount;
-  if (low) toEnd();
+  if (low && (was !== mine.list.lastElementChild || height !== mine.list.offsetHeight)) toEnd(); // what did not change does not move
   position();
 }

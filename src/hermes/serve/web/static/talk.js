@@ -1,6 +1,7 @@
 // Talking: a prompt box, the reply while it is written, the agent's questions. What is stored is shown by read.js.
-import { ask, button, make, path, say } from "./dom.js";
+import { ask, atEnd, button, make, path, say, toEnd } from "./dom.js";
 
+const drafts = new Map(); // what was typed and not sent, by conversation: it survives leaving the page and coming back
 let source = null, current = null;
 export function detachTalk() { source?.close(); source = current = null; }
 
@@ -16,8 +17,8 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   const state = { text: null, tools: new Map() };
 
   const working = on => { send.hidden = on; stop.hidden = !on; };
-  const low = () => scrollY + innerHeight > document.documentElement.scrollHeight - 250;
-  const down = was => { if (was) scrollTo(0, document.documentElement.scrollHeight); };
+  const typed = () => { if (box.value) drafts.set(id, box.value); else drafts.delete(id); box.rows = Math.min(10, Math.max(2, box.value.split("\n").length)); };
+  const write = text => { box.value = text; typed(); };
   function words(kind) {
     if (!state[kind]) {
       state[kind] = kind === "thought" ? make("pre", {}) : make("div", { className: "body streaming", dir: "auto" });
@@ -27,7 +28,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   }
   function clear() { state.text = state.thought = null; state.tools.clear(); reply.replaceChildren(); }
   async function take(event) {
-    const was = low();
+    const was = atEnd();
     switch (event.kind) {
       case "text": if (event.anew && state.text) state.text.textContent = ""; words("text").append(event.text); break;
       case "thought": words("thought").append(event.text); break;
@@ -43,11 +44,11 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
       case "result": state.tools.get(event.id)?.remove(); state.tools.delete(event.id); await refresh(); break;
       case "question": reply.append(asking(event)); break;
       case "answered": document.getElementById("q" + event.id)?.remove(); break;
-      case "followed": go("/s/" + path(event.session), true); return;
+      case "followed": drafts.set(event.session, box.value); drafts.delete(id); go("/s/" + path(event.session), true); return;
       case "error": problem.textContent = event.text; await end(); break;
       case "done": await end(); if (event.interrupted) say("Stopped; what had arrived is kept.", 6); break;
     }
-    down(was);
+    if (was) toEnd();
   }
   function asking(event) {
     const answer = yes => button(yes ? "Allow" : "Decline", () => ask("/api/answer/" + current, { question: event.id, yes }), { className: yes ? "danger" : "primary" });
@@ -75,17 +76,20 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     event.preventDefault();
     const text = box.value;
     if (!text.trim() || current) return;
+    if (send.disabled) return;
     send.disabled = true;
     problem.textContent = "";
+    write("");
     try {
       const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", { text });
-      box.value = "";
-      if (told.session !== id) { go("/s/" + path(told.session)); return; }
+      if (!place.isConnected) return; // its reader went elsewhere meanwhile
+      if (told.session !== id) { drafts.set(told.session, box.value); drafts.delete(id); go("/s/" + path(told.session)); return; }
       follow(told.turn);
-    } catch (error) { problem.textContent = error.message; } finally { send.disabled = false; }
+    } catch (error) { problem.textContent = error.message; write([text, box.value].filter(Boolean).join("\n")); } finally { send.disabled = false; }
   });
   box.addEventListener("keydown", event => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
-  box.addEventListener("input", () => { box.rows = Math.min(10, Math.max(2, box.value.split("\n").length)); });
+  box.addEventListener("input", typed);
+  write(drafts.get(id) || "");
   if (turn) follow(turn);
   else if (other) problem.textContent = `Another process (${other}) is answering here at the moment.`;
   return place;

@@ -26,6 +26,8 @@ class UnreadableDatabase(HermesError):
 def is_database(path: Path) -> bool:
     """Whether a file is an SQLite database."""
     try:
+        if not path.is_file():  # a pipe would wait for who writes into it
+            return False
         with path.open("rb") as file:
             return file.read(len(HEADER)) == HEADER
     except OSError:

@@ -1,0 +1,227 @@
+"""`hermes web` in a real Chromium while answers are late and other processes write: what a person reads, typed or opened stays."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.support.browser import Browser
+from tests.support.echo import Echo
+from tests.support.page import Page, fill, talkative
+
+MANY = 700
+CALL = {"id": "c9", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("live") / "home"
+    with Echo() as model:
+        talkative(home, model.base_url)
+        fill(home)
+        with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
+            db.create_session("long", "cli")
+            db.replace_messages(
+                "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * 30} for n in range(MANY)]
+            )  # fmt: skip
+        yield home
+
+
+@pytest.fixture(scope="module")
+def page(home: Path) -> Iterator[Page]:
+    with Page(home) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def window(page: Page) -> Iterator[Browser]:
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        yield browser
+
+
+@pytest.fixture
+def browser(window: Browser) -> Iterator[Browser]:
+    yield window
+    assert window.problems() == []
+
+
+def shows(browser: Browser, text: str) -> None:
+    browser.wait(f"document.querySelector('main').innerText.includes({text!r})")
+
+
+def numbers(browser: Browser) -> list[int]:
+    found: list[int] = browser.value(
+        "[...document.querySelectorAll('#messages .body')].map(one => Number(one.innerText.match(/number (\\d+)/)[1]))"
+    )
+    return found
+
+
+def test_a_live_update_without_news_does_not_move_the_page(browser: Browser, page: Page) -> None:
+    """The first event of a page tells nothing new: a reader who has moved meanwhile stays there, and hits what is clicked."""
+    browser.hold("*/api/messages/new?from=*")
+    browser.open(page.address + "/s/new", 1280)
+    browser.wait("scrollY > 0")
+    browser.held()
+    browser.value("document.querySelector('.compressed').scrollIntoView({block: 'center'})")
+    assert browser.value("scrollY") == 0
+    browser.release()
+    browser.value("new Promise(done => setTimeout(done, 100))")
+    assert browser.value("scrollY") == 0
+
+
+def test_what_was_compressed_is_loaded_once_and_stays_while_others_write(
+    browser: Browser, page: Page, home: Path
+) -> None:
+    browser.hold("*/api/compressed/*")
+    browser.open(page.address + "/s/new", 1280)
+    for _ in range(3):  # opened, closed and opened while the answer is on its way
+        browser.click(".compressed summary")
+    browser.held()
+    assert browser.value("document.querySelector('.compressed').open && scrollY === 0")
+    with SessionDB(home / "state.db") as db:
+        db.append_message("new", "user", "written meanwhile")
+    browser.wait("document.querySelector('#messages').innerText.includes('written meanwhile')")
+    browser.release()
+    browser.wait("document.querySelectorAll('.compressed .message').length > 0")
+    with SessionDB(home / "state.db") as db:
+        db.append_message("new", "user", "written afterwards")
+    browser.wait("document.querySelector('#messages').innerText.includes('written afterwards')")
+    assert browser.value("document.querySelectorAll('.compressed .message').length") == 8
+    assert browser.value("document.querySelector('.compressed').open && scrollY === 0"), "the reader was moved away"
+
+
+def test_what_was_compressed_can_be_asked_for_again_after_an_error(window: Browser, page: Page) -> None:
+    window.hold("*/api/compressed/*")
+    window.open(page.address + "/s/new", 1280)
+    window.click(".compressed summary")
+    for request in window.held():
+        window.call("Fetch.failRequest", requestId=request, errorReason="ConnectionReset")
+    window.events.clear()
+    window.call("Fetch.disable")
+    shows(window, "hermes web does not answer")
+    window.click(".compressed button", "Try again")
+    window.wait("document.querySelectorAll('.compressed .message').length === 8")
+    assert "hermes web does not answer" not in window.value("document.querySelector('.compressed').innerText")
+    window.events.clear()  # the error of the browser itself, about the connection
+
+
+def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
+    browser: Browser, page: Page, home: Path
+) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("folds", "cli")
+        db.append_message("folds", "user", "begin")
+        db.append_message("folds", "assistant", "looking", reasoning="I think", tool_calls=[CALL])
+    browser.open(page.address + "/s/folds", 1280)
+    browser.click("#messages .reasoning summary")
+    browser.click("#messages details:not(.reasoning) summary")
+    browser.click("#prompt")
+    browser.type("half a sentence")
+    with SessionDB(home / "state.db") as db:
+        db.append_message("folds", "tool", "the output", tool_call_id="c9", tool_name="terminal")
+        shows(browser, "the output")
+        db.append_message("folds", "assistant", "and so it ended")
+        shows(browser, "and so it ended")
+    assert browser.value("[...document.querySelectorAll('#messages details')].every(one => one.open)")
+    assert browser.value("document.getElementById('prompt').value") == "half a sentence"
+    assert browser.value("document.activeElement.id") == "prompt"
+    browser.click("a.brand")
+    browser.wait("location.pathname === '/' && !!document.querySelector('.row')")
+    browser.click(".row[href='/s/folds']")
+    browser.wait("document.getElementById('prompt')?.value === 'half a sentence'")
+
+
+def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: Page, home: Path) -> None:
+    browser.hold("*/api/talk/*")
+    browser.open(page.address + "/s/folds", 1280)
+    browser.click("#prompt")
+    browser.type("the first one")
+    browser.key("Enter")
+    browser.held()
+    browser.key("Enter")  # pressed twice: sent once
+    browser.type("the next one")
+    browser.release()
+    browser.wait("document.querySelector('#messages').innerText.includes('the first one')")
+    browser.wait("!document.querySelector('.talk [type=submit]').hidden")
+    assert browser.value("document.getElementById('prompt').value").strip() == "the next one"
+    with SessionDB(home / "state.db") as db:
+        said = [row["content"] for row in db.get_messages("folds") if row["role"] == "user"]
+    assert said == ["begin", "the first one"]
+
+
+def test_a_message_that_could_not_be_sent_is_still_in_the_prompt(browser: Browser, page: Page) -> None:
+    browser.hold("*/api/talk/*")
+    browser.open(page.address + "/s/folds", 1280)
+    browser.click("#prompt")
+    browser.type("hello")
+    browser.key("Enter")
+    for request in browser.held():
+        browser.call("Fetch.failRequest", requestId=request, errorReason="ConnectionReset")
+    browser.call("Fetch.disable")
+    browser.wait("document.getElementById('prompt').value === 'hello'")
+    browser.events.clear()  # the error of the browser itself, about the connection
+
+
+def test_a_jump_during_a_live_update_leaves_no_gap(browser: Browser, page: Page, home: Path) -> None:
+    browser.hold("*/api/messages/long?from=*")
+    browser.open(page.address + "/s/long", 1280)
+    browser.wait(f"document.querySelector('#messages').innerText.includes('number {MANY - 1} ')")
+    browser.held()
+    browser.key("g")  # while an answer with the last messages is on its way
+    browser.release()
+    browser.wait("/number 0\\b/.test(document.querySelector('#messages').innerText)")
+    with SessionDB(home / "state.db") as db:
+        db.append_message("long", "user", f"number {MANY} late")
+    browser.wait(f"document.getElementById('status').innerText.includes('of {MANY + 1}')")
+    found = numbers(browser)
+    assert found == list(range(len(found)))
+
+
+def test_a_late_answer_does_not_take_the_place_of_the_page_opened_since(browser: Browser, page: Page) -> None:
+    browser.hold("*/api/search?*")
+    browser.open(page.address + "/", 1280)
+    browser.wait("document.querySelectorAll('.row').length >= 5")
+    browser.click("#query")
+    browser.type("tokenizer")
+    browser.held()
+    browser.click(".row[href='/s/s1']")
+    shows(browser, "missing bracket")
+    browser.release()
+    browser.value("new Promise(done => setTimeout(done, 150))")
+    shows(browser, "missing bracket")
+    assert browser.value("location.pathname === '/s/s1' && !document.querySelector('.hit, button.more')")
+
+
+def test_an_impossible_time_is_left_out_and_breaks_no_page(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("times", "cli")
+        for at in (1e15, -1e15, 1e12, 0.5):
+            db.append_message("times", "user", f"said at {at}", timestamp=at)
+    browser.open(page.address + "/s/times", 1280)
+    shows(browser, "said at 0.5")
+    browser.open(page.address + "/", 1280)
+    browser.wait("!!document.querySelector(\".row[href='/s/times']\")")
+    browser.open(page.address + "/insights", 1280)
+    shows(browser, "Insights")
+
+
+def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, page: Page, home: Path) -> None:
+    hostile = "x';touch${IFS}pwned;'$(id)"
+    with SessionDB(home / "state.db") as db:
+        for name in (hostile, "-rf", "plain_1.2"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", "hello")
+    for name in (hostile, "-rf", "plain_1.2"):
+        browser.open(f"{page.address}/s/{quote(name, safe='')}", 1280)
+        shows(browser, "hello")
+        told = browser.value(
+            "[...document.querySelectorAll('button')].find(one => one.innerText.startsWith('Resume')).title"
+        )
+        assert shlex.split(told.removeprefix("Copies the command: ")) == ["hermes", "-r", name]
+        assert (told.endswith("hermes -r plain_1.2")) == (name == "plain_1.2")
