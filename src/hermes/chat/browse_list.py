@@ -261,7 +261,7 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
         pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
-    if width >= 56:
+    if width >= (80 if line.snippet else 56):  # what was found needs the room more than the source does
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
     if width >= 110 and not line.snippet:
         pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))

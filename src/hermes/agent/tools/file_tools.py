@@ -9,16 +9,20 @@ import difflib
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools import file_access, file_snapshots
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
 from hermes.agent.tools.base import Context, Reported, Tool
 from hermes.agent.tools.file_patch import patched
-from hermes.errors import ToolError
+from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 MOST_CHARS: Final = 40_000  # of one result
 MOST_HITS: Final = 200
@@ -116,6 +120,24 @@ def diff_of(old: str, new: str, name: str) -> str:
         return f"({name}: {len(old):,} characters before, {len(new):,} now)"
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
     return "\n".join(list(lines)[2:])
+
+
+def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]) -> str | None:
+    """The diff of a finished write_file or edit_file, made again from the kept old text; None where that can't be done."""
+    for change in file_snapshots.changes_in([result]):
+        try:
+            before = file_snapshots.text_before(db, change)
+            if name == "write_file":
+                after = text_argument(arguments, "content", "")
+            elif arguments.get("patch") is not None:
+                after = patched(before, text_argument(arguments, "patch"))
+            else:
+                after = _replaced(before, arguments)
+        except (HermesError, OSError):
+            return None
+        if file_snapshots.hashed(after.encode("utf-8", "surrogateescape")) == change.after:
+            return diff_of(before, after, change.path.name)
+    return None
 
 
 def _numbered(content: str) -> str:
