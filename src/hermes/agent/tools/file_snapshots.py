@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.file_access import read_bytes, write_bytes
+from hermes.agent.tools.file_access import read_bytes, remove, write_bytes
 from hermes.errors import HermesError, ToolError
 from hermes.store.attachments import PREFIX, read_attachment
 from hermes.texts import content_text
@@ -105,7 +105,7 @@ def put_back(db: SessionDB, change: Change) -> str | None:
         if now is None or hashed(now) != change.after:
             return "it was changed since"
         if change.was is None:
-            change.path.unlink()
+            remove(change.path)
             return None
         data = read_attachment(db.attachments_dir, change.was)
         if hashed(data) != change.was:
