@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hermes_state import SessionDB
-from tests.support.program import in_terminal
+from tests.support.program import in_terminal, run
 
 ID = "20260301_101500_4f2a9c"
 
@@ -28,3 +28,11 @@ def test_doctor_breaks_lines_between_words_below_the_text(hermes_home: Path) -> 
     at = next(number for number, line in enumerate(lines) if line.startswith("✓ acp"))
     assert lines[at].startswith("✓ acp             `hermes acp` is") and lines[at + 1].startswith(" " * 18)
     assert max(map(len, lines)) <= 60, text
+
+
+def test_help_cuts_nothing(hermes_home: Path) -> None:
+    for words in ([], ["chat"], ["config"], ["cron"], ["gateway"]):
+        text = run(*words, "--help", home=hermes_home, width=60).out
+        _, _, commands = text.partition("Commands:")
+        assert "..." not in commands, commands
+        assert max(map(len, text.split("\n"))) <= 60, text

@@ -62,10 +62,10 @@ def command(
 
     \b
       hermes                        a new conversation
-      hermes -c                     continue where you left off
-      hermes -c --here              the latest one of this folder
-      hermes -c "my project"        continue the newest session of that title
-      hermes -r                     choose a session and continue it
+      hermes -c                     continue the latest one
+      hermes -c --here              the latest of this folder
+      hermes -c "my project"        the newest of that title
+      hermes -r                     choose one, continue it
       hermes chat -q "what is …?"   one answer
       hermes -q "explain @main.py"  with that file
       git diff | hermes chat -q "review this"

@@ -14,12 +14,15 @@ import click
 
 from hermes.cli.common import json_option
 from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
 
-@click.group(invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets.")
+@click.group(
+    cls=CommandGroup, invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets."
+)
 @click.pass_context
 def command(context: click.Context) -> None:
     if context.invoked_subcommand is None:

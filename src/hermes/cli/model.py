@@ -6,10 +6,11 @@ import click
 
 from hermes.cli.common import confirmed, yes_option
 from hermes.cli.completers import complete_installable
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
     """Models that run on this machine: no key, and no network once they are installed."""
