@@ -36,3 +36,12 @@ def test_help_cuts_nothing(hermes_home: Path) -> None:
         _, _, commands = text.partition("Commands:")
         assert "..." not in commands, commands
         assert max(map(len, text.split("\n"))) <= 60, text
+
+
+def test_an_error_is_broken_between_words_and_a_command_stays_whole(hermes_home: Path) -> None:
+    status, text = in_terminal("--resume", "nothing-like-that", home=hermes_home, width=60)
+    lines = [line.rstrip() for line in text.replace("\r", "").strip().split("\n")]
+    assert (status, lines) == (1, [
+        "hermes: no session matches 'nothing-like-that';",
+        "`hermes sessions list` lists them",
+    ])  # fmt: skip

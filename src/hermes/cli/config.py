@@ -16,6 +16,7 @@ from hermes.cli.common import json_option
 from hermes.cli.completers import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
+from hermes.cli.table import message
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
@@ -64,7 +65,8 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
     if not everything:
         value = _different(value, _builtins(Config()))
         if not value and not as_json:
-            click.echo("Nothing is set: every key has its default. `hermes config show --all` lists them.")
+            text = "Nothing is set: every key has its default. `hermes config show --all` lists them."
+            click.echo(message(text, sys.stdout))
             return
     _print(value if reveal else table.masked(value, []), as_json)
 

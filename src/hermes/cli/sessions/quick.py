@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.cli.shared import EVERY, configuration, opened, print_json, zone
-from hermes.cli.table import GAP, Column, cells, printed, screen_width
+from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
 from hermes.texts import one_line
@@ -84,7 +85,8 @@ def print_list(
     if as_json:
         print_json(listed)
     elif not listed:
-        print(START if empty else "No session matches. `hermes sessions list --all` lists every session.")
+        nothing = START if empty else "No session matches. `hermes sessions list --all` lists every session."
+        print(message(nothing, sys.stdout))
     else:
         print(screen(listed))
 
