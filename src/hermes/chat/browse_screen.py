@@ -73,7 +73,7 @@ class KeyBar(Footer):
     def compose(self) -> ComposeResult:
         made: list[Any] = list(super().compose())  # Textual does not export the class of the keys
         room, kept = self.app.size.width, []
-        for key in sorted(made, key=lambda one: self.IMPORTANT.index(one.action)):
+        for key in sorted(made, key=lambda one: (*self.IMPORTANT, one.action).index(one.action)):
             room -= cell_len(f"{key.key_display} {key.description} ")
             if room < -1:  # the blank after the last one may be cut
                 break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from hermes.cli.common import confirmed, yes_option
@@ -33,7 +35,7 @@ def print_offers(measure: bool) -> None:
     import shutil
 
     from hermes.agent.model_offers import keep_speeds, measured, offers
-    from hermes.cli.table import Column, printed
+    from hermes.cli.table import Column, message, printed
     from hermes.home import get_hermes_home
 
     home = get_hermes_home()
@@ -63,7 +65,8 @@ def print_offers(measure: bool) -> None:
     if not any(one.source == "Ollama" for one in found) and shutil.which("ollama"):
         click.echo("Ollama is installed and not running: `ollama serve` starts it.")
     elif not any(one.source not in ("package", "file") for one in found):
-        click.echo("A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url.")
+        text = "A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url."
+        click.echo(message(text, sys.stdout))
 
 
 @command.command()
