@@ -116,6 +116,8 @@ def unfinished(message: Mapping[str, Any]) -> str:
     """Why a stored reply is not whole, for people; "" for one that is."""
     if message.get("role") != "assistant":
         return ""
+    if message.get("finish_reason") == "stop" and not message.get("tool_calls"):
+        return "" if content_text(message.get("content")).strip() else "the model gave an empty reply"
     return {
         "interrupted": "the reply was cut off here",
         "length": "the reply reached its length limit here",

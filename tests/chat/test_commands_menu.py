@@ -33,7 +33,7 @@ def test_a_slash_opens_a_menu_that_takes_letters_in_their_order(server: ModelSer
     screen.type("/")
     screen.wait_for("/resume    continue another session")
     screen.type("mdl")
-    screen.wait_for("/model  use another model")
+    screen.wait_for("/model  answer with another model")
     assert "/resume" not in screen.text()
     screen.press("C-c")
     screen.wait_for("Ctrl-D or /quit leaves.")
@@ -74,7 +74,7 @@ def test_models_the_window_searching_and_clearing(server: ModelServer, open_scre
     screen.wait_for("Model calls")
     screen.line("/context")
     text = screen.wait_for("is summarised")
-    assert "about" in text and "Your messages" in text and "Free" in text and "█" in text
+    assert "About" in text and "Your messages" in text and "Free" in text and "█" in text
     screen.line("/find zebra")
     screen.wait_for("hello zebra", times=2)
     screen.line("/clear")

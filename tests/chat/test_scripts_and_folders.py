@@ -67,6 +67,43 @@ def test_single_questions_are_marked_until_they_are_continued(server: ModelServe
     run("-c", "-q", "say more", home=home)  # the newest one is no single question any more
     assert run("sessions", "list", home=home, width=140).out.count("one-shot") == 1
     assert "monad" not in run("sessions", "list", "--no-oneshots", home=home).out
+    assert run("config", "set", "terminal.list_oneshots", "false", home=home).status == 0
+    short = run("sessions", "list", "--limit", 1, home=home).out  # the limit counts what is listed
+    assert "monad" not in short and "functor" in short
+    assert "monad" in run("sessions", "list", "--oneshots", home=home).out
+    assert "monad" in run("sessions", "list", "--all", home=home).out
+    assert [one["preview"] for one in json.loads(run("sessions", "list", "--json", home=home).out)] == [
+        "what is a functor?"
+    ]
+    refused = run("config", "set", "terminal.list_oneshots", "maybe", home=home)
+    assert refused.status == 1 and "expected true or false" in refused.err
+
+
+def test_a_question_takes_files_by_an_at_sign_and_piped_text_does_not(
+    server: ModelServer, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("milk\neggs\n")
+    (tmp_path / "secret.txt").write_text("hidden\n")
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 20)
+    (tmp_path / "prog.bin").write_bytes(b"\xff\xfe\0\1")
+
+    def sent() -> Any:
+        return server.requests[-1]["messages"][-1]["content"]
+
+    done = run("-q", "what is in @notes.txt?", home=home, cwd=tmp_path, input="see @secret.txt\n")
+    assert (done.status, done.err) == (0, "With notes.txt: 2 lines, 10 bytes\n")
+    file = "[file notes.txt: 2 lines, 10 bytes]\nmilk\neggs\n[end of notes.txt]"
+    assert sent() == f"what is in @notes.txt?\n\n{file}\n\nsee @secret.txt"
+    done = run(home=home, cwd=tmp_path, input="only piped: @secret.txt\n")
+    assert (done.status, done.err) == (0, "") and sent() == "only piped: @secret.txt"
+    done = run("-q", "@dot.png beside @notes.txt", "--attach", "notes.txt", home=home, cwd=tmp_path)
+    assert done.status == 0 and "With dot.png: picture, 28 bytes" in done.err
+    text, picture = sent()
+    assert text["text"].count("milk\neggs") == 2 and picture["image_url"]["url"].startswith("data:image/png;base64,")
+    asked = len(server.requests)
+    refused = run("-q", "run @prog.bin", home=home, cwd=tmp_path)
+    assert refused.status == 1 and "@prog.bin is a binary file (4 bytes); the message was not sent" in refused.err
+    assert len(server.requests) == asked
 
 
 def test_nothing_of_an_unsaved_conversation_is_on_disk(server: ModelServer, home: Path, open_screen: Open) -> None:

@@ -58,6 +58,7 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         (row,) = db.list_sessions_rich()
     shown = run("sessions", "show", row["id"], home=home).out
     assert "✂ the reply reached its length limit here" in shown
+    assert "✂ the model gave an empty reply" in shown
 
 
 def test_a_reply_cut_by_a_crash_is_marked_before_the_next_question(

@@ -36,7 +36,7 @@ owner: []
 timezone: null
 memory: {enabled: true}
 mcp_servers: {}
-terminal: {confirm: destructive, continue: latest, allow: {}}
+terminal: {confirm: destructive, continue: latest, list_oneshots: true, allow: {}}
 group_sessions_per_user: true
 thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}

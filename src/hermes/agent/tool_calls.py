@@ -175,7 +175,7 @@ class _Crew:
 def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> Reported:
     """The text of a result, and how it ended; its outcome is "" for a success."""
     if call.problem is not None:
-        return Reported(f"error: {call.problem}", outcome=FAILED)
+        return Reported(f"error: {call.problem}", outcome=FAILED, shown=call.problem)
     outcome = FAILED
     try:
         result = tools[call.name].run(context, call.arguments)
@@ -186,4 +186,5 @@ def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> Reported
     except BaseException as error:  # a tool may raise anything; the conversation continues
         text = f"{call.name} failed: {type(error).__name__}: {error}"
     outcome = STOPPED if context.cancelled() else outcome
-    return Reported(text if text.startswith("error:") else f"error: {text}", outcome=outcome)
+    why = text.removeprefix("error:").strip() if outcome == FAILED else ""
+    return Reported(text if text.startswith("error:") else f"error: {text}", outcome=outcome, shown=why)

@@ -223,10 +223,11 @@ class SessionList(ScrollView, can_focus=False):
         number = y + self.scroll_offset.y
         base = self.rich_style
         if number < len(self.lines):
-            pieces = drawn(self.lines[number], width, self.zone)
+            folder = ""
             if self.grouped:
                 first = number == 0 or self.lines[number - 1].folder != self.lines[number].folder
-                pieces.insert(0, (_folder(self.lines[number].folder if first else "", width), _BOLD))
+                folder = _folder(self.lines[number].folder if first else "", width)
+            pieces = [(folder, _BOLD), *drawn(self.lines[number], width - cell_len(folder), self.zone)]
             if not self.app.current_theme.dark:
                 pieces = [(text, style + _ON_LIGHT if style.color else style) for text, style in pieces]
             if number == self.cursor:  # one bar of one colour; only bold text stays bold
@@ -261,7 +262,7 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
         pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
-    if width >= 56:
+    if width >= (80 if line.snippet else 56):  # what was found needs the room more than the source does
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
     if width >= 110 and not line.snippet:
         pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))

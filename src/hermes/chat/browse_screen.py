@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from datetime import tzinfo
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.cells import cell_len
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -33,14 +34,14 @@ PREVIEW_FROM, PREVIEW_LINES = 80, 16  # cells and lines the terminal needs for t
 WAIT_TO_SEARCH, WAIT_TO_PREVIEW = 0.15, 0.06  # seconds without a key
 
 KEYS = """\
-Typing         filters by title, first words, id and source
+Typing         filters by title, first words, id, source
 Tab            search inside the conversations, and back
-Enter          resume the conversation (or double-click it)
+Enter          resume the conversation (or double-click)
 ↑ ↓ PgUp PgDn  move; Ctrl+Home, Ctrl+End: first, last
 Shift+↑ ↓      scroll the preview (or the mouse wheel)
 Ctrl+R         rename
 Ctrl+X         delete: into the trash
-Ctrl+P         pin, or unpin: a pinned one is never pruned
+Ctrl+P         pin, or unpin; pinned ones are not pruned
 Ctrl+E         export into a file
 Ctrl+T         preview on or off
 F2             group by folder, or by time again
@@ -62,6 +63,25 @@ class BrowseQuery(Input, inherit_bindings=False):
         ),
         Binding("end", "end", show=False),
     ]
+
+
+class KeyBar(Footer):
+    """The keys at the bottom: as many whole ones as fit, the important ones first; F1 lists them all."""
+
+    IMPORTANT = ("resume", "keys", "back", "inside", "delete", "rename", "pin", "folders", "export", "preview")
+
+    def compose(self) -> ComposeResult:
+        made: list[Any] = list(super().compose())  # Textual does not export the class of the keys
+        room, kept = self.app.size.width, []
+        for key in sorted(made, key=lambda one: (*self.IMPORTANT, one.action).index(one.action)):
+            room -= cell_len(f"{key.key_display} {key.description} ")
+            if room < -1:  # the blank after the last one may be cut
+                break
+            kept.append(key)
+        yield from (one for one in made if one in kept)
+
+    def on_resize(self) -> None:
+        self.refresh(recompose=True)
 
 
 class Picker(Changing, inherit_bindings=False):
@@ -151,7 +171,7 @@ class Picker(Changing, inherit_bindings=False):
             with VerticalScroll(id="preview", can_focus=False):
                 yield Static("", id="conversation", markup=False)
         yield Static("", id="status", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyBar(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#query", Input).focus()
@@ -168,7 +188,7 @@ class Picker(Changing, inherit_bindings=False):
         """Hide what the terminal has no room for."""
         self._room_for_preview = size.width >= PREVIEW_FROM and size.height >= PREVIEW_LINES
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
-        self.query_one(Footer).display = size.height >= 8
+        self.query_one(KeyBar).display = size.height >= 8
         self.query_one("#mode").display = size.width >= 40
 
     @property

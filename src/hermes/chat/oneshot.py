@@ -150,6 +150,26 @@ def with_files(question: str, files: Sequence[Path]) -> str | list[Any]:
     return [{"type": "text", "text": whole}, *pictures] if pictures else whole
 
 
+def content_of(
+    question: str, piped: str, attached: Sequence[Path], folder: Path, model: Model
+) -> tuple[str | list[Any], list[str]]:
+    """What to send, and notes about the files that the question names by @path.
+
+    Only what the user wrote is looked through for paths: piped text is data, and an @ in it names no file of theirs.
+    """
+    from hermes.chat import file_mentions
+
+    named: str | list[Any] = question
+    notes: list[str] = []
+    if "@" in question:
+        named, notes = file_mentions.with_files(question, folder, model.context_length)  # a server may be asked for it
+    text, pictures = (named, []) if isinstance(named, str) else (named[0]["text"], named[1:])
+    whole = with_files(joined(text, piped), attached)
+    if not pictures:
+        return whole, notes
+    return [*([{"type": "text", "text": whole}] if isinstance(whole, str) else whole), *pictures], notes
+
+
 def piped_text() -> str:
     """The piped text, if any; bytes that are not UTF-8 become replacement characters."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -168,6 +188,7 @@ def ask(
     config: Config,
     model: Model,
     question: str,
+    piped: str = "",
     *,
     session_id: str | None,
     restore_cwd: bool,
@@ -180,7 +201,7 @@ def ask(
     attached: Sequence[Path] = (),
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
-    content = with_files(question, attached)
+    content, notes = content_of(question, piped, attached, Path.cwd(), model)
     voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
     conversation = TerminalConversation(
         db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
@@ -196,6 +217,8 @@ def ask(
         if conversation.saved:
             housekeeping.start(db, config)
         before = _last_message(conversation)
+        for about in notes:
+            voice.note(f"With {about}")
         status = 130 if conversation.talk(content) else 0
     except Terminated as ended:
         status = 128 + ended.number

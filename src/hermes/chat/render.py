@@ -10,10 +10,11 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Retrying, Text, ToolFinished, ToolProgress, ToolStarted
-from hermes.chat.terminal_markdown import blocks, markdown
+from hermes.chat.terminal_markdown import STYLES, blocks, markdown
 from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
 from hermes.texts import harmless, one_line, shortened_line
 
@@ -48,11 +49,20 @@ class TerminalDisplay(Protocol):
         """The turn is over, in whatever way."""
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(**settings: Any) -> Console:
     """The terminal as rich sees it; NO_COLOR and TERM=dumb are honoured by rich itself."""
     from rich.console import Console
+    from rich.theme import Theme
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    return Console(
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+        legacy_windows=False,
+        theme=Theme(STYLES),
+        **settings,
+    )
 
 
 def display_for(screen: Console) -> TerminalDisplay:
@@ -160,6 +170,20 @@ class PlainDisplay:
         self._end_line()
 
 
+class _Redrawn:
+    """What a function gives at the moment of drawing.
+
+    rich draws the region again below everything that is printed. Drawn from memory it would still hold the block that was
+    just printed, and push as many lines off the screen.
+    """
+
+    def __init__(self, region: Callable[[], RenderableType]) -> None:
+        self._region = region
+
+    def __rich__(self) -> RenderableType:
+        return self._region()
+
+
 class LiveDisplay:
     """Markdown in a terminal, block by block."""
 
@@ -216,7 +240,7 @@ class LiveDisplay:
             from rich.live import Live
 
             self._live = Live(
-                console=self._screen, get_renderable=self._region, transient=True, auto_refresh=False,
+                _Redrawn(self._region), console=self._screen, transient=True, auto_refresh=False,
                 redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop",
             )  # fmt: skip
             self._live.start()
@@ -276,7 +300,7 @@ class LiveDisplay:
             lines = self._screen.render_lines(drawn, pad=False)
         except Exception:  # a text that breaks the renderer is shown as plain text
             lines = self._screen.render_lines(Styled(block), pad=False)
-        blank = ["".join(segment.text for segment in line).isspace() or not line for line in lines]
+        blank = [not "".join(segment.text for segment in line).strip() for line in lines]
         first = blank.index(False) if False in blank else 0
         last = len(blank) - blank[::-1].index(False) if False in blank else 1
         shown = lines[first:last][-(room or len(lines)) :]

@@ -51,7 +51,8 @@ class TerminalVoice:
                 self.screen.print(part, soft_wrap=True)
 
     def note(self, text: str) -> None:
-        self.screen.print(shortened_line(text, 1000), style="dim", overflow="fold")
+        for line in packed(shortened_line(text, 1000), self.screen.width):
+            self.screen.print(line, style="dim", overflow="fold")
 
     def ask(self, question: str) -> bool:
         from rich.cells import cell_len
@@ -111,6 +112,19 @@ class TerminalVoice:
         from hermes.chat.recap import recap
 
         self.screen.print(recap(db, session_id, config, self.screen.width))
+
+
+def packed(text: str, width: int) -> list[str]:
+    """A text of parts with ` · ` between them, in lines that end between two parts where they fit."""
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    for part in text.split(" · "):
+        if lines and cell_len(lines[-1]) + len(" · ") + cell_len(part) <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def hanging(screen: Console, line: str) -> list[str]:
@@ -279,16 +293,15 @@ def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callabl
 
 def _used(conversation: TerminalConversation) -> str:
     """How much of the model's window the conversation fills, for the right end of the prompt; "" before its first message."""
-    from hermes.agent.compress import prompt_tokens
+    from hermes.commands.model_commands import context_parts
 
-    try:
-        messages = conversation.db.get_messages_as_conversation(conversation.session_id)
-    except HermesError:  # there is no such session yet, or the store is busy: the prompt does not wait for it
-        return ""
     window = conversation.model.context_length
-    if not messages or not window:
+    try:
+        used = sum(context_parts(conversation).values()) if conversation.db.get_session(conversation.session_id) else 0
+    except HermesError:  # the store is busy: the prompt does not wait for it
         return ""
-    used = prompt_tokens(messages)
+    if not used or not window:
+        return ""
     return f"{_thousands(used)} of {_thousands(window)} tokens"
 
 

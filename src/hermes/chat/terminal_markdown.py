@@ -9,11 +9,52 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.markdown import Markdown
+    from rich.syntax import ANSISyntaxTheme
+
+
+# Few terminals say whether their background is light. These of their own colours can be read on both; yellow, green, cyan and
+# the bright ones can't on white, blue can't on black, and a background of our own is a dark box on a light screen.
+STYLES = {
+    "markdown.code": "magenta",
+    "markdown.block_quote": "italic",
+    "markdown.item.number": "bold",
+    "markdown.link": "bright_blue",
+    "markdown.link_url": "underline",
+    "markdown.table.header": "bold",
+    "markdown.table.border": "dim",
+}
 
 
 def markdown(text: str) -> RenderableType:
-    """A text as rich draws Markdown. Colours are the terminal's own; link addresses are shown."""
-    return _reply_class()(text, code_theme="ansi_dark", hyperlinks=False)
+    """A text as rich draws Markdown, for a console with STYLES. Link addresses are shown."""
+    return _reply_class()(text, hyperlinks=False)
+
+
+@cache
+def code_theme() -> ANSISyntaxTheme:
+    """The colours of code."""
+    from pygments.token import Comment, Error, Generic, Keyword, Name, Number, String, Token  # type: ignore[import-untyped]
+    from rich.style import Style
+    from rich.syntax import ANSISyntaxTheme
+
+    return ANSISyntaxTheme(
+        {
+            Token: Style(),
+            Comment: Style(dim=True, italic=True),
+            Comment.Preproc: Style(),
+            Keyword: Style(color="bright_blue"),
+            Name.Tag: Style(color="bright_blue"),
+            Name.Function: Style(bold=True),
+            Name.Class: Style(bold=True),
+            Name.Decorator: Style(bold=True),
+            String: Style(color="magenta"),
+            Number: Style(color="red"),
+            Generic.Deleted: Style(color="red"),
+            Generic.Inserted: Style(color="green"),
+            Generic.Heading: Style(bold=True),
+            Error: Style(color="red"),
+        }
+    )
 
 
 @cache
@@ -25,7 +66,7 @@ def _reply_class() -> type[Markdown]:
 
     class Code(CodeBlock):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 2))
+            yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=code_theme(), word_wrap=True, padding=(0, 2))
 
     class Title(Heading):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -55,5 +55,5 @@ def _style(name: str, line: str) -> str:
         if line.startswith("-") and not line.startswith("---"):
             return "red"
         if line.startswith("@@"):
-            return "cyan"
+            return "bold dim"
     return "dim"

@@ -14,6 +14,7 @@ import click
 
 from hermes.cli.common import yes_option
 from hermes.cli.completers import complete_files, complete_model
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import note
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _MOST_LISTED = 50  # bad lines
 
 
-class _RunByDefault(click.Group):
+class _RunByDefault(CommandGroup):
     """`hermes batch FILE …` is `hermes batch run FILE …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

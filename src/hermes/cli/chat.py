@@ -62,11 +62,12 @@ def command(
 
     \b
       hermes                        a new conversation
-      hermes -c                     continue where you left off
-      hermes -c --here              the latest one of this folder
-      hermes -c "my project"        continue the newest session of that title
-      hermes -r                     choose a session and continue it
+      hermes -c                     continue the latest one
+      hermes -c --here              the latest of this folder
+      hermes -c "my project"        the newest of that title
+      hermes -r                     choose one, continue it
       hermes chat -q "what is …?"   one answer
+      hermes -q "explain @main.py"  with that file
       git diff | hermes chat -q "review this"
     """
     if here and continued != _LATEST:
@@ -84,9 +85,9 @@ def command(
         config.model.default = model_name
     if resumed == _CHOOSE:
         _needs_terminal()
-    question = joined(query, piped_text())
+    piped = piped_text()
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
-    if once and not question:
+    if once and not joined(query, piped):
         raise click.UsageError("no question given: pass it with -q, or pipe it in", click.get_current_context())
     if not once and (as_json or stream_json or attach):
         raise click.UsageError("--json, --stream-json and --attach go with -q", click.get_current_context())
@@ -112,7 +113,7 @@ def command(
         if once:
             output = "stream-json" if stream_json else "json" if as_json else "text"
             return ask(
-                db, config, model, question, session_id=session_id, output=output, attached=attach, **settings
+                db, config, model, query or "", piped, session_id=session_id, output=output, attached=attach, **settings
             )  # fmt: skip
         from hermes.chat.repl import talk
 

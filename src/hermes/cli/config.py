@@ -14,12 +14,16 @@ import click
 
 from hermes.cli.common import json_option
 from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
+from hermes.cli.table import message
 from hermes.config import config_path, load_config
 from hermes.config import keys as table
 
 
-@click.group(invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets.")
+@click.group(
+    cls=CommandGroup, invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets."
+)
 @click.pass_context
 def command(context: click.Context) -> None:
     if context.invoked_subcommand is None:
@@ -61,7 +65,8 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
     if not everything:
         value = _different(value, _builtins(Config()))
         if not value and not as_json:
-            click.echo("Nothing is set: every key has its default. `hermes config show --all` lists them.")
+            text = "Nothing is set: every key has its default. `hermes config show --all` lists them."
+            click.echo(message(text, sys.stdout))
             return
     _print(value if reveal else table.masked(value, []), as_json)
 

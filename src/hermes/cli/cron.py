@@ -11,6 +11,7 @@ import click
 
 from hermes.cli.common import ROWS, json_option
 from hermes.cli.completers import complete_job, complete_model
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import configuration, note, opened, print_json
 from hermes.cli.table import Column, printed
 from hermes.texts import harmless, one_line
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Ask something by the clock. The gateway (`hermes gateway`) runs the jobs."""
 
@@ -59,7 +60,7 @@ def _when(moment: float | None, job: Job) -> str:
 def add(
     schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
 ) -> int:
-    """Ask PROMPT whenever SCHEDULE is due: minute hour day month weekday, as in
+    """Ask PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
     \b
       hermes cron add "0 9 * * 1-5" "What did I leave open yesterday?" --deliver telegram

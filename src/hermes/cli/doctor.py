@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import msgspec
 
 from hermes.cli.common import json_option
 from hermes.cli.shared import colourful, print_json
+from hermes.cli.table import screen_width, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ def wrong(name: str, text: str, hint: str) -> DoctorFinding:
     return DoctorFinding(name, "wrong", text, hint)
 
 
+_INDENT = 18  # cells before the text of a check
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
@@ -68,7 +71,11 @@ def _print(finding: DoctorFinding) -> None:
     if colourful():
         mark = click.style(mark, fg=colour, bold=True)
     hint = f" → {finding.hint}" if finding.hint else ""
-    click.echo(f"{mark} {finding.name:<15} {_short(finding.text + hint)}")
+    text = _short(finding.text + hint)
+    lines = wrap(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
+    click.echo(f"{mark} {finding.name:<{_INDENT - 3}} {lines[0]}")
+    for line in lines[1:]:
+        click.echo(" " * _INDENT + line)
 
 
 def _short(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import confirmed, json_option, yes_option
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, screen_width, table, wrap
 from hermes.config import load_config
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    cls=CommandGroup,
     invoke_without_command=True,
     help="Talk on chat platforms: alone, this runs every platform that config.yaml enables, until Ctrl-C.",
 )

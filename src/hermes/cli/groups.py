@@ -13,6 +13,15 @@ if TYPE_CHECKING:
 Commands = dict[str, tuple[str, str]]  # name → (module, help text)
 
 
+class CommandGroup(click.Group):
+    """Lists its commands with their whole first sentence, wrapped; click would cut it to one line."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(context, name)) for name in self.list_commands(context)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in found if one and not one.hidden])
+
+
 class LazyGroup(click.Group):
     """Finds a command in its module: as `command`, or by its own name (with `_` after it where Python needs the word)."""
 

@@ -182,7 +182,7 @@ def program() -> click.Group:
         help="Talk to an agent; every conversation is kept, found and continued.\n\n\b\n"
         "  hermes                         a new conversation\n"
         "  hermes -c                      continue the latest one\n"
-        "  hermes -r                      choose one and continue it\n"
+        "  hermes -r                      choose one, continue it\n"
         '  hermes -q "why is it slow?"    one answer\n'
         '  hermes sessions search "disk"  what was said about it\n\n'
         "`--debug` before or after any command shows where an error came from.",

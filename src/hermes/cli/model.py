@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from hermes.cli.common import confirmed, yes_option
 from hermes.cli.completers import complete_installable
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
     """Models that run on this machine: no key, and no network once they are installed."""
@@ -32,7 +35,7 @@ def print_offers(measure: bool) -> None:
     import shutil
 
     from hermes.agent.model_offers import keep_speeds, measured, offers
-    from hermes.cli.table import Column, printed
+    from hermes.cli.table import Column, message, printed
     from hermes.home import get_hermes_home
 
     home = get_hermes_home()
@@ -62,7 +65,8 @@ def print_offers(measure: bool) -> None:
     if not any(one.source == "Ollama" for one in found) and shutil.which("ollama"):
         click.echo("Ollama is installed and not running: `ollama serve` starts it.")
     elif not any(one.source not in ("package", "file") for one in found):
-        click.echo("A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url.")
+        text = "A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url."
+        click.echo(message(text, sys.stdout))
 
 
 @command.command()

@@ -7,12 +7,13 @@ import time
 import click
 
 from hermes.cli.common import json_option
+from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, printed
 from hermes.texts import one_line
 
 
-@click.group(help="Who may talk on chat platforms besides those named in config.yaml.")
+@click.group(cls=CommandGroup, help="Who may talk on chat platforms besides those named in config.yaml.")
 def command() -> None:
     pass
 

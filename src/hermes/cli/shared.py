@@ -78,7 +78,9 @@ def zone() -> tzinfo | None:
 
 def note(text: str) -> None:
     """A line beside the result."""
-    print(f"hermes: {text}", file=sys.stderr)
+    from hermes.cli.table import message
+
+    print(message(f"hermes: {text}", sys.stderr), file=sys.stderr)
 
 
 def colourful(stream: TextIO | None = None) -> bool:

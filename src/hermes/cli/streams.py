@@ -89,10 +89,11 @@ def finish(status: int) -> int:
 
 def complain(text: str) -> None:
     """Print one line on standard error, if it can be written; quoted text can do nothing to the terminal."""
+    from hermes.cli.table import message
     from hermes.texts import harmless
 
     try:
-        print(f"hermes: {harmless(text)}", file=sys.stderr)
+        print(message(f"hermes: {harmless(text)}", sys.stderr), file=sys.stderr)
     except OSError:
         drop(2)
 

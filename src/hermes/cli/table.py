@@ -128,6 +128,27 @@ def wrap(text: str, width: int) -> list[str]:
     return [one.rstrip() for one in out]
 
 
+def message(text: str, stream: TextIO) -> str:
+    """A message as it fits a terminal: broken between words, but never inside a `command`, which people copy."""
+    if not stream.isatty():
+        return text
+    width = screen_width(stream)
+    out: list[str] = []
+    for line in text.split("\n"):
+        if cells(line) <= width:
+            out.append(line)
+            continue
+        held = ""
+        for piece in re.findall(r"\s*(?:[^\s`]*`[^`]*`\S*|\S+)", line):
+            if held and cells(held + piece) > width:
+                out.append(held)
+                piece = piece.lstrip()
+                held = ""
+            held += piece
+        out.append(held)
+    return "\n".join(out)
+
+
 def _broken(word: str, width: int) -> list[str]:
     """A word longer than a line, in pieces that fit."""
     if word.isascii():

@@ -13,7 +13,7 @@ from hermes.texts import content_text, counted
 MOST = 74_000  # bytes; terminals ignore longer ones
 
 
-@command("copy", "[n]", "copy the last reply's code (block n), or the reply", frozenset({TERMINAL}))
+@command("copy", "[n]", "copy the last code block (or n), or the reply", frozenset({TERMINAL}))
 def copy(host: Host, arguments: str) -> None:
     rows = host.db.get_messages(host.session_id)
     reply = next((content_text(row["content"]) for row in reversed(rows) if row["role"] == "assistant"), "").strip()

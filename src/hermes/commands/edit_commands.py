@@ -81,7 +81,7 @@ def _exists(host: Host, what: str) -> bool:
 @command(
     "undo",
     "[n | redo]",
-    "undo the last n exchanges (1); redo: restore them",
+    "undo the last n exchanges; redo: restore them",
     complete=lambda host: ["redo"],
 )
 def undo(host: Host, arguments: str) -> None:
@@ -145,7 +145,7 @@ def retry(host: Host, arguments: str) -> None:
     host.show(host.agent.retry())
 
 
-@command("compress", "[focus]", "summarise the middle to save room; deletes nothing")
+@command("compress", "[focus]", "summarise the middle; nothing is deleted")
 def compress(host: Host, arguments: str) -> None:
     if not _exists(host, "compress"):
         return

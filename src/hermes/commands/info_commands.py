@@ -30,6 +30,7 @@ def help_(host: Host, arguments: str) -> None:
         lines += [
             "",
             "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
+            "@path: a file with the question · Ctrl-O: as /show",
             "//text sends a text that begins with a slash.",
         ]
     elif len(rows) > 1:
@@ -159,7 +160,7 @@ def _listed(host: Host, facts: dict[str, str], *, code: bool = False) -> list[st
     return [f"- `{name}` {value}" if code else f"- **{name}:** {value}" for name, value in facts.items()]
 
 
-@command("history", "[n]", "the last n exchanges (10), with message numbers")
+@command("history", "[n]", "the last n exchanges (10), with their numbers")
 def history(host: Host, arguments: str) -> None:
     number = whole_number(arguments, "/history", default=LISTED)
     rows = host.db.get_messages(host.session_id, visible_to=host.user)

@@ -44,7 +44,7 @@ def _choices(host: Host) -> list[str]:
     return [name for name in model_names(host.model) if name != host.model.name]
 
 
-@command("model", "[name | default]", "use another model in this conversation; alone: choose one", complete=_choices)
+@command("model", "[name | default]", "answer with another model; alone: choose one", complete=_choices)
 def model(host: Host, arguments: str) -> None:
     if not host.is_owner:
         raise InvalidInput("only the owner of this assistant can choose the model")
@@ -110,14 +110,15 @@ def _meant(words: str, names: list[str]) -> str:
 
 @command("context", "", "what fills the model's window", frozenset({TERMINAL}))
 def context(host: Host, arguments: str) -> None:
-    parts = _parts(host)
+    parts = context_parts(host)
     window = host.model.context_length
     used = sum(parts.values())
     parts["Free"] = max(0, window - used)
     share = min(1.0, used / window) if window else 0.0
     full = min(_BAR, round(share * _BAR)) or (1 if used else 0)
     lines = [
-        f"[{'█' * full}{'·' * (_BAR - full)}]  about {used:,} of {window:,} tokens ({share:.0%})",
+        f"[{'█' * full}{'·' * (_BAR - full)}]",
+        f"About {used:,} of {window:,} tokens ({share:.0%})",
         "",
         *(f"{name:<15} {tokens:>11,}  {_bar(tokens, max(used, 1)) if name != 'Free' else ''}".rstrip()
           for name, tokens in parts.items() if tokens or name == "Free"),
@@ -133,7 +134,7 @@ def _bar(tokens: int, whole: int) -> str:
     return "█" * round(tokens / whole * _BAR / 2) or "▏"
 
 
-def _parts(host: Host) -> dict[str, int]:
+def context_parts(host: Host) -> dict[str, int]:
     """Estimated tokens by kind of text."""
     from hermes.agent.tokens import estimate_tokens
 

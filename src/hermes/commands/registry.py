@@ -218,8 +218,8 @@ def run_command(host: Host, line: str) -> bool:
 def _unknown(name: str, where: str) -> str:
     names = [one.name for one in known(where)]
     close = get_close_matches(name, names, n=1, cutoff=0.5) or [one for one in names if name and one.startswith(name)]
-    hint = f"did you mean /{close[0]}?" if close else "/help lists them"
-    return f"There is no command /{name}; {hint} (A text that begins with a slash: type //{name})"
+    hint = f"did you mean /{close[0]}?" if close else "/help lists them."
+    return f"There is no command /{name}; {hint} To send a text that begins with a slash, type //{name}."
 
 
 def _places(where: frozenset[str]) -> str:

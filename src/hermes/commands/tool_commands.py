@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @command(
     "show",
     "[n | list]",
-    "the whole output of the last tool call, or of the n-th last; list: the latest calls",
+    "whole output of the last (n-th last) tool call",
     frozenset({TERMINAL}),
     complete=lambda host: ["list"],
 )
@@ -36,7 +36,20 @@ def show(host: Host, arguments: str) -> None:
         host.say(f"There are only {counted(len(results), 'tool call')} in this conversation.")
         return
     row = results[-number]
-    host.say(f"{_about(calls, row, 1000)}\n{content_text(row['content']).rstrip() or '(no output)'}")
+    host.say(f"{_about(calls, row, 1000)}\n{_output(host, calls, row) or '(no output)'}")
+
+
+def _output(host: Host, calls: dict[str, dict[str, Any]], row: MessageRow) -> str:
+    """The whole output of a call; of a changed file the diff, which is not part of the message."""
+    from hermes.agent.tools.file_snapshots import TOOLS, without_note
+    from hermes.agent.tools.file_tools import diff_of_call
+
+    text = content_text(row["content"]).rstrip()
+    if row["tool_name"] not in TOOLS:
+        return text
+    arguments = _arguments(calls.get(str(row["tool_call_id"]), {}))
+    diff = diff_of_call(host.db, row["tool_name"], arguments, row)
+    return "\n".join(part for part in (without_note(text).rstrip(), diff) if part)
 
 
 def _calls(rows: list[MessageRow]) -> dict[str, dict[str, Any]]:
@@ -49,15 +62,20 @@ def _calls(rows: list[MessageRow]) -> dict[str, dict[str, Any]]:
     return made
 
 
+def _arguments(function: dict[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
 def _about(calls: dict[str, dict[str, Any]], row: MessageRow, room: int) -> str:
     """`terminal: ls -l`: a tool's name and its arguments."""
     function = calls.get(str(row["tool_call_id"]), {})
     name = str(row["tool_name"] or function.get("name") or "tool")
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except ValueError:
-        arguments = {}
-    values = arguments.values() if isinstance(arguments, dict) else ()
+    arguments = _arguments(function)
+    values = [arguments["path"]] if name in ("write_file", "edit_file") and "path" in arguments else arguments.values()
     return shortened_line(f"{name}: {' '.join(value for value in values if isinstance(value, str))}".rstrip(": "), room)
 
 
@@ -69,7 +87,7 @@ def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> s
 @command(
     "allowed",
     "[remove n]",
-    "what the agent may do without asking; remove: ask again",
+    "what needs no question; remove: ask again",
     frozenset({TERMINAL}),
     complete=lambda host: ["remove"],
 )

@@ -117,10 +117,11 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """Which commands the agent asks about, by folder those it need not ask about, and what `hermes -c` continues."""
+    """What the agent asks about, and what not by folder; what `hermes -c` continues; whether single questions are listed."""
 
     confirm: str = "destructive"
     continue_: str = msgspec.field(default="latest", name="continue")
+    list_oneshots: bool = True
     allow: dict[str, list[str]] = {}
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.tools import path_walk
 from hermes.agent.tools.arguments import text_argument
 from hermes.agent.tools.base import Context, Tool
 from hermes.errors import ToolError
@@ -78,8 +79,7 @@ def allowed(name: str, roots: list[Path], cwd: Path) -> Path:
 def read_file(path: Path, capabilities: Capabilities) -> bytes:
     """The bytes of a file that the platform takes; ToolError for others."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
+        with path_walk.opened(path) as handle, os.fdopen(os.dup(handle), "rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise ToolError(f"{path} is no file")

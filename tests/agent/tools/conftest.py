@@ -17,14 +17,16 @@ from hermes.config import Config
 
 @dataclass
 class Person:
-    """Who is asked: every question is kept; `says` is the answer to all of them."""
+    """Who is asked: every question is kept; `says` is the answer to all of them, `meanwhile` happens before it."""
 
     says: bool = True
     asked: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], object] = lambda: None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def confirm(self, question: str) -> bool:
         self.asked.append(question)
+        self.meanwhile()
         return self.says
 
 

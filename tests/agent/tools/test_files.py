@@ -141,3 +141,49 @@ def test_the_patch_of_two_texts_makes_one_of_the_other(old: list[str], new: list
     patch = "\n".join(difflib.unified_diff(before.split("\n"), after.split("\n"), "a", "b", lineterm="", n=3))
     if patch:
         assert patched(before, patch) == after
+
+
+def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
+    context: Context, person: Person, tmp_path: Path
+) -> None:
+    """While the user is asked about one file, another program puts a link in place of a folder above it."""
+    agreed, secret = tmp_path / "agreed", tmp_path / "secret"
+    for folder, text in ((agreed, "harmless"), (secret, "hidden")):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "file.txt").write_text(text)
+
+    def swap() -> None:
+        agreed.rename(tmp_path / "aside")
+        agreed.symlink_to(secret)
+
+    for name, arguments in (
+        ("read_file", {"path": "file.txt"}),
+        ("write_file", {"path": "file.txt", "content": "x"}),
+        ("write_file", {"path": "new/made.txt", "content": "x"}),
+        ("edit_file", {"path": "file.txt", "old": "hidden", "new": "x"}),
+        ("search_files", {"path": ".", "pattern": "hidden"}),
+        ("search_files", {"path": "."}),
+        ("search_files", {"path": "file.txt", "pattern": "hidden"}),
+    ):
+        person.meanwhile = swap
+        with pytest.raises(ToolError, match="agreed became a link meanwhile; nothing was done"):
+            call(context, name, **arguments | {"path": str(agreed / "deep" / str(arguments["path"]))})
+        agreed.unlink()
+        (tmp_path / "aside").rename(agreed)
+    assert [path.name for path in (secret / "deep").iterdir()] == ["file.txt"]
+    assert (secret / "deep" / "file.txt").read_text() == "hidden"
+    assert (agreed / "deep" / "file.txt").read_text() == "harmless"
+
+
+def test_a_file_swapped_for_a_link_is_not_put_back_through_it(context: Context, tmp_path: Path) -> None:
+    (context.cwd / "folder").mkdir()
+    (context.cwd / "folder" / "file.txt").write_text("old")
+    text = call(context, "write_file", path="folder/file.txt", content="new")
+    row = {"role": "tool", "tool_name": "write_file", "content": text}
+    (change,) = changes_in([row])
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file.txt").write_text("new")  # as the tool left it, but another file
+    (context.cwd / "folder").rename(context.cwd / "aside")
+    (context.cwd / "folder").symlink_to(tmp_path / "theirs")
+    assert "became a link" in str(put_back(context.db, change))
+    assert (tmp_path / "theirs" / "file.txt").read_text() == "new"

@@ -8,12 +8,14 @@ this program: a file there can change what runs later. Where no user can be aske
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hermes.agent.tools import path_walk
 from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.terminal import visible
 from hermes.errors import ToolError
@@ -77,25 +79,23 @@ def free_folder(folder: Path | None) -> Path | None:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
-    """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`."""
+    """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`.
+
+    The path is one whose links were followed: a link that has taken a folder's place since is an error.
+    """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with path_walk.opened(path) as handle:
+            about = os.fstat(handle)
+            if not stat.S_ISREG(about.st_mode):
+                raise ToolError(f"{path} is {'a folder' if stat.S_ISDIR(about.st_mode) else 'no regular file'}")
+            if about.st_size > most:
+                raise ToolError(f"{path} has {about.st_size:,} bytes, more than {most:,}; read a part with terminal")
+            with os.fdopen(os.dup(handle), "rb") as file:
+                return file.read(most + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror}") from error
-    try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise ToolError(f"{path} is {'a folder' if stat.S_ISDIR(about.st_mode) else 'no regular file'}")
-        if about.st_size > most:
-            raise ToolError(f"{path} has {about.st_size:,} bytes, more than {most:,}; read a part with terminal")
-        with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read(most + 1)
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror}") from error
-    finally:
-        os.close(handle)
 
 
 def read_text(path: Path) -> str | None:
@@ -116,25 +116,40 @@ def as_text(data: bytes, name: str) -> str:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Put a file in place of the old one in one step, with the old one's permissions."""
+    """Put a file in place of the old one in one step, with the old one's permissions; the path is as in read_bytes."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            mode = stat.S_IMODE(os.stat(path).st_mode)
-        except FileNotFoundError:
-            mask = os.umask(0)
-            os.umask(mask)
-            mode = 0o666 & ~mask
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with path_walk.walked(path.parent, make=True) as folder:
+            name = f".{path.name[:100]}.{secrets.token_hex(6)}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fchmod(file.fileno(), _mode(folder, path.name))
+                    os.fsync(file.fileno())
+                os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+                raise
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror or error}") from error
+
+
+def _mode(folder: int, name: str) -> int:
+    """The permissions of a file that is replaced; of a new one the usual ones."""
+    try:
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(about.st_mode):
+            return stat.S_IMODE(about.st_mode)
+    except FileNotFoundError:
+        pass
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def remove(path: Path) -> None:
+    """Remove a file; the path is as in read_bytes."""
+    with path_walk.walked(path.parent) as folder:
+        os.unlink(path.name, dir_fd=folder)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.file_access import read_bytes, write_bytes
+from hermes.agent.tools.file_access import read_bytes, remove, write_bytes
 from hermes.errors import HermesError, ToolError
 from hermes.store.attachments import PREFIX, read_attachment
 from hermes.texts import content_text
@@ -31,7 +31,7 @@ _LINE: Final = re.compile(r"^\[before: (\{.*\})\]$", re.MULTILINE)
 
 def note_of(context: Context, path: Path, before: bytes | None, after: bytes) -> str:
     """The line for the result: which bytes the file had before, and the hash of those it has now."""
-    about: dict[str, Any] = {"path": str(path), "after": hashlib.sha256(after).hexdigest()}
+    about: dict[str, Any] = {"path": str(path), "after": hashed(after)}
     if before is None:
         about["made"] = True
     else:
@@ -80,19 +80,35 @@ def changes_in(messages: Iterable[Mapping[str, Any]]) -> list[Change]:
     return list(found.values())
 
 
+def text_before(db: SessionDB, change: Change) -> str:
+    """The text of a file before a change; "" when it did not exist. HermesError or OSError if it is lost."""
+    data = b"" if change.was is None else read_attachment(db.attachments_dir, change.was)
+    return data.decode("utf-8", "replace")
+
+
+def hashed(data: bytes) -> str:
+    """The hash by which a file's bytes are known."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def without_note(text: str) -> str:
+    """A tool's result without the line for /undo, which is not for people."""
+    return _LINE.sub("", text)
+
+
 def put_back(db: SessionDB, change: Change) -> str | None:
     """Put a file back as it was; None, or why not. A file that was changed since is left alone."""
     try:
         now = read_bytes(change.path)
         if now is None and change.was is None:
             return None
-        if now is None or hashlib.sha256(now).hexdigest() != change.after:
+        if now is None or hashed(now) != change.after:
             return "it was changed since"
         if change.was is None:
-            change.path.unlink()
+            remove(change.path)
             return None
         data = read_attachment(db.attachments_dir, change.was)
-        if hashlib.sha256(data).hexdigest() != change.was:
+        if hashed(data) != change.was:
             return "its old text is damaged"
         write_bytes(change.path, data)
     except (ToolError, OSError, HermesError) as error:

@@ -9,16 +9,20 @@ import difflib
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools import file_access, file_snapshots
+from hermes.agent.tools import file_access, file_snapshots, path_walk
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
 from hermes.agent.tools.base import Context, Reported, Tool
 from hermes.agent.tools.file_patch import patched
-from hermes.errors import ToolError
+from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 MOST_CHARS: Final = 40_000  # of one result
 MOST_HITS: Final = 200
@@ -118,6 +122,24 @@ def diff_of(old: str, new: str, name: str) -> str:
     return "\n".join(list(lines)[2:])
 
 
+def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]) -> str | None:
+    """The diff of a finished write_file or edit_file, made again from the kept old text; None where that can't be done."""
+    for change in file_snapshots.changes_in([result]):
+        try:
+            before = file_snapshots.text_before(db, change)
+            if name == "write_file":
+                after = text_argument(arguments, "content", "")
+            elif arguments.get("patch") is not None:
+                after = patched(before, text_argument(arguments, "patch"))
+            else:
+                after = _replaced(before, arguments)
+        except (HermesError, OSError):
+            return None
+        if file_snapshots.hashed(after.encode("utf-8", "surrogateescape")) == change.after:
+            return diff_of(before, after, change.path.name)
+    return None
+
+
 def _numbered(content: str) -> str:
     return "\n".join(f"+{line}" for line in content.splitlines()[:200])
 
@@ -125,21 +147,29 @@ def _numbered(content: str) -> str:
 def _search(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path", "."))
     target.ask(context, "Search")
-    if not target.path.exists():
-        raise ToolError(f"there is no file or folder {target.path}")
     glob = text_argument(arguments, "glob", "*")
-    pattern = arguments.get("pattern")
-    if pattern is None:
-        return _names(context, target.path, glob)
-    return _lines(context, target.path, glob, text_argument(arguments, "pattern"))
+    pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
+    try:
+        with path_walk.walked(target.path, listed=True) as folder:
+            return (
+                _names(context, folder, glob)
+                if pattern is None
+                else _lines(context, folder, target.path, glob, pattern)
+            )
+    except FileNotFoundError:
+        raise ToolError(f"there is no file or folder {target.path}") from None
+    except NotADirectoryError:
+        return _in_file(context, target.path, glob, pattern)
+    except OSError as error:
+        raise ToolError(f"{target.path}: {error.strerror or error}") from error
 
 
-def _names(context: Context, folder: Path, glob: str) -> str:
+def _names(context: Context, folder: int, glob: str) -> str:
     found: list[str] = []
-    for here, folders, names in os.walk(folder):
+    for here, folders, names, _ in os.fwalk(".", dir_fd=folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         for name in sorted(names):
-            path = os.path.relpath(os.path.join(here, name), folder)
+            path = os.path.normpath(os.path.join(here, name))
             if fnmatch(name, glob) or fnmatch(path, glob):
                 found.append(path)
         if context.cancelled() or len(found) > MOST_HITS:
@@ -148,12 +178,28 @@ def _names(context: Context, folder: Path, glob: str) -> str:
     return without_middle("\n".join([*found[:MOST_HITS], *more]), MOST_CHARS) or "No files match."
 
 
-def _lines(context: Context, place: Path, glob: str, pattern: str) -> str:
+def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> str:
+    """The search in a single file."""
+    try:
+        with path_walk.opened(path) as handle:
+            if pattern is None or not fnmatch(path.name, glob):
+                return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
+            return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=handle)
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror or error}") from error
+
+
+def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str) -> str:
+    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
+    # grep begins in the open folder, since its name may lead elsewhere by now; without /proc a folder has only its name.
+    place = f"/proc/self/fd/{folder}" if os.path.isdir("/proc/self/fd") else str(path)
+    return _matches(context, ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."], cwd=place)
+
+
+def _matches(context: Context, words: list[str], *, cwd: str | None = None, stdin: int = subprocess.DEVNULL) -> str:
     """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
-    folder, what = (place, ".") if place.is_dir() else (place.parent, f"./{place.name}")
-    command = ["grep", "-rnIE", "-m", "50", *(f"--exclude-dir={name}" for name in _SKIPPED), f"--include={glob}"]
     with subprocess.Popen(
-        [*command, "-e", pattern, "--", what], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        ["grep", "-nIE", "-m", "50", *words], cwd=cwd, stdin=stdin, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
     ) as grep:  # fmt: skip
         assert grep.stdout is not None and grep.stderr is not None

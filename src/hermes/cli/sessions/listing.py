@@ -21,13 +21,16 @@ from hermes.cli.shared import configuration, opened, zone
 @click.option("--subagents", is_flag=True, help="Only those of sub-agents, which other lists leave out.")
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
 @click.option("--here", is_flag=True, help="Only those of this folder (its git root).")
-@click.option("--no-oneshots", is_flag=True, help="Without single questions (-q) that were not continued.")
+@click.option(
+    "--oneshots/--no-oneshots", default=None,
+    help="With or without single questions (-q) that were not continued; else as terminal.list_oneshots says.",
+)  # fmt: skip
 @json_option(ROWS)
 def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
-    no_oneshots: bool, as_json: bool,
+    oneshots: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
-    print_list(source, limit, tag, pinned, archived, every, as_json, here, not no_oneshots, subagents)
+    print_list(source, limit, tag, pinned, archived, every, as_json, here, oneshots, subagents)
 
 
 @click.command("browse")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hermes.cli.shared import EVERY, opened, print_json, zone
-from hermes.cli.table import GAP, Column, cells, printed, screen_width
+from hermes.cli.shared import EVERY, configuration, opened, print_json, zone
+from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
 from hermes.texts import one_line
 from hermes.times import ago
 
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionRow
+
 NO_TITLE = "—"
+PAGE = 1000  # sessions read at once to fill a list from which some are left out
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 
 
@@ -44,21 +49,34 @@ def _read(words: list[str]) -> dict[str, Any] | None:
 
 def print_list(
     source: str | None = None, limit: int = 20, tag: str | None = None, pinned: bool = False, archived: bool = False,
-    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool = True, subagents: bool = False,
+    every: bool = False, as_json: bool = False, here: bool = False, oneshots: bool | None = None, subagents: bool = False,
 ) -> None:  # fmt: skip
-    """The latest conversations, one line each; `here`: of this folder's project; `oneshots`: with single questions."""
+    """The latest conversations, one line each; `here`: of this folder's project; `oneshots`: with single questions
+    (None: as the configuration says)."""
     folder = str(project_folder(Path.cwd())) if here else None
+    if oneshots is None:
+        oneshots = every or configuration().terminal.list_oneshots
+
+    def is_wanted(row: SessionRow) -> bool:
+        return (
+            (oneshots or not is_oneshot(row))
+            and (not subagents or row["kind"] == "subagent")
+            and (not archived or row["archived_at"] is not None)
+        )
+
     with opened() as db:
-        rows = db.list_sessions_rich(
-            source=source, limit=EVERY if every or archived or subagents or not oneshots else limit, order_by_last_active=True,
-            include_archived=every or archived, pinned=pinned, tag=tag, cwd=folder, include_children=subagents,
-        )  # fmt: skip
-        if not oneshots:
-            rows = [row for row in rows if not is_oneshot(row)][: None if every or archived or subagents else limit]
-        if subagents:
-            rows = [row for row in rows if row["kind"] == "subagent"][: None if every or archived else limit]
-        if archived:
-            rows = [row for row in rows if row["archived_at"] is not None][: None if every else limit]
+        rows: list[SessionRow] = []
+        wanted, size = EVERY if every else limit, EVERY if every or archived or subagents else limit
+        offset = 0
+        while len(rows) < wanted:  # one page, unless some of it is left out
+            page = db.list_sessions_rich(
+                source=source, limit=size, offset=offset, order_by_last_active=True, include_archived=every or archived,
+                pinned=pinned, tag=tag, cwd=folder, include_children=subagents,
+            )  # fmt: skip
+            rows += [row for row in page if is_wanted(row)][: wanted - len(rows)]
+            if len(page) < size:
+                break
+            offset, size = offset + size, max(size, PAGE)
         counts = message_counts(db, rows)
         listed: list[Mapping[str, Any]] = [
             {**row, "tags": db.get_tags(row["id"]), "messages": shown} for row, shown in zip(rows, counts, strict=True)
@@ -67,7 +85,8 @@ def print_list(
     if as_json:
         print_json(listed)
     elif not listed:
-        print(START if empty else "No session matches. `hermes sessions list --all` lists every session.")
+        nothing = START if empty else "No session matches. `hermes sessions list --all` lists every session."
+        print(message(nothing, sys.stdout))
     else:
         print(screen(listed))
 

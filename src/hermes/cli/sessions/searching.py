@@ -94,8 +94,13 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, wh
     out: list[str] = []
     for session_id, found in by_session.items():
         newest = max(hit["timestamp"] for hit in found)
-        about = f" · {one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
-        out.append(styled(one_line(found[0]["title"]) or "—", BOLD, on=colour) + styled(about, DIM, on=colour))
+        title = one_line(found[0]["title"]) or "—"
+        about = f"{one_line(found[0]['source'])} · {ago(newest, where)} · {session_id}"
+        if wrapped and cells(f"{title} · {about}") > width:  # an id on two lines can't be copied
+            out += [styled(one, BOLD, on=colour) for one in wrap(title, width)]
+            out.append(styled(f"  {about}", DIM, on=colour))
+        else:
+            out.append(styled(title, BOLD, on=colour) + styled(f" · {about}", DIM, on=colour))
         for hit in found:
             if why:
                 out.append(

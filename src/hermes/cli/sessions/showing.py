@@ -157,15 +157,19 @@ def _first_line(text: str) -> tuple[str, int]:
 
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
+    """The lines of a reply, as the chat shows it."""
     from io import StringIO
 
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from hermes.chat.render import console
+    from hermes.chat.terminal_markdown import blocks, markdown
 
-    page = StringIO()
-    console = Console(file=page, width=width, force_terminal=True, no_color=not colour, legacy_windows=False)
-    console.print(Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
-    yield from (one.rstrip() for one in page.getvalue().rstrip("\n").split("\n"))
+    for number, block in enumerate(one for one in blocks(text + "\n") if one.strip()):
+        page = StringIO()
+        console(file=page, width=width, force_terminal=True, no_color=not colour).print(markdown(block))
+        lines = [one.rstrip() for one in page.getvalue().split("\n")]
+        written = [at for at, one in enumerate(lines) if one]
+        yield from [""] * (number > 0)
+        yield from lines[written[0] : written[-1] + 1] if written else []
 
 
 POLL_SECONDS = 0.25

@@ -1,0 +1,47 @@
+"""Screens of 60 columns: lines end between words, and an id is never on two lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hermes_state import SessionDB
+from tests.support.program import in_terminal, run
+
+ID = "20260301_101500_4f2a9c"
+
+
+def test_the_heading_of_a_hit_is_broken_before_the_id(hermes_home: Path) -> None:
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        db.create_session(ID, "cli")
+        db.append_message(ID, "user", "Which parser did we take?")
+        db.set_session_title(ID, "A parser for all the config files")
+    env = {"NO_COLOR": "1", "HERMES_NO_LOCAL": "1"}
+    status, text = in_terminal("sessions", "search", "parser", home=hermes_home, width=60, env=env)
+    assert status == 0
+    assert f"A parser for all the config files\n  cli · just now · {ID}\n" in text.replace("\r", ""), text
+
+
+def test_doctor_breaks_lines_between_words_below_the_text(hermes_home: Path) -> None:
+    env = {"NO_COLOR": "1", "HERMES_NO_LOCAL": "1"}
+    _, text = in_terminal("doctor", home=hermes_home, width=60, env=env)
+    lines = [line.rstrip() for line in text.replace("\r", "").split("\n")]
+    at = next(number for number, line in enumerate(lines) if line.startswith("✓ acp"))
+    assert lines[at].startswith("✓ acp             `hermes acp` is") and lines[at + 1].startswith(" " * 18)
+    assert max(map(len, lines)) <= 60, text
+
+
+def test_help_cuts_nothing(hermes_home: Path) -> None:
+    for words in ([], ["chat"], ["config"], ["cron"], ["gateway"]):
+        text = run(*words, "--help", home=hermes_home, width=60).out
+        _, _, commands = text.partition("Commands:")
+        assert "..." not in commands, commands
+        assert max(map(len, text.split("\n"))) <= 60, text
+
+
+def test_an_error_is_broken_between_words_and_a_command_stays_whole(hermes_home: Path) -> None:
+    status, text = in_terminal("--resume", "nothing-like-that", home=hermes_home, width=60)
+    lines = [line.rstrip() for line in text.replace("\r", "").strip().split("\n")]
+    assert (status, lines) == (1, [
+        "hermes: no session matches 'nothing-like-that';",
+        "`hermes sessions list` lists them",
+    ])  # fmt: skip
