@@ -84,10 +84,8 @@ def npm_file(package: str, inside: str) -> Path:
 
 
 def run_script(folder: Path, script: Path, given: Any, timeout: float = 60) -> Any:
-    """What an .mjs script prints, as JSON; it imports the packages of the folder and finds `given` in process.argv[2]."""
-    words = [node(), "--input-type=module", "-", json.dumps(given)]
-    outcome = subprocess.run(
-        words, input=script.read_text("utf-8"), cwd=folder, capture_output=True, text=True, timeout=timeout
-    )
+    """What an .mjs script prints, as JSON. It is given process.argv[2], and requires packages from its working folder."""
+    words = [node(), str(script), json.dumps(given)]
+    outcome = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=timeout)
     assert outcome.returncode == 0, f"{script.name}: {outcome.stderr[-3000:]}"
     return json.loads(outcome.stdout)

@@ -27,6 +27,13 @@ APP_ID, APP_SECRET, TENANT = "11111111-2222-3333-4444-555555555555", "teams-clie
 BOT = f"28:{APP_ID}"
 GROUP, CHANNEL, ROOT = "19:group@thread.v2", "19:channel@thread.tacv2", "1700000000001"
 LARGEST = 28 * 1024
+# The fields of an activity, as botframework-schema has them (tests/real/test_teams.py compares).
+FIELDS = frozenset(
+    """type id timestamp localTimestamp localTimezone callerId serviceUrl channelId from conversation recipient textFormat
+    attachmentLayout membersAdded membersRemoved reactionsAdded reactionsRemoved topicName historyDisclosed locale text speak
+    inputHint summary suggestedActions attachments entities channelData action replyToId label valueType value name relatesTo
+    code expiration importance deliveryMode listenFor textHighlights semanticAction""".split()
+)
 
 
 @cache
@@ -78,6 +85,7 @@ class Lab(Base):
         self.sent: dict[str, dict[str, Any]] = {}
         self._files: dict[str, tuple[bytes, str]] = {}
         self._typing: list[str] = []
+        self.requests: list[tuple[str, str, str | None, dict[str, Any]]] = []  # method, conversation, message, body
         self._problems: list[str] = []
         self._limited, self._failing = (0.0, 0), 0
         self.token, self.tokens_issued, self.keys_read = "", 0, 0
@@ -251,7 +259,8 @@ class Lab(Base):
 
             def _all(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, answer, headers = lab._answer(self.command, self.path, dict(self.headers), body)
+                given = {name.title(): value for name, value in self.headers.items()}
+                status, answer, headers = lab._answer(self.command, self.path, given, body)
                 raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 for name, value in headers.items():
@@ -322,18 +331,20 @@ class Lab(Base):
         self, method: str, conversation: str, message_id: str | None, body: bytes
     ) -> tuple[int, Any, dict[str, str]]:
         activity = json.loads(body)
+        self.requests.append((method, conversation, message_id, activity))
         known = {GROUP, CHANNEL, *(f"a:{who}" for who in PEOPLE)}
         if conversation.partition(";")[0] not in known or not re.fullmatch(r"[^;]+(;messageid=\d+)?", conversation):
             return 404, {"error": {"code": "ConversationNotFound", "message": "Conversation not found."}}, {}
-        if activity == {"type": "typing"}:
+        if unknown := set(activity) - FIELDS:
+            return self._wrong(f"an activity has no {sorted(unknown)}")
+        if activity.get("type") == "typing" and not activity.get("text") and not activity.get("attachments"):
             self._typing.append(conversation)
             return 202, {}, {}
         files, text = activity.get("attachments", []), activity.get("text", "")
-        unknown = set(activity) - {"id", "type", "textFormat", "text", "attachments"}
-        if unknown or activity.get("type") != "message" or not (text or files) or "![" in text:
+        if activity.get("type") != "message" or not (text or files) or "![" in text:
             return self._wrong(f"a message of the agent: {sorted(activity)}")
-        if text and activity.get("textFormat") != "markdown":
-            return self._wrong("a text without its format")
+        if activity.get("textFormat", "markdown") != "markdown":
+            return self._wrong("a text that is not shown as Markdown")
         if problem := _file_problem(files, conversation):
             return self._wrong(problem)
         if (len(body) > LARGEST and not files) or len(text.encode("utf-16-le")) > LARGEST:
