@@ -65,8 +65,8 @@ def foreign(folder: Path, lab: Lab, **more: Any) -> list[dict[str, Any]]:
     return found
 
 
-def adapter(lab: Lab, home: Path) -> Teams:
-    made = Teams(lab.settings, home)
+def adapter(lab: Lab, home: Path, **values: Any) -> Teams:
+    made = Teams({**lab.settings, **values}, home)
     made.webhook_place = Listening(port=free_port())
     return made
 
@@ -79,11 +79,11 @@ async def deliver(teams: Teams, waiting: dict[str, Any]) -> int:
         return (await client.post(url, json=waiting["activity"], headers=headers)).status_code
 
 
-def ours(lab: Lab, home: Path) -> tuple[list[int], Recorder]:
+def ours(lab: Lab, home: Path, **values: Any) -> tuple[list[int], Recorder]:
     """What our adapter makes of the waiting deliveries: the statuses it answers, and what it hands over."""
 
     async def work() -> tuple[list[int], Recorder]:
-        teams = adapter(lab, home)
+        teams = adapter(lab, home, **values)
         async with connected(teams) as link:
             return [await deliver(teams, one) for one in lab.waiting], link
 
@@ -186,6 +186,22 @@ def test_both_accept_and_refuse_the_same_tokens(folder: Path, lab: Lab, tmp_path
     accepted = ("good", "ended within the tolerance", "begins within the tolerance")
     stricter = ("a key that names no channels", "without an end")
     assert judged == {name: (name in accepted or name in stricter, name in accepted) for name in cases}
+
+
+def test_a_bot_in_another_cloud(folder: Path, lab: Lab, tmp_path: Path) -> None:
+    """The settings that the guide names are the SDK's constants; tokens are of that cloud's issuer, and no other's."""
+    auth = folder / "node_modules" / "botframework-connector" / "lib" / "auth" / "governmentConstants.js"
+    names = ("ToChannelFromBotLoginUrlPrefix", "ToBotFromChannelOpenIdMetadataUrl", "ToBotFromChannelTokenIssuer")
+    login, metadata, issuer = (re.findall(rf"\.{name} = '(.*)';", auth.read_text())[0] for name in names)
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "platforms" / "teams.md").read_text()
+    assert f"`{login.rstrip('/')}`, `{metadata}`, `{issuer}`" in guide
+    lab.say("from the usual cloud")
+    lab.issuer = issuer
+    lab.say("from this one")
+    theirs = foreign(folder, lab, issuer=issuer, scope=f"{issuer}/.default")
+    statuses, link = ours(lab, tmp_path, issuer=issuer)
+    assert [one["status"] for one in theirs] == [401, 200] and statuses == [403, 200]
+    assert link.texts == ["from this one"] and lab.problems() == []
 
 
 def test_what_we_send_is_of_the_sdks_types_and_goes_where_the_sdk_sends(folder: Path, lab: Lab, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Lab(Base):
     platform = "teams"
     places = frozenset({"dm", "group", "thread"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files"})
+    issuer = "https://api.botframework.com"
 
     def __init__(self) -> None:
         self.listens_at = free_port()
@@ -150,7 +151,7 @@ class Lab(Base):
         """A token as the Bot Framework makes it."""
         now = int(time.time())
         content = {
-            "iss": "https://api.botframework.com",
+            "iss": self.issuer,
             "aud": APP_ID,
             "nbf": now,
             "exp": now + 3600,
@@ -282,7 +283,7 @@ class Lab(Base):
         if path == f"/{TENANT}/oauth2/v2.0/token":
             return self._login(body)
         if path == "/v1/.well-known/openidconfiguration":
-            return 200, {"issuer": "https://api.botframework.com", "jwks_uri": f"{self.base}/v1/.well-known/keys"}, {}
+            return 200, {"issuer": self.issuer, "jwks_uri": f"{self.base}/v1/.well-known/keys"}, {}
         if path == "/v1/.well-known/keys":
             self.keys_read += 1
             return 200, {"keys": self.published}, {}
@@ -311,10 +312,7 @@ class Lab(Base):
 
     def _login(self, body: bytes) -> tuple[int, Any, dict[str, str]]:
         form = {key: values[0] for key, values in parse_qs(body.decode()).items()}
-        if (
-            form.get("grant_type") != "client_credentials"
-            or form.get("scope") != "https://api.botframework.com/.default"
-        ):
+        if form.get("grant_type") != "client_credentials" or form.get("scope") != f"{self.issuer}/.default":
             return self._wrong("the form of the login")
         if (form.get("client_id"), form.get("client_secret")) != (APP_ID, APP_SECRET):
             told = "AADSTS7000215: Invalid client secret provided."
