@@ -29,11 +29,11 @@ def type_errors(folder: Path, imports: str, values: Sequence[tuple[str, Any]], w
         imports,
         *(f"export const v{at}: {kind} = {json.dumps(value)};" for at, (kind, value) in enumerate(values)),
     ]
-    (work / "check.ts").write_text("\n".join(lines), "utf-8")
+    (work / "check.mts").write_text("\n".join(lines), "utf-8")
     program = str(folder / "node_modules" / "typescript" / "bin" / "tsc")
-    words = [node(), program, *_OPTIONS.split(), "check.ts"]
+    words = [node(), program, *_OPTIONS.split(), "check.mts"]
     outcome = subprocess.run(words, cwd=work, capture_output=True, text=True, timeout=120)
-    found = re.findall(r"^check\.ts\((\d+),\d+\): error (.*(?:\n .*)*)", outcome.stdout, re.MULTILINE)
+    found = re.findall(r"^check\.mts\((\d+),\d+\): error (.*(?:\n .*)*)", outcome.stdout, re.MULTILINE)
     first = imports.count("\n") + 2
     assert outcome.returncode == 0 or found, outcome.stdout + outcome.stderr
     return [f"{int(line) - first}: {text}" for line, text in found]
