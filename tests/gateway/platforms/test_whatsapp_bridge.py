@@ -382,6 +382,7 @@ BAILEYS = """
 import fs from 'node:fs'
 import { EventEmitter } from 'node:events'
 export const BufferJSON = { replacer: (_, value) => value, reviver: (_, value) => value }
+export const proto = { Message: { fromObject: content => content } }
 export const DisconnectReason = { loggedOut: 401, restartRequired: 515 }
 export const normalizeMessageContent = content => content?.ephemeralMessage?.message || content
 export const downloadMediaMessage = async message => Buffer.from(message.message.documentMessage.stored)
