@@ -138,8 +138,6 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-HERE = free_port()
-LOCAL = f"http://127.0.0.1:{HERE}"
 PUBLIC, OTHER, SIX = "https://hermes.example.org", "https://hermes.example.org:8443", "https://[2001:db8::1]"
 CASES: list[tuple[str | None, str | None]] = [  # what the gateway knows as its address, and what is signed
     (None, None), (PUBLIC, PUBLIC), (PUBLIC, f"{PUBLIC}:443"), ("http://hermes.example.org", "http://hermes.example.org:80"),
@@ -154,16 +152,22 @@ def form(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def signatures() -> dict[str | None, list[str]]:
+def port() -> int:
+    """The gateway's port, where its address is its own."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def signatures(port: int) -> dict[str | None, list[str]]:
     """By address, what npm twilio signs; its own check has accepted each at the address that the gateway knows."""
-    addresses = list({signs for _, signs in CASES})
+    addresses, local = list({signs for _, signs in CASES}), f"http://127.0.0.1:{port}"
     wanted = [
-        {"url": f"{signs or LOCAL}/sms", "fields": form(number)} for signs in addresses for number in range(len(FORMS))
+        {"url": f"{signs or local}/sms", "fields": form(number)} for signs in addresses for number in range(len(FORMS))
     ]
     made = iter(twilio(sign=wanted)["signatures"])
     found = {signs: [next(made) for _ in FORMS] for signs in addresses}
     checks = [
-        {"url": f"{public or LOCAL}/sms", "fields": form(number), "signature": sign}
+        {"url": f"{public or local}/sms", "fields": form(number), "signature": sign}
         for public, signs in CASES
         for number, sign in enumerate(found[signs])
     ]
@@ -171,21 +175,26 @@ def signatures() -> dict[str | None, list[str]]:
     return found
 
 
+async def posted(sms: Sms, fields: dict[str, Any], signature: str) -> int:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        url, headers = f"http://127.0.0.1:{sms.webhook_place.port}/sms", {"X-Twilio-Signature": signature}
+        return (await client.post(url, data=fields, headers=headers)).status_code
+
+
 @pytest.mark.parametrize(("public", "signs"), CASES)
 def test_what_twilios_library_signs_is_accepted_and_a_changed_body_is_not(
-    lab: Lab, tmp_path: Path, signatures: dict[str | None, list[str]], public: str | None, signs: str | None
+    lab: Lab, tmp_path: Path, port: int, signatures: dict[str | None, list[str]], public: str | None, signs: str | None
 ) -> None:
     """Twilio's library accepts the address with and without its port; both signatures occur."""
 
     async def work() -> tuple[list[int], list[int], list[str]]:
         sms = adapter(lab, tmp_path)
-        sms.webhook_place = Listening(port=HERE, public_url=public)
-        good, bad = [], []
-        async with connected(sms) as link, httpx.AsyncClient(trust_env=False) as client:
-            for number, sign in enumerate(signatures[signs]):
-                for fields, statuses in ((form(number), good), ({**form(number), "Body": "changed"}, bad)):
-                    answer = await client.post(f"{LOCAL}/sms", data=fields, headers={"X-Twilio-Signature": sign})
-                    statuses.append(answer.status_code)
+        sms.webhook_place = Listening(port=free_port() if public else port, public_url=public)
+        async with connected(sms) as link:
+            good = [await posted(sms, form(at), sign) for at, sign in enumerate(signatures[signs])]
+            bad = [
+                await posted(sms, {**form(at), "Body": "changed"}, sign) for at, sign in enumerate(signatures[signs])
+            ]
             return good, bad, link.texts
 
     good, bad, texts = asyncio.run(work())
@@ -198,10 +207,9 @@ def test_another_address_is_refused(lab: Lab, tmp_path: Path, signatures: dict[s
 
     async def work() -> int:
         sms = adapter(lab, tmp_path)
-        sms.webhook_place = Listening(port=HERE, public_url="https://hermes.example.com")
-        async with connected(sms), httpx.AsyncClient(trust_env=False) as client:
-            headers = {"X-Twilio-Signature": signatures[PUBLIC][0]}
-            return (await client.post(f"{LOCAL}/sms", data=form(0), headers=headers)).status_code
+        sms.webhook_place = Listening(port=free_port(), public_url="https://hermes.example.com")
+        async with connected(sms):
+            return await posted(sms, form(0), signatures[PUBLIC][0])
 
     assert asyncio.run(work()) == 403
 
