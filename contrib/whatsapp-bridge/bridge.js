@@ -9,7 +9,7 @@ import makeWASocket, {
 } from 'baileys'
 import pino from 'pino'
 import qrcode from 'qrcode-terminal'
-import { eventOf, hasFile, unwrapped } from './reading.js'
+import { CIPHERTEXT, eventOf, hasFile, unwrapped } from './reading.js'
 import { Files, Queue, Sent, samePerson } from './storage.js'
 import { contentOf, quotedOf } from './writing.js'
 
@@ -92,6 +92,9 @@ function received (message) {
   const key = message.key || {}
   try {
     samePerson(FOLDER, key.participant || key.remoteJid, key.participantAlt || key.remoteJidAlt)
+    if (message.messageStubType === CIPHERTEXT) {
+      console.log(`a message in ${key.remoteJid} can't be decrypted yet: its sender's phone is asked for it again`)
+    }
     const event = eventOf(message, normalizeMessageContent)
     if (!event || (event.timestamp && Date.now() / 1000 - event.timestamp > OLDEST)) return
     if (event.files) {

@@ -4,8 +4,9 @@ const KINDS = {
   imageMessage: 'image', videoMessage: 'video', ptvMessage: 'video', audioMessage: 'audio', documentMessage: 'file', stickerMessage: 'image'
 }
 const FILES = Object.keys(KINDS)
-const REVOKE = 0
-const EDIT = 14
+export const REVOKE = 0 // of WhatsApp's own description
+export const EDIT = 14
+export const CIPHERTEXT = 2
 // What WhatsApp exchanges besides messages: keys, votes and pins, calls, and the frame of an album, whose pictures come each by itself.
 const SILENT = new Set([
   'senderKeyDistributionMessage', 'fastRatchetKeySenderKeyDistributionMessage', 'protocolMessage', 'stickerSyncRmrMessage',

@@ -4,7 +4,7 @@ import { pathToFileURL } from "node:url";
 
 const given = JSON.parse(process.argv[2]);
 const from = (name) => import(pathToFileURL(`${given.bridge}/${name}`).href);
-const { eventOf, hasFile, unwrapped } = await from("reading.js");
+const { CIPHERTEXT, EDIT, REVOKE, eventOf, hasFile, unwrapped } = await from("reading.js");
 const { contentOf, quotedOf } = await from("writing.js");
 const { Files } = await from("storage.js");
 const { BufferJSON, generateWAMessageContent, generateWAMessageFromContent, normalizeMessageContent, proto } =
@@ -78,6 +78,9 @@ files.put("x", file);
 const back = files.get("x");
 const inside = unwrapped(back.message, normalizeMessageContent);
 out.stored = hasFile(inside) && Buffer.compare(inside.imageMessage.mediaKey, file.message.imageMessage.mediaKey) === 0;
+
+const { MESSAGE_EDIT, REVOKE: revoke } = proto.Message.ProtocolMessage.Type;
+out.numbers = [[REVOKE, revoke], [EDIT, MESSAGE_EDIT], [CIPHERTEXT, proto.WebMessageInfo.StubType.CIPHERTEXT]];
 
 for (const about of given.files) {
   out.written[about.name] = Object.keys(await generateWAMessageContent(contentOf(about, bytes), { ...options, ...thumbnail }))[0];

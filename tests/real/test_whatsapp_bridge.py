@@ -154,6 +154,7 @@ def test_what_baileys_makes_is_read(read: dict[str, Any]) -> None:
     for name in ("quote", "quote by a location"):
         assert events[name]["quoted"] == {"id": "A1", "sender": ALICE, "text": "before"}
     assert events["group"]["chat"] == "120363041234567890@g.us" and read["stored"] is True
+    assert all(ours == theirs for ours, theirs in read["numbers"])
 
 
 def test_no_kind_of_message_is_dropped_without_a_word(read: dict[str, Any]) -> None:
