@@ -5,12 +5,13 @@ import crypto from 'node:crypto'
 import fs from 'node:fs'
 import http from 'node:http'
 import makeWASocket, {
-  BufferJSON, DisconnectReason, downloadMediaMessage, normalizeMessageContent, useMultiFileAuthState
+  BufferJSON, DisconnectReason, downloadMediaMessage, normalizeMessageContent, proto, useMultiFileAuthState
 } from 'baileys'
 import pino from 'pino'
 import qrcode from 'qrcode-terminal'
-import { eventOf, hasFile } from './reading.js'
+import { CIPHERTEXT, eventOf, hasFile, unwrapped } from './reading.js'
 import { Files, Queue, Sent, samePerson } from './storage.js'
+import { contentOf, quotedOf } from './writing.js'
 
 const PORT = Number(process.env.HERMES_BRIDGE_PORT || 8645)
 const TOKEN = process.env.HERMES_BRIDGE_TOKEN || ''
@@ -24,7 +25,7 @@ if (TOKEN.length < 16) {
 }
 fs.mkdirSync(FOLDER, { recursive: true, mode: 0o700 })
 const queue = new Queue(FOLDER)
-const files = new Files(FOLDER, BufferJSON)
+const files = new Files(FOLDER, BufferJSON, content => proto.Message.fromObject(content))
 const sent = new Sent(FOLDER)
 const written = new Map() // id → message, for WhatsApp's requests to encrypt one again
 const unread = new Map() // chat → keys
@@ -91,6 +92,9 @@ function received (message) {
   const key = message.key || {}
   try {
     samePerson(FOLDER, key.participant || key.remoteJid, key.participantAlt || key.remoteJidAlt)
+    if (message.messageStubType === CIPHERTEXT) {
+      console.log(`a message in ${key.remoteJid} can't be decrypted yet: its sender's phone is asked for it again`)
+    }
     const event = eventOf(message, normalizeMessageContent)
     if (!event || (event.timestamp && Date.now() / 1000 - event.timestamp > OLDEST)) return
     if (event.files) {
@@ -122,11 +126,7 @@ async function send (chat, nonce, content, quote) {
   if (state !== 'connected') throw new Refusal(503, 'not connected to WhatsApp')
   const id = '3EB0' + crypto.createHash('sha256').update(nonce).digest('hex').slice(0, 18).toUpperCase() // a repeated one has it again
   const options = { messageId: id }
-  if (quote?.id) {
-    const own = quote.sender && sock.user && quote.sender.split('@')[0].split(':')[0] === sock.user.id.split('@')[0].split(':')[0]
-    const participant = chat.endsWith('@g.us') ? quote.sender : undefined
-    options.quoted = { key: { remoteJid: chat, id: quote.id, fromMe: Boolean(own), participant }, message: { conversation: quote.text || '' } }
-  }
+  if (quote?.id) options.quoted = quotedOf(chat, quote, sock.user)
   sent.note(nonce, id, false)
   try {
     const made = await sock.sendMessage(chat, content, options)
@@ -141,14 +141,6 @@ async function send (chat, nonce, content, quote) {
   return { id }
 }
 
-function contentOf (about, data) {
-  const caption = about.caption || undefined
-  if (about.kind === 'image' && /^image\/(jpeg|png)$/.test(about.mime)) return { image: data, mimetype: about.mime, caption }
-  if (about.kind === 'video' && about.mime === 'video/mp4') return { video: data, mimetype: about.mime, caption }
-  if (about.kind === 'audio' && !caption) return { audio: data, mimetype: about.mime, ptt: about.mime.startsWith('audio/ogg') }
-  return { document: data, mimetype: about.mime || 'application/octet-stream', fileName: about.name, caption }
-}
-
 async function typing (chat) {
   if (state !== 'connected') throw new Refusal(503, 'not connected to WhatsApp')
   const keys = unread.get(chat)
@@ -160,10 +152,11 @@ async function typing (chat) {
 
 async function media (id) {
   const message = files.get(id)
-  if (!message || !hasFile(normalizeMessageContent(message.message))) throw new Refusal(404, 'no such file')
+  const content = unwrapped(message?.message, normalizeMessageContent)
+  if (!hasFile(content)) throw new Refusal(404, 'no such file')
   try {
     const again = { logger: pino({ level: 'silent' }), reuploadRequest: sock.updateMediaMessage }
-    return await downloadMediaMessage(message, 'buffer', {}, again)
+    return await downloadMediaMessage({ ...message, message: content }, 'buffer', {}, again)
   } catch (error) {
     throw new Refusal(state === 'connected' ? 410 : 503, `the file can't be fetched from WhatsApp: ${error.message}`)
   }

@@ -1,16 +1,26 @@
 // A message of WhatsApp as an event of the protocol.
 
-const FILES = ['imageMessage', 'videoMessage', 'audioMessage', 'documentMessage', 'stickerMessage']
-const KINDS = { imageMessage: 'image', videoMessage: 'video', audioMessage: 'audio', documentMessage: 'file', stickerMessage: 'image' }
-const REVOKE = 0
-const EDIT = 14
+const KINDS = {
+  imageMessage: 'image', videoMessage: 'video', ptvMessage: 'video', audioMessage: 'audio', documentMessage: 'file', stickerMessage: 'image'
+}
+const FILES = Object.keys(KINDS)
+export const REVOKE = 0 // of WhatsApp's own description
+export const EDIT = 14
+export const CIPHERTEXT = 2
+// What WhatsApp exchanges besides messages: keys, votes and pins, calls, and the frame of an album, whose pictures come each by itself.
+const SILENT = new Set([
+  'senderKeyDistributionMessage', 'fastRatchetKeySenderKeyDistributionMessage', 'protocolMessage', 'stickerSyncRmrMessage',
+  'pollUpdateMessage', 'pollResultSnapshotMessage', 'keepInChatMessage', 'pinInChatMessage', 'encReactionMessage', 'encEventResponseMessage',
+  'secretEncryptedMessage', 'placeholderMessage', 'albumMessage', 'callLogMesssage', 'bcallMessage', 'scheduledCallEditMessage',
+  'limitSharingMessage', 'statusMentionMessage', 'groupStatusMentionMessage', 'statusNotificationMessage'
+])
 
 // null for our own messages, broadcasts, channels, and what is no message. `normalize` unwraps what a message is wrapped in.
 export function eventOf (message, normalize) {
   const key = message.key || {}
   const chat = key.remoteJid || ''
   if (key.fromMe || !key.id || !/@(s\.whatsapp\.net|lid|g\.us)$/.test(chat)) return null
-  const content = normalize(message.message)
+  const content = unwrapped(message.message, normalize)
   if (!content) return null
   const common = {
     id: key.id,
@@ -23,7 +33,7 @@ export function eventOf (message, normalize) {
   if (protocol) {
     const target = protocol.key?.id
     if (protocol.type === REVOKE && target) return { ...common, type: 'delete', target }
-    if (protocol.type === EDIT && target) return { ...common, ...bodyOf(normalize(protocol.editedMessage) || {}), type: 'edit', target }
+    if (protocol.type === EDIT && target) return { ...common, ...bodyOf(unwrapped(protocol.editedMessage, normalize) || {}), type: 'edit', target }
     return null
   }
   if (content.reactionMessage) {
@@ -38,9 +48,25 @@ export function hasFile (content) {
   return FILES.some(kind => content?.[kind])
 }
 
+// The content without the messages around it, of which WhatsApp invents new ones.
+export function unwrapped (content, normalize) {
+  for (let depth = 0; depth < 5; depth++) {
+    content = normalize(content)
+    const inside = content?.[kindOf(content)]?.message
+    if (!inside || typeof inside !== 'object') break
+    content = inside
+  }
+  return content
+}
+
+// What a content is, as 'imageMessage'; undefined if a person has written nothing.
+function kindOf (content) {
+  return Object.keys(content).find(name => content[name] && (name === 'conversation' || (name.includes('Message') && !SILENT.has(name))))
+}
+
 function bodyOf (content) {
   const file = FILES.find(kind => content[kind])
-  const inside = content[file] || content.extendedTextMessage || {}
+  const inside = content[file] || content[kindOf(content)] || {}
   const body = { text: textOf(content) }
   const about = inside.contextInfo || {}
   if (about.mentionedJid?.length) body.mentions = about.mentionedJid
@@ -68,9 +94,22 @@ function textOf (content) {
   if (cards.length) {
     return cards.map(card => `Contact: ${[card.displayName, ...numbersOf(card.vcard || '')].filter(Boolean).join(', ')}`).join('\n')
   }
-  const poll = content.pollCreationMessage || content.pollCreationMessageV2 || content.pollCreationMessageV3
-  if (poll) return `Poll: ${poll.name} (${(poll.options || []).map(one => one.optionName).join(', ')})`
-  return ''
+  const kind = kindOf(content)
+  const inside = content[kind] || {}
+  if (/^pollCreationMessage/.test(kind)) return `Poll: ${inside.name} (${(inside.options || []).map(one => one.optionName).join(', ')})`
+  if (kind === 'eventMessage') return `Event: ${[inside.name, inside.description, inside.location?.name, dateOf(inside.startTime)].filter(Boolean).join(', ')}`
+  if (kind === 'groupInviteMessage') return `Invitation to a group: ${[inside.groupName, inside.caption].filter(Boolean).join(', ')}`
+  return chosenOf(inside) || (kind ? `[a message of a kind that the bridge does not know: ${kind}]` : '')
+}
+
+// The words of a button or row that was chosen, and of the messages of businesses that offer some.
+function chosenOf (inside) {
+  return inside.selectedDisplayText || inside.title || inside.singleSelectReply?.selectedRowId || inside.body?.text ||
+    inside.nativeFlowResponseMessage?.paramsJson || inside.contentText || inside.description || inside.hydratedTemplate?.hydratedContentText || ''
+}
+
+function dateOf (seconds) {
+  return Number(seconds) ? new Date(Number(seconds) * 1000).toISOString() : ''
 }
 
 function numbersOf (vcard) {

@@ -78,9 +78,12 @@ export class Queue {
 
 // Messages with files, as they came: their files are fetched from WhatsApp when they are asked for.
 export class Files {
-  constructor (folder, json) {
+  // `json` writes and reads bytes; `content` makes a message's content of an object: baileys writes its bytes as texts, and
+  // needs them as bytes to ask the phone for a file again.
+  constructor (folder, json, content) {
     this.folder = path.join(folder, 'hermes-files')
     this.json = json
+    this.content = content
     fs.mkdirSync(this.folder, { recursive: true, mode: 0o700 })
   }
 
@@ -99,7 +102,8 @@ export class Files {
 
   get (id) {
     try {
-      return JSON.parse(fs.readFileSync(this.file(id), 'utf8'), this.json.reviver)
+      const message = JSON.parse(fs.readFileSync(this.file(id), 'utf8'), this.json.reviver)
+      return { ...message, message: this.content(message.message) }
     } catch {
       return null
     }

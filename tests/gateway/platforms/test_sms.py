@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.sms import Sms, segments, signature
+from hermes.gateway.platforms.sms import Sms, addresses, segments, signature
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -48,6 +48,23 @@ def test_the_signature_is_the_one_of_twilios_documentation() -> None:
     ]  # fmt: skip
     url = "https://mycompany.com/myapp.php?foo=1&bar=2"
     assert signature("12345", url, fields) == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
+
+
+@pytest.mark.parametrize(
+    ("known", "other"),
+    [
+        ("https://x.org/sms?a=1:2", "https://x.org:443/sms?a=1:2"), ("http://x.org", "http://x.org:80"),
+        ("https://x.org:8443/sms", "https://x.org/sms"), ("https://[::1]/sms", "https://[::1]:443/sms"),
+        ("https://[::1]:8443/sms", "https://[::1]/sms"), ("https://u:p@x.org:1/", "https://u:p@x.org/"),
+    ],
+)  # fmt: skip
+def test_the_address_is_signed_with_or_without_its_port(known: str, other: str) -> None:
+    assert addresses(known) == (known, other)
+
+
+@given(st.text(max_size=60).map("http://".__add__) | st.text(max_size=60))
+def test_any_host_header_makes_addresses(url: str) -> None:
+    assert addresses(url)[0] == url
 
 
 def test_what_is_not_signed_by_twilio_is_refused(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -136,7 +153,10 @@ def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
-    [({"account_sid": "SK1"}, "must begin with AC"), ({"phone_number": "0151 123"}, "must be written as")],
+    [
+        ({"account_sid": "SK1"}, "must begin with AC"), ({"account_sid": "AC1"}, "have 32 digits"),
+        ({"messaging_service_sid": "MG1"}, "must begin with MG and have"), ({"phone_number": "0151 123"}, "must be written as"),
+    ],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong: dict[str, str], told: str, tmp_path: Path) -> None:
     values = {"account_sid": SID, "auth_token": "x", "phone_number": "+1500", **wrong}

@@ -23,6 +23,7 @@ from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.whatsapp import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
 from tests.support import program
+from tests.support.aimock import free_port
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -382,6 +383,7 @@ BAILEYS = """
 import fs from 'node:fs'
 import { EventEmitter } from 'node:events'
 export const BufferJSON = { replacer: (_, value) => value, reviver: (_, value) => value }
+export const proto = { Message: { fromObject: content => content } }
 export const DisconnectReason = { loggedOut: 401, restartRequired: 515 }
 export const normalizeMessageContent = content => content?.ephemeralMessage?.message || content
 export const downloadMediaMessage = async message => Buffer.from(message.message.documentMessage.stored)
@@ -517,3 +519,25 @@ def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path)
     ] + [(f"{ALICE}@s.whatsapp.net", "two")]
     assert out[0]["quoted"]["key"]["id"] == "A1"
     assert TOKEN not in str(out)
+
+
+@needs_node
+def test_a_message_that_can_not_be_decrypted_yet_is_in_the_log(script: Path, tmp_path: Path) -> None:
+    folder, log = tmp_path / "session", tmp_path / "log"
+    folder.mkdir()
+    (folder / "scanned").touch()
+    key = {"remoteJid": f"{ALICE}@s.whatsapp.net", "id": "A1"}
+    (folder / "in").write_text(json.dumps({"key": key, "messageStubType": 2}) + "\n")
+    variables = {
+        "HERMES_BRIDGE_PORT": str(free_port()),
+        "HERMES_BRIDGE_TOKEN": TOKEN,
+        "HERMES_BRIDGE_FOLDER": str(folder),
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(["node", str(script)], env={**os.environ, **variables}, stdout=output, stderr=output)
+        try:
+            until(lambda: "can't be decrypted yet" in log.read_text(), what="not in the log")
+        finally:
+            process.kill()
+            process.wait()
+    assert list((folder / "hermes-events").iterdir()) == []  # it comes again when it can be read

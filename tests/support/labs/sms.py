@@ -12,6 +12,7 @@ import hmac
 import itertools
 import json
 import threading
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +25,7 @@ SID = "AC00000000000000000000000000000001"
 TOKEN = "twilio-auth-token-for-the-lab-01"
 NUMBER = "+15005550006"
 _NUMBERS = {"alice": "+15005550101", "bob": "+15005550102", "mallory": "+15005550103"}
+_ERRORS = "https://www.twilio.com/docs/errors"
 _PARAMETERS = {"To", "From", "MessagingServiceSid", "Body", "MediaUrl", "StatusCallback"}
 
 
@@ -130,7 +132,8 @@ class Lab(Base):
         if not fields.get("To", "").startswith("+"):
             return self._wrong(21211, "The 'To' number is not a valid phone number.")
         if fields["To"] in self.unsubscribed:
-            return 400, {"code": 21610, "message": "Attempt to send to unsubscribed recipient", "status": 400}
+            told = "Attempt to send to unsubscribed recipient"
+            return 400, {"code": 21610, "message": told, "more_info": f"{_ERRORS}/21610", "status": 400}
         if not (fields.get("From") == NUMBER or fields.get("MessagingServiceSid", "").startswith("MG")):
             return self._wrong(21603, "A 'From' phone number is required.")
         if not fields.get("Body", "").strip():
@@ -138,14 +141,25 @@ class Lab(Base):
         if len(fields["Body"]) > 1600:
             return self._wrong(21617, "The concatenated message body exceeds the 1600 character limit.")
         self._sent.append(fields)
-        return 201, {"sid": f"SM{next(self._ids):032x}", "status": "queued", "body": fields["Body"]}
+        return 201, self._resource(fields)
+
+    def _resource(self, fields: dict[str, str]) -> dict[str, Any]:
+        """A message as Twilio's OpenAPI describes it."""
+        sid, now, path = f"SM{next(self._ids):032x}", formatdate(), f"/2010-04-01/Accounts/{SID}/Messages"
+        return {
+            "sid": sid, "account_sid": SID, "api_version": "2010-04-01", "status": "queued", "direction": "outbound-api",
+            "body": fields["Body"], "to": fields["To"], "from": fields.get("From"), "num_segments": "1", "num_media": "0",
+            "messaging_service_sid": fields.get("MessagingServiceSid"), "date_created": now, "date_updated": now,
+            "date_sent": None, "error_code": None, "error_message": None, "price": None, "price_unit": "USD",
+            "uri": f"{path}/{sid}.json", "subresource_uris": {"media": f"{path}/{sid}/Media.json"},
+        }  # fmt: skip
 
     def _wrong(self, code: int, text: str) -> tuple[int, dict[str, Any]]:
         self._problems.append(text)
         return 400, {
             "code": code,
             "message": text,
-            "more_info": f"https://www.twilio.com/docs/errors/{code}",
+            "more_info": f"{_ERRORS}/{code}",
             "status": 400,
         }
 

@@ -27,6 +27,13 @@ APP_ID, APP_SECRET, TENANT = "11111111-2222-3333-4444-555555555555", "teams-clie
 BOT = f"28:{APP_ID}"
 GROUP, CHANNEL, ROOT = "19:group@thread.v2", "19:channel@thread.tacv2", "1700000000001"
 LARGEST = 28 * 1024
+# The fields of an activity, as botframework-schema has them (tests/real/test_teams.py compares).
+FIELDS = frozenset(
+    """type id timestamp localTimestamp localTimezone callerId serviceUrl channelId from conversation recipient textFormat
+    attachmentLayout membersAdded membersRemoved reactionsAdded reactionsRemoved topicName historyDisclosed locale text speak
+    inputHint summary suggestedActions attachments entities channelData action replyToId label valueType value name relatesTo
+    code expiration importance deliveryMode listenFor textHighlights semanticAction""".split()
+)
 
 
 @cache
@@ -64,6 +71,7 @@ class Lab(Base):
     keeps = False  # the Bot Framework does not promise to deliver an activity again
     places = frozenset({"dm", "group", "thread"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files"})
+    issuer = "https://api.botframework.com"
 
     def __init__(self) -> None:
         self.listens_at = free_port()
@@ -79,6 +87,7 @@ class Lab(Base):
         self.sent: dict[str, dict[str, Any]] = {}
         self._files: dict[str, tuple[bytes, str]] = {}
         self._typing: list[str] = []
+        self.requests: list[tuple[str, str, str | None, dict[str, Any]]] = []  # method, conversation, message, body
         self._problems: list[str] = []
         self._limited, self._failing = (0.0, 0), 0
         self.token, self.tokens_issued, self.keys_read = "", 0, 0
@@ -151,7 +160,7 @@ class Lab(Base):
         """A token as the Bot Framework makes it."""
         now = int(time.time())
         content = {
-            "iss": "https://api.botframework.com",
+            "iss": self.issuer,
             "aud": APP_ID,
             "nbf": now,
             "exp": now + 3600,
@@ -260,7 +269,8 @@ class Lab(Base):
 
             def _all(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, answer, headers = lab._answer(self.command, self.path, dict(self.headers), body)
+                given = {name.title(): value for name, value in self.headers.items()}
+                status, answer, headers = lab._answer(self.command, self.path, given, body)
                 raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 for name, value in headers.items():
@@ -282,7 +292,7 @@ class Lab(Base):
         if path == f"/{TENANT}/oauth2/v2.0/token":
             return self._login(body)
         if path == "/v1/.well-known/openidconfiguration":
-            return 200, {"issuer": "https://api.botframework.com", "jwks_uri": f"{self.base}/v1/.well-known/keys"}, {}
+            return 200, {"issuer": self.issuer, "jwks_uri": f"{self.base}/v1/.well-known/keys"}, {}
         if path == "/v1/.well-known/keys":
             self.keys_read += 1
             return 200, {"keys": self.published}, {}
@@ -311,10 +321,7 @@ class Lab(Base):
 
     def _login(self, body: bytes) -> tuple[int, Any, dict[str, str]]:
         form = {key: values[0] for key, values in parse_qs(body.decode()).items()}
-        if (
-            form.get("grant_type") != "client_credentials"
-            or form.get("scope") != "https://api.botframework.com/.default"
-        ):
+        if form.get("grant_type") != "client_credentials" or form.get("scope") != f"{self.issuer}/.default":
             return self._wrong("the form of the login")
         if (form.get("client_id"), form.get("client_secret")) != (APP_ID, APP_SECRET):
             told = "AADSTS7000215: Invalid client secret provided."
@@ -331,18 +338,20 @@ class Lab(Base):
         self, method: str, conversation: str, message_id: str | None, body: bytes
     ) -> tuple[int, Any, dict[str, str]]:
         activity = json.loads(body)
+        self.requests.append((method, conversation, message_id, activity))
         known = {GROUP, CHANNEL, *(f"a:{who}" for who in PEOPLE)}
         if conversation.partition(";")[0] not in known or not re.fullmatch(r"[^;]+(;messageid=\d+)?", conversation):
             return 404, {"error": {"code": "ConversationNotFound", "message": "Conversation not found."}}, {}
-        if activity == {"type": "typing"}:
+        if unknown := set(activity) - FIELDS:
+            return self._wrong(f"an activity has no {sorted(unknown)}")
+        if activity.get("type") == "typing" and not activity.get("text") and not activity.get("attachments"):
             self._typing.append(conversation)
             return 202, {}, {}
         files, text = activity.get("attachments", []), activity.get("text", "")
-        unknown = set(activity) - {"id", "type", "textFormat", "text", "attachments"}
-        if unknown or activity.get("type") != "message" or not (text or files) or "![" in text:
+        if activity.get("type") != "message" or not (text or files) or "![" in text:
             return self._wrong(f"a message of the agent: {sorted(activity)}")
-        if text and activity.get("textFormat") != "markdown":
-            return self._wrong("a text without its format")
+        if activity.get("textFormat", "markdown") != "markdown":
+            return self._wrong("a text that is not shown as Markdown")
         if problem := _file_problem(files, conversation):
             return self._wrong(problem)
         if (len(body) > LARGEST and not files) or len(text.encode("utf-16-le")) > LARGEST:

@@ -28,12 +28,22 @@ GROUP = "Y2FwaV9ncm91cDoxNzA1NTU1MDEz"
 TEMPLATE = "note_from_assistant"
 VERSION = "v24.0"
 _NUMBERS = {"alice": "15005550101", "bob": "15005550102", "mallory": "15005550103"}
+_SCOPED = {"alice": "US.13491208655302741901", "bob": "US.13491208655302741902", "mallory": "US.13491208655302741903"}
 _MIMES = {
     "image": {"image/jpeg", "image/png"},
     "audio": {"audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg"},
     "video": {"video/mp4", "video/3gpp"},
     "document": None,
 }
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+# What the upload takes, from the words of its refusal.
+_UPLOADS = {
+    "audio/aac", "audio/mp4", "audio/mpeg", "audio/amr", "audio/ogg", "audio/opus", "application/vnd.ms-powerpoint",
+    "application/msword", f"{_OFFICE}.wordprocessingml.document", f"{_OFFICE}.presentationml.presentation",
+    f"{_OFFICE}.spreadsheetml.sheet", "application/pdf", "text/plain", "application/vnd.ms-excel", "image/jpeg", "image/png",
+    "image/webp", "video/mp4", "video/3gpp",
+}  # fmt: skip
+_LARGEST = {"audio": 16_000_000, "video": 16_000_000, "image": 5_000_000}
 _CONTENT = {"text": {"body", "preview_url"}, "image": {"id", "caption"}, "audio": {"id"}, "video": {"id", "caption"},
             "document": {"id", "caption", "filename"}}  # fmt: skip
 
@@ -106,7 +116,14 @@ class Lab(Base):
         """A person sends a message of any type."""
         number = f"wamid.HBgL{next(self._ids):024d}"
         group = {"group_id": GROUP} if where == "group" else {}
-        whole = {"from": _NUMBERS[who], "id": number, "timestamp": str(int(time.time())), **group, **message}
+        whole = {
+            "from": _NUMBERS[who],
+            "from_user_id": _SCOPED[who],
+            "id": number,
+            "timestamp": str(int(time.time())),
+            **group,
+            **message,
+        }
         self._said[number] = self.value(messages=[whole], who=who)
         self._where[number] = self.chat_id(where, who)
         self.redeliver(number)
@@ -114,7 +131,7 @@ class Lab(Base):
 
     def value(self, *, who: str = "alice", **what: Any) -> dict[str, Any]:
         """A delivery's value, as the webhook reference has it."""
-        contacts = [{"profile": {"name": who.title()}, "wa_id": _NUMBERS[who]}]
+        contacts = [{"profile": {"name": who.title()}, "wa_id": _NUMBERS[who], "user_id": _SCOPED[who]}]
         return {
             "messaging_product": "whatsapp", "contacts": contacts,
             "metadata": {"display_phone_number": NUMBER, "phone_number_id": NUMBER_ID}, **what,
@@ -154,7 +171,15 @@ class Lab(Base):
         media = str(next(self._ids) + 10**15)
         self._media[media] = (name, data, mime)
         kind = next((kind for kind, known in _MIMES.items() if known and mime in known), "document")
-        inside = {"id": media, "mime_type": mime, "sha256": "base64=", **({"caption": text} if text else {})}
+        url = f"https://lookaside.fbsbx.com/whatsapp_business/attachments/?mid={media}"
+        inside = {
+            "id": media,
+            "mime_type": mime,
+            "sha256": "base64=",
+            "url": url,
+            **({"caption": text} if text else {}),
+        }
+        inside |= {"audio": {"voice": False}, "image": {"static_url": url}}.get(kind, {})
         return self.tell(
             {"type": kind, kind: inside | ({"filename": name} if kind == "document" else {})}, who=who, where=where
         )
@@ -251,7 +276,7 @@ class Lab(Base):
     def _check(self, body: dict[str, Any], kind: str) -> None:
         """Refuse what the reference of the messages endpoint does not allow."""
         extra = set(body) - {"messaging_product", "recipient_type", "to", "recipient", "type", "context", kind}
-        if extra or kind not in body or ("to" in body) == ("recipient" in body):
+        if extra or kind not in body or not ("to" in body or "recipient" in body):  # of both, `to` counts
             raise Wrong(100, f"(#100) Invalid parameter: {sorted(extra)} {kind}")
         if body.get("recipient_type", "individual") not in ("individual", "group"):
             raise Wrong(131009, "recipient_type")
@@ -280,8 +305,8 @@ class Lab(Base):
         elif kind != "text":
             raise Wrong(100, f"(#100) unknown type {kind}")
 
-    def _stored(self, content_type: str, body: bytes) -> dict[str, Any]:
-        """Take an upload: multipart/form-data with messaging_product, type and file."""
+    def _stored(self, content_type: str, body: bytes, query: dict[str, list[str]]) -> dict[str, Any]:
+        """Take an upload: multipart/form-data with messaging_product (or that in the query), type and file."""
         whole = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
         fields: dict[str, tuple[str | None, bytes, str]] = {}
         for part in whole.get_payload():  # type: ignore[union-attr]
@@ -292,14 +317,23 @@ class Lab(Base):
             data = part.get_payload(decode=True)  # type: ignore[union-attr]
             file = header[1].decode() if header and name[1] == "file" else None
             fields[name[1]] = (file, data, part.get_content_type())  # type: ignore[union-attr]
-        if set(fields) != {"messaging_product", "type", "file"} or fields["messaging_product"][1] != b"whatsapp":
+        product = fields.get("messaging_product", ("", query.get("messaging_product", [""])[0].encode(), ""))[1]
+        if set(fields) - {"messaging_product", "type", "file"} or "file" not in fields or product != b"whatsapp":
             raise Wrong(100, f"(#100) wrong fields of an upload: {sorted(fields)}")
         name_, data_, mime = fields["file"]
-        if mime != fields["type"][1].decode() or not name_:
+        if mime != fields.get("type", ("", mime.encode(), ""))[1].decode() or not name_:
             raise Wrong(100, "(#100) the file's type")
+        if mime not in _UPLOADS:
+            raise Wrong(100, f"(#100) Param file must be a file with one of the following types: {sorted(_UPLOADS)}.")
+        if len(data_) > _LARGEST.get(mime.partition("/")[0], 100_000_000):
+            raise Wrong(131053, "Media upload error: the file is too large for its type")
+        return {"id": self.store(name_, data_, mime)}
+
+    def store(self, name: str, data: bytes, mime: str) -> str:
+        """Put a file where media are; its id."""
         media = str(next(self._ids) + 10**15)
-        self._media[media] = (name_, data_, mime)
-        return {"id": media}
+        self._media[media] = (name, data, mime)
+        return media
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         lab = self
@@ -351,7 +385,7 @@ class Lab(Base):
                     told = {"messaging_product": "whatsapp", "url": address, "mime_type": mime, "sha256": digest}
                     return {**told, "file_size": len(data), "id": path[1]}
                 if self.command == "POST" and path[1:] == [NUMBER_ID, "media"]:
-                    return lab._stored(self.headers["Content-Type"], body)
+                    return lab._stored(self.headers["Content-Type"], body, parse_qs(url.query))
                 if self.command == "POST" and path[1:] == [NUMBER_ID, "messages"]:
                     return lab._taken(json.loads(body))
                 raise Wrong(100, f"Unsupported request: {self.command} {url.path}", problem=self.command == "POST")
@@ -367,7 +401,8 @@ class Lab(Base):
 
 
 def _check_template(inside: dict[str, Any]) -> None:
-    if (inside["name"], inside["language"]) != (TEMPLATE, {"code": "en_US"}):
+    language = {"policy": "deterministic", **inside["language"]}  # the only policy that there is
+    if (inside["name"], language) != (TEMPLATE, {"code": "en_US", "policy": "deterministic"}):
         raise Wrong(132001, "Template name does not exist in the translation")
     (component,) = inside["components"]
     (variable,) = component["parameters"]

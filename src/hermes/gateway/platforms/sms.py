@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ _PLAINER = str.maketrans(
 _LAYOUT = markup.Layout(bullet="- ")
 _EMPTY = '<?xml version="1.0" encoding="UTF-8"?><Response/>'
 _UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
+_ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
+_SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
 _MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
 
 
@@ -78,6 +81,16 @@ def signature(token: str, url: str, fields: list[tuple[str, str]]) -> str:
     """Twilio's signature of a request: the address and all fields, sorted by name."""
     signed = url + "".join(f"{name}{value}" for name, value in sorted(set(fields)))
     return base64.b64encode(hmac.new(token.encode(), signed.encode(), hashlib.sha1).digest()).decode()
+
+
+def addresses(url: str) -> tuple[str, ...]:
+    """The ways Twilio writes an address that it signs: as it is, without its port, with the port of its scheme.
+
+    Which one it is depends on the part of Twilio that calls; its own libraries accept all of them.
+    """
+    scheme, host, port, rest = _ADDRESS.fullmatch(url).groups("")  # type: ignore[union-attr]  # it fits every text
+    usual = {"https://": ":443", "http://": ":80"}.get(scheme, "")
+    return url, f"{scheme}{host}{'' if port else usual}{rest}"
 
 
 class Sms(Adapter):
@@ -110,8 +123,12 @@ class Sms(Adapter):
 
     def validate(self) -> None:
         """Refuse what can't be an account."""
-        if not self.text("account_sid").startswith("AC"):
-            raise PlatformRefused("sms: account_sid must begin with AC (Twilio's console shows it)")
+        for name, kind in (("account_sid", "AC"), ("messaging_service_sid", "MG")):
+            sid = self.text(name)
+            if (sid or name == "account_sid") and not (sid.startswith(kind) and _SID.fullmatch(sid)):
+                raise PlatformRefused(
+                    f"sms: {name} must begin with {kind} and have 32 digits of 0-9 and a-f after it (Twilio's console shows it)"
+                )
         number = self.text("phone_number")
         if number and not (number.startswith("+") and number[1:].isdigit()):
             raise PlatformRefused(f"sms: phone_number must be written as +4915112345678, not {number!r}")
@@ -172,8 +189,8 @@ class Sms(Adapter):
 
     def _is_twilio(self, call: Call) -> bool:
         given = call.headers.get("X-Twilio-Signature", "")
-        wanted = signature(self.text("auth_token"), call.url, _fields(call))
-        return hmac.compare_digest(given.encode(), wanted.encode())
+        wanted = [signature(self.text("auth_token"), url, _fields(call)) for url in addresses(call.url)]
+        return any(hmac.compare_digest(given.encode(), one.encode()) for one in wanted)
 
     async def _delivered(self, link: Link, fields: dict[str, str]) -> None:
         """Hand over a message; STOP and START change whom we write to, and are not for the agent."""

@@ -23,7 +23,7 @@ from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_a
 from hermes.gateway.platforms.teams.files import LARGEST, Offers, info
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, text_of, understood
-from hermes.gateway.platforms.teams.proof import CHANNEL, Keys, claims
+from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, Keys, claims
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Call, Registration
@@ -49,6 +49,7 @@ class Teams(Adapter):
         Setting(name="service_hosts", help="hosts of the Bot Framework besides Microsoft's usual ones", kind=list),
         Setting(name="login_url", help="where tokens come from", default=_LOGIN),
         Setting(name="metadata_url", help="where the Bot Framework's keys are named", default=_METADATA),
+        Setting(name="issuer", help="who issues the Bot Framework's tokens, and whom ours are for", default=ISSUER),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=length, edits=True, typing=True, media=True, files=True, largest_file=LARGEST,
@@ -124,13 +125,15 @@ class Teams(Adapter):
 
     def _made(self) -> Connector:
         url = f"{self.text('login_url').rstrip('/')}/{self.text('tenant_id')}/oauth2/v2.0/token"
-        return Connector(self.text("app_id"), self.text("app_secret"), url, self._own_hosts)
+        secret, issuer = self.text("app_secret"), self.text("issuer")
+        return Connector(self.text("app_id"), secret, url, self._own_hosts, issuer=issuer)
 
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _is_genuine(self, keys: Keys, call: Call) -> bool:
         """Whether the Bot Framework sent it: by its token first, and then by the service that token and activity name."""
-        proved = await claims(call.headers.get("Authorization", ""), self.text("app_id"), keys, time.time())
+        sent = call.headers.get("Authorization", "")
+        proved = await claims(sent, self.text("app_id"), keys, time.time(), self.text("issuer"))
         if proved is None:
             return False
         activity = _parsed(call.body)

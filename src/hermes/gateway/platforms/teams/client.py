@@ -12,8 +12,8 @@ import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+from hermes.gateway.platforms.teams.proof import ISSUER
 
-SCOPE = "https://api.botframework.com/.default"
 SERVICE_HOSTS = ("smba.trafficmanager.net", ".botframework.com", ".teams.microsoft.com", ".teams.microsoft.us")
 FILE_HOSTS = (".sharepoint.com", ".sharepoint.us", ".sharepoint.cn")
 _EARLY = 300.0  # seconds before its end at which a token is renewed
@@ -45,6 +45,7 @@ class Connector(HttpApi):
         token_url: str,
         own_hosts: tuple[str, ...],
         clock: Callable[[], float] = time.monotonic,
+        issuer: str = ISSUER,
     ) -> None:
         super().__init__("Teams", "", timeout=40)
         self._app_id, self._secret, self._token_url, self._own, self._clock = (
@@ -54,6 +55,7 @@ class Connector(HttpApi):
             own_hosts,
             clock,
         )
+        self._scope = f"{issuer.rstrip('/')}/.default"
         self._token, self._until = "", 0.0
         self._renewing = asyncio.Lock()
 
@@ -105,7 +107,8 @@ class Connector(HttpApi):
         async with self._renewing:
             if not self._token or self._token == bad or self._clock() >= self._until:
                 form = {
-                    "grant_type": "client_credentials", "client_id": self._app_id, "client_secret": self._secret, "scope": SCOPE,
+                    "grant_type": "client_credentials", "client_id": self._app_id, "client_secret": self._secret,
+                    "scope": self._scope,
                 }  # fmt: skip
                 try:
                     found = (await self.request("POST", self._token_url, data=form)).json()

@@ -45,14 +45,16 @@ class Keys:
         return self._keys.get(name)
 
 
-async def claims(authorization: str, app_id: str, keys: Keys, now: float) -> dict[str, Any] | None:
-    """The claims of a genuine token; None for all others."""
+async def claims(
+    authorization: str, app_id: str, keys: Keys, now: float, issuer: str = ISSUER
+) -> dict[str, Any] | None:
+    """The claims of a genuine token of this issuer; None for all others."""
     kind, _, token = authorization.partition(" ")
     parts = token.strip().split(".")
     if kind.lower() != "bearer" or len(parts) != 3:
         return None
     header, content = _decoded(parts[0]), _decoded(parts[1])
-    if header.get("alg") != "RS256" or content.get("iss") != ISSUER or content.get("aud") != app_id:
+    if header.get("alg") != "RS256" or content.get("iss") != issuer or content.get("aud") != app_id:
         return None
     begins, ends = _number(content.get("nbf", 0)), _number(content.get("exp"))
     if begins is None or ends is None or not begins - SKEW <= now <= ends + SKEW:

@@ -36,6 +36,11 @@ _TYPING = 20.0  # seconds; it is shown for 25
 _PICTURES = ("image/jpeg", "image/png")
 _SOUNDS = ("audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg")
 _FILMS = ("video/mp4", "video/3gpp")
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_DOCUMENTS = (
+    "text/plain", "application/pdf", "application/msword", "application/vnd.ms-excel", "application/vnd.ms-powerpoint",
+    f"{_OFFICE}.wordprocessingml.document", f"{_OFFICE}.spreadsheetml.sheet", f"{_OFFICE}.presentationml.presentation",
+)  # fmt: skip
 _LARGEST = {"image": 5_000_000, "audio": 16_000_000, "video": 16_000_000}
 
 
@@ -219,7 +224,8 @@ class CloudNumber:
         if kind == "audio" and caption and not self._done.get(nonce):  # which has no caption
             await self._post(chat, {"type": "text", "text": {"body": formatted(caption), "preview_url": False}})
             self._done.put(nonce, 1)
-        mime = "text/plain" if kind == "document" and mime.startswith("text/") else mime
+        if kind == "document" and mime not in _DOCUMENTS:
+            mime = "text/plain"  # Meta refuses an upload of any other type; people see the document by its name
         uploaded = await api.call(
             "POST", f"{self._number_id}/media", data={"messaging_product": "whatsapp", "type": mime},
             files={"file": (file.name, file.data, mime)},

@@ -108,6 +108,8 @@ class Reader:
                 mine: dict[str, Any] = {key: message[key] for key in _ENVELOPE if key in message}
                 event = self._event({**newer, **mine, "id": first}, value, who)
                 found.items.append(Revision(id=number, revises=first, event=event))
+        elif kind == "request_welcome":
+            found.notes.append(f"{who} has opened the chat")
         elif kind == "system":
             found.notes.append(
                 f"WhatsApp reports of {who}: {error_text(_dict(message, 'system').get('body') or 'a change')}"
@@ -163,8 +165,9 @@ def _content(message: dict[str, Any]) -> tuple[str, tuple[Attachment, ...]]:
     if kind == "button":  # of a template
         return _text(inside.get("text")) or _text(inside.get("payload")), ()
     if kind == "interactive":
-        chosen = _dict(inside, "button_reply") or _dict(inside, "list_reply")
-        return _text(chosen.get("id")) or _text(chosen.get("title")), ()
+        return _chosen(inside), ()
+    if kind == "order":
+        return "\n".join(filter(None, [*map(_ordered, _list(inside, "product_items")), _text(inside.get("text"))])), ()
     if kind == "location":
         where = ", ".join(_text(inside.get(key)) for key in ("name", "address") if inside.get(key))
         return f"Location: {where} ({inside.get('latitude')}, {inside.get('longitude')})".replace(":  (", ": ("), ()
@@ -172,6 +175,26 @@ def _content(message: dict[str, Any]) -> tuple[str, tuple[Attachment, ...]]:
         return "\n".join(f"Contact: {one}" for one in map(_contact, _list(message, "contacts"))), ()
     why = _error(next(iter(_list(message, "errors")), {}))
     return f"[a message of a kind that WhatsApp does not pass on: {kind or 'unknown'}{f'; {why}' if why else ''}]", ()
+
+
+def _chosen(inside: dict[str, Any]) -> str:
+    """What a person has chosen or filled in."""
+    form, call = _dict(inside, "nfm_reply"), _dict(inside, "call_permission_reply")
+    if form:
+        return f"Form: {_text(form.get('response_json')) or _text(form.get('body'))}"
+    if call:
+        return f"Permission to call: {_text(call.get('response'))}"
+    chosen = _dict(inside, "button_reply") or _dict(inside, "list_reply")
+    return (
+        _text(chosen.get("id"))
+        or _text(chosen.get("title"))
+        or f"[an answer of an unknown kind: {_text(inside.get('type'))}]"
+    )
+
+
+def _ordered(one: dict[str, Any]) -> str:
+    price = f"{one.get('item_price')} {_text(one.get('currency'))}".strip()
+    return f"Order: {one.get('quantity')} × {_text(one.get('product_retailer_id'))} ({price})"
 
 
 def _contact(one: dict[str, Any]) -> str:

@@ -1,0 +1,221 @@
+"""Twilio's own reading of Twilio: its OpenAPI document (by prism) and its library for Node (npm twilio) on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from hermes.errors import PlatformRefused, SendRefused
+from hermes.gateway.adapter import Listening
+from hermes.gateway.events import Chat
+from hermes.gateway.platforms.sms import Sms
+from tests.support.aimock import free_port
+from tests.support.labs import sms as stub
+from tests.support.labs.recording import connected
+from tests.support.labs.sms import Lab
+from tests.support.node import npm_file, npm_folder, run_script
+from tests.support.prism import checked_by
+
+ACCOUNT, MESSAGES = "/2010-04-01/Accounts/{Sid}.json", "/2010-04-01/Accounts/{AccountSid}/Messages.json"
+SERVICE = "MG" + "0a" * 16
+ALICE = Chat(platform="sms", chat_id="+15005550101")
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """Twilio's description of the two requests we make."""
+    whole: dict[str, Any] = json.loads(
+        npm_file("@twilio/cli-core@9.0.0", "src/services/twilio-api/twilio_api_v2010.json").read_text()
+    )
+    whole["paths"] = {path: whole["paths"][path] for path in (ACCOUNT, MESSAGES)}
+    return whole
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture
+def lab(place: Lab) -> Iterator[Lab]:
+    place.reset()
+    yield place
+    assert place.problems() == []
+
+
+@pytest.fixture(scope="module")
+def prism(place: Lab, document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with checked_by(document, place.address, tmp_path_factory.mktemp("prism")) as address:
+        yield address
+
+
+def adapter(lab: Lab, home: Path, **values: Any) -> Sms:
+    made = Sms({**lab.settings, **values}, home)
+    made.webhook_place = Listening(port=free_port())
+    return made
+
+
+def twilio(**given: Any) -> dict[str, Any]:
+    """What npm twilio answers."""
+    folder = npm_folder("twilio", ["twilio@6.2.0"])
+    answer: dict[str, Any] = run_script(
+        folder, Path(__file__).with_name("sms_side.mjs"), {"sid": stub.SID, "token": stub.TOKEN, **given}
+    )
+    return answer
+
+
+@pytest.mark.parametrize("sender", [{}, {"messaging_service_sid": SERVICE, "phone_number": ""}])
+def test_what_we_send_is_what_twilios_openapi_allows(
+    lab: Lab, prism: str, tmp_path: Path, sender: dict[str, str], document: dict[str, Any]
+) -> None:
+    async def work() -> list[str]:
+        sms = adapter(lab, tmp_path, base_url=prism, **sender)
+        async with connected(sms):
+            texts = ["hello", "**Grüße** & 50 % + 1 = ¿?", "😀 ж" * 100, "x" * 670]
+            return [await sms.send(ALICE, text, nonce=str(number)) for number, text in enumerate(texts)]
+
+    sids = asyncio.run(work())
+    assert len(set(sids)) == 4 and lab.shown()[:2] == ["hello", "Grüße & 50 % + 1 = ¿?"]
+    form = document["paths"][MESSAGES]["post"]["requestBody"]["content"]["application/x-www-form-urlencoded"]["schema"]
+    assert {name for one in lab._sent for name in one} <= form["properties"].keys()  # prism takes unknown names
+    assert form["properties"].keys() >= stub._PARAMETERS
+
+
+def test_the_check_can_fail(lab: Lab, prism: str, tmp_path: Path) -> None:
+    """A service's id of another form, a request without a receiver, no login: the document refuses each before the lab."""
+
+    async def send() -> None:
+        sms = adapter(lab, tmp_path, base_url=prism, messaging_service_sid="MG1", phone_number="")
+        async with connected(sms):
+            await sms.send(ALICE, "hello", nonce="1")
+
+    with pytest.raises(SendRefused, match="422"):
+        asyncio.run(send())
+    url, login = f"{prism}/2010-04-01/Accounts/{stub.SID}/Messages.json", (stub.SID, stub.TOKEN)
+    body = {"From": stub.NUMBER, "Body": "hello"}
+    assert httpx.post(url, data=body, auth=login, trust_env=False).status_code == 422
+    assert httpx.post(url, data={**body, "To": "+15005550101"}, trust_env=False).status_code == 401
+    assert lab.shown() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"account_sid": "AC1"}, {"account_sid": "AC" + "x" * 32}, {"messaging_service_sid": "MG1"}]
+)
+def test_ids_that_twilios_openapi_refuses_are_refused_before_anything_is_sent(
+    lab: Lab, tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    with pytest.raises(PlatformRefused, match=next(iter(wrong))):
+        adapter(lab, tmp_path, **wrong).validate()
+
+
+def test_the_lab_serves_twilios_own_client(lab: Lab) -> None:
+    lab.unsubscribed.add("+15005550102")
+    message = {"from": stub.NUMBER, "to": "+15005550101", "body": "Grüße & 1 + 1"}
+    sent = twilio(base=lab.address, send=[message, {**message, "to": "+15005550102"}])
+    assert sent["account"] == "The Lab"
+    good, stopped = sent["sent"]
+    assert lab.shown() == ["Grüße & 1 + 1"]
+    assert good["sid"].startswith("SM") and good["status"] == "queued" and good["body"] == "Grüße & 1 + 1"
+    assert (good["to"], good["from"]) == ("+15005550101", stub.NUMBER) and good["made"]
+    assert (stopped["status"], stopped["code"]) == (400, 21610) and stopped["moreInfo"]
+
+
+FORMS: list[dict[str, Any]] = [
+    {"Body": "hello"},
+    {"Body": "Grüße ☃ 😀 + & = % \n two lines"},
+    {"Body": "", "NumMedia": "0", "ToCity": ""},
+    {"Body": "twice", "Extra": ["b", "a", "b"]},
+]
+
+
+PUBLIC, OTHER, SIX = "https://hermes.example.org", "https://hermes.example.org:8443", "https://[2001:db8::1]"
+CASES: list[tuple[str | None, str | None]] = [  # what the gateway knows as its address, and what is signed
+    (None, None), (PUBLIC, PUBLIC), (PUBLIC, f"{PUBLIC}:443"), ("http://hermes.example.org", "http://hermes.example.org:80"),
+    (OTHER, PUBLIC), (OTHER, OTHER), (f"{SIX}:8443", SIX), (SIX, f"{SIX}:443"),
+]  # fmt: skip
+
+
+def form(number: int) -> dict[str, Any]:
+    """A message as Twilio posts it."""
+    ids = {"MessageSid": f"SM{number:032x}", "AccountSid": stub.SID}
+    return {**ids, "From": "+15005550101", "To": stub.NUMBER, **FORMS[number]}
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    """The gateway's port, where its address is its own."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def signatures(port: int) -> dict[str | None, list[str]]:
+    """By address, what npm twilio signs; its own check has accepted each at the address that the gateway knows."""
+    addresses, local = list({signs for _, signs in CASES}), f"http://127.0.0.1:{port}"
+    wanted = [
+        {"url": f"{signs or local}/sms", "fields": form(number)} for signs in addresses for number in range(len(FORMS))
+    ]
+    made = iter(twilio(sign=wanted)["signatures"])
+    found = {signs: [next(made) for _ in FORMS] for signs in addresses}
+    checks = [
+        {"url": f"{public or local}/sms", "fields": form(number), "signature": sign}
+        for public, signs in CASES
+        for number, sign in enumerate(found[signs])
+    ]
+    assert set(twilio(check=checks)["valid"]) == {True}
+    return found
+
+
+async def posted(sms: Sms, fields: dict[str, Any], signature: str) -> int:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        url, headers = f"http://127.0.0.1:{sms.webhook_place.port}/sms", {"X-Twilio-Signature": signature}
+        return (await client.post(url, data=fields, headers=headers)).status_code
+
+
+@pytest.mark.parametrize(("public", "signs"), CASES)
+def test_what_twilios_library_signs_is_accepted_and_a_changed_body_is_not(
+    lab: Lab, tmp_path: Path, port: int, signatures: dict[str | None, list[str]], public: str | None, signs: str | None
+) -> None:
+    """Twilio's library accepts the address with and without its port; both signatures occur."""
+
+    async def work() -> tuple[list[int], list[int], list[str]]:
+        sms = adapter(lab, tmp_path)
+        sms.webhook_place = Listening(port=free_port() if public else port, public_url=public)
+        async with connected(sms) as link:
+            good = [await posted(sms, form(at), sign) for at, sign in enumerate(signatures[signs])]
+            bad = [
+                await posted(sms, {**form(at), "Body": "changed"}, sign) for at, sign in enumerate(signatures[signs])
+            ]
+            return good, bad, link.texts
+
+    good, bad, texts = asyncio.run(work())
+    assert good == [200] * len(FORMS) and bad == [403] * len(FORMS)
+    assert texts == [one["Body"] for one in FORMS]
+
+
+def test_another_address_is_refused(lab: Lab, tmp_path: Path, signatures: dict[str | None, list[str]]) -> None:
+    """Only the port may differ."""
+
+    async def work() -> int:
+        sms = adapter(lab, tmp_path)
+        sms.webhook_place = Listening(port=free_port(), public_url="https://hermes.example.com")
+        async with connected(sms):
+            return await posted(sms, form(0), signatures[PUBLIC][0])
+
+    assert asyncio.run(work()) == 403
+
+
+def test_the_lab_signs_as_twilio_does(lab: Lab) -> None:
+    fields = {"Body": "Grüße ☃ 😀", "From": "+15005550101", "Empty": ""}
+    url = "https://hermes.example.org/sms?x=1"
+    one = {"url": url, "fields": fields, "signature": stub.signed(url, fields)}
+    assert twilio(check=[one, {**one, "fields": {**fields, "Body": "changed"}}])["valid"] == [True, False]
