@@ -52,13 +52,13 @@ class WeCom(Adapter):
         super().__init__(values, home)
         self._bot: Bot | None = None
         self._app: App | None = None
+        keeper = Keeper(home, self.platform)
         if self.text("bot_id"):
-            keeper = Keeper(home, self.platform)
             self._bot = Bot(self.text("websocket_url"), self.text("bot_id"), self.text("secret"), keeper)
         else:
             self.capabilities = _APP  # type: ignore[misc]  # an app has other limits than a bot
             self._app = App(
-                self.text("base_url"), corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
+                self.text("base_url"), keeper, corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
                 agent_id=self.text("agent_id"), token=self.text("token"), aes_key=self.text("encoding_aes_key"),
                 markdown=bool(self.setting("markdown")),
             )  # fmt: skip
