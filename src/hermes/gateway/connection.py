@@ -62,17 +62,19 @@ class Connection:
         """Store an event (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._take(self.platform, event_on(self.adapter.account_name, event))
+        await self._take(self.platform, event_on(self.adapter.account_name, event, local_ids=self.adapter.local_ids))
 
     async def revised(self, revision: Revision) -> None:
         """A message was edited or deleted (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._revise(self.platform, revision_on(self.adapter.account_name, revision))
+        adapter = self.adapter
+        made = revision_on(adapter.account_name, revision, local_ids=adapter.local_ids)
+        await self._revise(self.platform, made)
 
     async def reacted(self, reaction: Reaction) -> None:
         """A person reacted to a message (see adapter.Link)."""
-        event = reaction_on(self.adapter.account_name, reaction)
+        event = reaction_on(self.adapter.account_name, reaction, local_ids=self.adapter.local_ids)
         if read_answer(event.text) is not None:
             if not self.accepts:
                 raise PlatformUnreachable("the gateway is stopping; the platform sends this again")

@@ -37,6 +37,7 @@ class PlatformSettings:
     require_mention: bool | None = None  # None: the platform's default
     values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
     titles: bool = True  # whether the model gives conversations a title
+    local_ids: bool = False  # in the events of a named account, its name and a slash stand before user ids
 
 
 def platform_settings(
@@ -64,7 +65,7 @@ def platform_settings(
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
         name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
-        titles=bool(common.get("titles", True)),
+        titles=bool(common.get("titles", True)), local_ids=adapter.local_ids,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class WeCom(Adapter):
     platform = "wecom"
     title = "WeCom"
     extra = "wecom"
+    local_ids = True
     settings = (
         Setting(name="bot_id", help="the AI bot's id; none for an app", variable="WECOM_BOT_ID"),
         Setting(name="corp_id", help="for an app: the organisation's id, as ww…", variable="WECOM_CORP_ID", unless="bot_id"),
