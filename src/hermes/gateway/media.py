@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
+from hermes.gateway.platforms.http import TooLarge, no_more_than
 from hermes.home import has_key_file
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
         return too_large, None
     try:
         data = _fetched(services, event.chat.connection, attachment)
+    except TooLarge:
+        return too_large, None
     except Exception as error:  # also a bug in the adapter: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
         why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
@@ -103,9 +106,10 @@ def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
     end, pause = time.monotonic() + FETCH_SECONDS, 0.5
+    most = int(services.config.gateway.media.max_mb * 1_000_000)
     while True:
         try:
-            waiting = asyncio.run_coroutine_threadsafe(adapter.fetch(attachment), loop)
+            waiting = asyncio.run_coroutine_threadsafe(no_more_than(most, adapter.fetch(attachment)), loop)
             try:
                 return waiting.result(max(1.0, end - time.monotonic()))
             except TimeoutError:

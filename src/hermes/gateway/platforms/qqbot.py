@@ -287,7 +287,7 @@ class _Api(HttpApi):
     async def download_plain(self, address: str) -> bytes:
         """A file, without our login."""
         try:
-            answer = await self._http.get(address)
+            answer = await self.asked("GET", address)
         except httpx.HTTPError as error:
             raise PlatformUnreachable(f"a file could not be fetched from QQ ({type(error).__name__})") from None
         if answer.status_code == 429 or answer.status_code >= 500:

@@ -298,13 +298,13 @@ class _Api(HttpApi):
     async def media(self, address: str) -> bytes:
         """A file at Twilio, which redirects to where it is stored."""
         try:
-            answer = await self._http.get(address)
+            answer = await self.asked("GET", address)
             if answer.has_redirect_location:
                 there = httpx.URL(address).join(answer.headers["Location"])
                 own = there.netloc == httpx.URL(address).netloc
                 if not own and (there.scheme != "https" or not f".{there.host}".endswith(_MEDIA_HOSTS)):
                     raise SendRefused("the file is not stored at Twilio")
-                answer = await self._http.get(there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
+                answer = await self.asked("GET", there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
         except httpx.HTTPError as error:
             raise PlatformUnreachable(f"a file could not be fetched from Twilio ({type(error).__name__})") from None
         if answer.status_code == 429 or answer.status_code >= 500:
