@@ -13,6 +13,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.confirmations import read_answer
 from hermes.gateway.delivery import Delivery
 from hermes.gateway.events import event_on, reaction_on, revision_on
+from hermes.gateway.logs import Masking
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -49,6 +50,8 @@ class Connection:
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer
+        secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
+        self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
         self._take, self._revise, self._react = take, revise, react
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[None]] = set()
@@ -103,6 +106,7 @@ class Connection:
 
     def _tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """Store the state, in order; a failure to store it stops nothing."""
+        error = None if error is None else self._masked(error)
 
         async def note() -> None:
             try:

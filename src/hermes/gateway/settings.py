@@ -146,11 +146,11 @@ def _value(
 ) -> Any:
     where = f"{place}.{setting.name}"
     value = section.get(setting.name)
-    if value is None or value == "":
+    if _is_blank(value):
         value = variables.get(f"{setting.variable}{ending}") if setting.variable else None
         if value is not None and setting.kind is list:
             value = [one.strip() for one in str(value).split(",") if one.strip()]
-    if value is None or value == "":
+    if _is_blank(value):
         if setting.required:
             hint = f" (or the variable {setting.variable}{ending})" if setting.variable else ""
             raise ConfigError(
@@ -158,6 +158,11 @@ def _value(
             )
         return setting.default
     return _typed(value, setting.kind, where)
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether nothing is given: a secret of spaces alone would be an empty one."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:

@@ -117,9 +117,10 @@ class BlueBubbles(Adapter):
             await api.close()
 
     def _made(self) -> _Api:
-        return _Api(
-            self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": self.text("password")}, timeout=60
-        )
+        password = self.text("password")
+        made = _Api(self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": password}, timeout=60)
+        made.secrets = (password, self._token)
+        return made
 
     @property
     def _token(self) -> str:
@@ -272,6 +273,8 @@ class BlueBubbles(Adapter):
 
 
 class _Api(HttpApi):
+    secrets: tuple[str, ...] = ()
+
     async def data(self, method: str, path: str, **options: Any) -> Any:
         """The `data` of an answer."""
         try:
@@ -290,7 +293,7 @@ class _Api(HttpApi):
         """The error with the server's own words."""
         if answer.status_code in (401, 403):
             return PlatformRefused("BlueBubbles does not accept the password")
-        told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}")
+        told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}", *self.secrets)
         return SendRefused(f"BlueBubbles refuses: {told}")
 
 
