@@ -127,6 +127,26 @@ def test_nobody_reads_another_ones_conversation(scene: Scene, whose: str) -> Non
         assert row["id"] != session
 
 
+@pytest.mark.parametrize("where", ["dm", "thread"])
+def test_commands_and_tools_of_chats_show_a_guest_nothing_of_others(scene: Scene, where: str) -> None:
+    session = scene.secret_of("alice")
+    for line in ("/save jsonl", "/insights", '/background call=session_search {"query": "recipe"}', f"/save {session}"):
+        assert SECRET not in scene.ask("bob", line, where)
+    assert "only the owner" in scene.ask("bob", "/model other", where)
+    arguments = {
+        "action": "list",
+        "task": "look",
+        "path": "/",
+        "pattern": SECRET[:3],
+        "content": "x",
+        "old": "a",
+        "new": "b",
+    }
+    for tool in ("cron", "delegate", "read_file", "write_file", "edit_file", "search_files", "send_file"):
+        assert "no tool" in scene.tool("bob", tool, where, **arguments), tool
+    assert SECRET.encode() not in b"".join(data for _, data, _ in scene.lab.sent_files(where, who="bob"))
+
+
 def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, hermes_home: Path) -> None:
     class Elsewhere(Plain):
         platform = "elsewhere"
