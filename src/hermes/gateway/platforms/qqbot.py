@@ -251,10 +251,12 @@ class _Api(HttpApi):
         async with self._lock:
             if not self._token or self._token == refused or time.monotonic() > self._until:
                 try:
-                    answer = await self._http.post(self._token_url, json=self._login)
+                    answer = await self.asked("POST", self._token_url, json=self._login)
+                    if answer.status_code == 429 or answer.status_code >= 500:
+                        self.check(answer)
                     found = answer.json()
-                except httpx.HTTPError as error:
-                    raise self.unreachable(error) from None
+                except httpx.HTTPError as error:  # nothing was sent to anyone yet
+                    raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
                 except ValueError:
                     found = {}
                 if not isinstance(found, dict) or not found.get("access_token"):
