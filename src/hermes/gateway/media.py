@@ -90,7 +90,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
         return f"[{name} was sent, but could not be fetched: {why}]", None
     if len(data) > most * 1_000_000:
         return too_large, None
-    path = _kept(services, data)
+    owner = services.access.is_owner(event.chat.connection, event.sender)
+    path = _kept(services, data, owner=owner)
     if attachment.kind in ("image", "file") and (mime := image_type(data)):
         return _picture(services, name, mime, data, path)
     if attachment.kind == "audio":
@@ -127,9 +128,14 @@ def _is_late(error: Exception) -> bool:
     return isinstance(error, TimeoutError)
 
 
-def _kept(services: Services, data: bytes) -> str:
-    """The path of the saved bytes, with the reference that keeps them there as long as the message lives."""
+def _kept(services: Services, data: bytes, *, owner: bool) -> str:
+    """The path of the saved bytes, with the reference that keeps them there as long as the message lives.
+
+    Other people than the owner have no tools for files, and do not learn where this machine has what.
+    """
     reference = services.db.keep_attachment(data)
+    if not owner:
+        return reference
     digest = reference.rpartition(":")[2]
     path = services.db.attachments_dir / digest[:2] / digest
     if has_key_file(services.db.path):

@@ -18,7 +18,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
@@ -28,7 +27,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.intake import keep
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
@@ -141,9 +140,9 @@ class QQBot(Adapter):
         """The bytes of a file. Its address holds its own permission: our login goes nowhere."""
         address = str(attachment.reference.get("url") or "")
         address = f"https:{address}" if address.startswith("//") else address
-        host = urlsplit(address).hostname or ""
-        own = urlsplit(self.text("base_url")).hostname or ""
-        if not (host == own or host.endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))):
+        parts, own = address_parts(address), address_parts(self.text("base_url"))
+        stored = parts.scheme == "https" and f".{parts.hostname or ''}".endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))
+        if not stored and (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
             raise SendRefused("the file is not stored at QQ")
         return await self._asked().download_plain(address)
 

@@ -23,7 +23,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.unkept import Keeper
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Sms(Adapter):
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or file. Twilio's own host gets our login, the host it redirects to does not."""
         address = str(attachment.reference.get("url"))
-        if urlsplit(address).netloc != urlsplit(self.text("base_url")).netloc:
+        if address_parts(address)[:2] != address_parts(self.text("base_url"))[:2]:
             raise SendRefused("the file is not stored at Twilio")
         if self._api is None:
             raise PlatformUnreachable("not connected to Twilio")
