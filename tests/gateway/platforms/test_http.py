@@ -50,7 +50,9 @@ class Vendor(BaseHTTPRequestHandler):
         if path != "/endless":
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
-        part = gzip.compress(b"packed" if path == "/packed" else bytes(5_000_000)) if path != "/endless" else bytes(50_000)
+        part = (
+            gzip.compress(b"packed" if path == "/packed" else bytes(5_000_000)) if path != "/endless" else bytes(50_000)
+        )
         with suppress(OSError):
             self.wfile.write(part)
             while path == "/endless":
