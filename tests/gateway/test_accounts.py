@@ -116,6 +116,50 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         assert gateway.store.home("plain") != gateway.store.home("plain/work")
 
 
+class LocalPlain(Plain):
+    """Another organisation, in which the same id is another person."""
+
+    local_ids = True
+
+
+def test_where_ids_are_an_organisations_own_the_same_id_is_another_person(
+    labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
+) -> None:
+    first, second = labs
+    first.adapter = second.adapter = LocalPlain
+    owner = ["plain:u-alice", "plain/work:u-bob"]
+    with running(labs, hermes_home, model.base_url, owner=owner) as gateway:
+        first.say("the secret is Kardamom")
+        until(lambda: first.shown())
+        for line in ("/sessions", "/resume secret", 'call=session_search {"query": "secret"}', "/sethome"):
+            before = len(second.shown())
+            second.say(line)
+            until(lambda before=before: len(second.shown()) > before)
+        second.say('call=terminal {"command": "echo pwned"}')
+        until(lambda: "no tool" in str(second.shown()))
+        assert "Kardamom" not in str(second.shown())
+        assert gateway.store.home("plain/work") is None
+        second.say("/sethome", who="bob")
+        until(lambda: gateway.store.home("plain/work") is not None)
+        first.say("/sethome", who="bob")
+        until(lambda: "owner" in str(first.shown(who="bob")))
+        users = {row["user_id"] for row in gateway.db.list_sessions_rich(source="plain")}
+        assert users == {"u-alice", "work/u-alice"}
+
+
+def test_an_id_that_looks_like_an_accounts_is_nobody_elses(tmp_path: Path) -> None:
+    from hermes.gateway.access import Access
+    from hermes.gateway.settings import PlatformSettings
+    from hermes.store.gateway_db import GatewayDB
+
+    with SessionDB(tmp_path / "state.db") as db:
+        settings = PlatformSettings("email/work", allowed_users=frozenset({"o@lab.test"}))
+        access = Access(GatewayDB(db), ["email/work:o@lab.test", "email:p@lab.test"], {"email/work": settings})
+        for address in ("work/o@lab.test", "work/p@lab.test"):  # both are addresses that a server may give away
+            assert not access.may_talk("email/work", Sender(user_id=address))
+            assert not access.is_owner("email/work", Sender(user_id=address))
+
+
 def test_a_handoff_goes_to_the_account_that_is_named(
     labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
 ) -> None:

@@ -145,6 +145,41 @@ def test_only_files_that_may_leave_are_sent(
             assert plain.sent_files() == []
 
 
+@pytest.mark.parametrize("where", ["work", "temporary"])
+def test_nothing_of_our_own_home_is_sent_wherever_it_lies(
+    plain: PlainLab, model: Echo, folder: Path, tmp_path: Path, where: str
+) -> None:
+    home = tmp_path / where / "hermes"
+    home.mkdir()
+    (home / "config.yaml").write_text("token: secret")
+    (folder / "link").symlink_to(home)
+    with running(plain, home, model.base_url, display={"busy": "queue"}):
+        for name in (
+            home / "config.yaml",
+            home / "state.db",
+            "link/config.yaml",
+            f"{folder}/../{where}/hermes/state.db-wal",
+        ):
+            before = len(plain.shown())
+            plain.say(sending(name))
+            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1], 20)
+            assert "belongs to Hermes itself" in plain.shown()[-1], name
+            assert plain.sent_files() == []
+
+
+def test_a_home_folder_at_the_root_is_no_working_folder(tmp_path: Path) -> None:
+    from hermes.errors import ToolError
+    from hermes.gateway.file_tool import allowed
+
+    (tmp_path / "a.txt").touch()
+    assert allowed("a.txt", [Path("/"), tmp_path], tmp_path, tmp_path / "home") == Path(
+        os.path.realpath(tmp_path / "a.txt")
+    )
+    for name in ("/proc/self/environ", "/etc/passwd"):
+        with pytest.raises(ToolError, match="is not inside"):
+            allowed(name, [Path("/"), tmp_path], Path("/"), tmp_path / "home")
+
+
 def test_others_than_the_owner_get_no_file_of_the_machine(
     plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
 ) -> None:

@@ -89,6 +89,16 @@ def test_a_picture_goes_to_the_model_once_and_stays_as_a_path(lab: PlainLab, mod
     assert_no_bytes_kept(hermes_home, PNG)
 
 
+def test_a_guest_does_not_learn_where_files_are_kept(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.attach(b"some words", "a.txt", "text/plain", who="bob", text="read this")
+        until(lambda: lab.shown(who="bob"))
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        told = str(gateway.db.get_messages(row["id"]))
+        assert "attachment:sha256:" in told and "some words" in told
+        assert str(hermes_home) not in told
+
+
 def test_with_a_vision_model_the_model_gets_words(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     settings = {"media": {"vision_model": "eyes"}}
     with running(lab, hermes_home, model.base_url, gateway=settings):

@@ -82,6 +82,22 @@ def test_a_message_that_is_being_answered_changes_in_the_record_and_its_answer_c
         assert not any("osprey" in str(one["content"]) for one in last["messages"] if one["role"] == "user")
 
 
+def test_an_answered_message_is_not_edited_by_a_person_who_does_not_see_it(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    """Nor by the owner, who sees everything: the words would be in another's mouth."""
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("his own words", who="bob")
+        until(lambda: lab.shown(who="bob"))
+        for who in ("alice", "mallory"):
+            lab.change(number, "words in his mouth", who=who)
+        taken(lab)
+        assert said(gateway) == ["his own words"]
+        lab.change(number, "his newer words", who="bob")
+        taken(lab)
+        assert said(gateway) == ["his newer words"]
+
+
 def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         number = lab.say("one")

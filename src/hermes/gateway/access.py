@@ -27,7 +27,8 @@ class Access:
 
     def __init__(self, store: GatewayDB, owner: list[str], settings: Mapping[str, PlatformSettings]) -> None:
         self._store = store
-        self._owner = frozenset(owner)
+        local = {name for name, one in settings.items() if one.local_ids}
+        self._owner = frozenset(_as_in_events(one, local) for one in owner)
         self._settings = settings
 
     def may_talk(self, platform: str, sender: Sender) -> bool:
@@ -38,7 +39,7 @@ class Access:
         if settings is not None and settings.allow_all:
             return True
         names = {one for one in (sender.user_id, sender.stable_id) if one}
-        if settings is not None and names & settings.allowed_users:
+        if settings is not None and _written(names, settings) & settings.allowed_users:
             return True
         if self.is_owner(platform, sender):
             return True
@@ -75,6 +76,19 @@ class Access:
         name = event.sender.name
         made = self._store.make_pairing(code, event.chat.connection, person, name, as_json(event.chat))
         return code if made else None
+
+
+def _as_in_events(owner: str, local: set[str]) -> str:
+    """An entry of `owner:` as events name the person: "wecom/work:anna" is anna of one account of several."""
+    connection, _, person = owner.partition(":")
+    platform, _, account = connection.partition("/")
+    return f"{platform}:{account}/{person}" if account and connection in local else owner
+
+
+def _written(names: set[str], settings: PlatformSettings) -> set[str]:
+    """The ids as `allowed_users` of an account has them."""
+    account = settings.platform.partition("/")[2]
+    return {one.removeprefix(f"{account}/") for one in names} if account and settings.local_ids else names
 
 
 WELCOME = "You are in: the owner of this assistant has approved you. Just write; `/help` lists the commands."

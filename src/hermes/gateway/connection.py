@@ -13,6 +13,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.confirmations import read_answer
 from hermes.gateway.delivery import Delivery
 from hermes.gateway.events import event_on, reaction_on, revision_on
+from hermes.gateway.logs import Masking
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -49,6 +50,8 @@ class Connection:
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer = store, writer
+        secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
+        self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
         self._take, self._revise, self._react = take, revise, react
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[None]] = set()
@@ -62,17 +65,19 @@ class Connection:
         """Store an event (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._take(self.platform, event_on(self.adapter.account_name, event))
+        await self._take(self.platform, event_on(self.adapter.account_name, event, local_ids=self.adapter.local_ids))
 
     async def revised(self, revision: Revision) -> None:
         """A message was edited or deleted (see adapter.Link)."""
         if not self.accepts:
             raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._revise(self.platform, revision_on(self.adapter.account_name, revision))
+        adapter = self.adapter
+        made = revision_on(adapter.account_name, revision, local_ids=adapter.local_ids)
+        await self._revise(self.platform, made)
 
     async def reacted(self, reaction: Reaction) -> None:
         """A person reacted to a message (see adapter.Link)."""
-        event = reaction_on(self.adapter.account_name, reaction)
+        event = reaction_on(self.adapter.account_name, reaction, local_ids=self.adapter.local_ids)
         if read_answer(event.text) is not None:
             if not self.accepts:
                 raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
@@ -101,6 +106,7 @@ class Connection:
 
     def _tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """Store the state, in order; a failure to store it stops nothing."""
+        error = None if error is None else self._masked(error)
 
         async def note() -> None:
             try:

@@ -146,28 +146,35 @@ def platform_of(connection: str) -> str:
     return connection.partition("/")[0]
 
 
-def event_on(account: str | None, event: Event) -> Event:
-    """An adapter's event as one of an account: ids are unique on the platform, over all its accounts."""
+def event_on(account: str | None, event: Event, *, local_ids: bool = False) -> Event:
+    """An adapter's event as one of an account: ids are unique on the platform, over all its accounts.
+
+    `local_ids`: a user id names a person in one account only; in another account the same id is another person.
+    """
     if account is None:
         return event
-    chat = msgspec.structs.replace(event.chat, account=account)
-    return msgspec.structs.replace(event, id=f"{account}/{event.id}", chat=chat)
+    chat, sender = msgspec.structs.replace(event.chat, account=account), event.sender
+    if local_ids:
+        ids = {name: getattr(sender, name) for name in ("user_id", "stable_id")}
+        ids = {name: value and f"{account}/{value}" for name, value in ids.items()}
+        sender = msgspec.structs.replace(sender, **ids)
+    return msgspec.structs.replace(event, id=f"{account}/{event.id}", chat=chat, sender=sender)
 
 
-def revision_on(account: str | None, revision: Revision) -> Revision:
+def revision_on(account: str | None, revision: Revision, *, local_ids: bool = False) -> Revision:
     """The same for a revision."""
     if account is None:
         return revision
-    event = None if revision.event is None else event_on(account, revision.event)
+    event = None if revision.event is None else event_on(account, revision.event, local_ids=local_ids)
     return Revision(id=f"{account}/{revision.id}", revises=f"{account}/{revision.revises}", event=event)
 
 
-def reaction_on(account: str | None, reaction: Reaction) -> Event:
+def reaction_on(account: str | None, reaction: Reaction, *, local_ids: bool = False) -> Event:
     """A reaction as an event whose text is the emoji."""
     made = Event(
         id=reaction.id, chat=reaction.chat, sender=reaction.sender, text=reaction.emoji, reply_to=reaction.message_id
     )
-    return event_on(account, made)
+    return event_on(account, made, local_ids=local_ids)
 
 
 Kept = TypeVar("Kept", Chat, Event)

@@ -42,7 +42,7 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
         return None
 
     def run(context: Context, arguments: dict[str, Any]) -> str:
-        path = allowed(text_argument(arguments, "path"), folders(context), context.cwd)
+        path = allowed(text_argument(arguments, "path"), folders(context), context.cwd, services.home)
         data = read_file(path, capabilities)
         mime = mimetypes.guess_type(path.name)[0] or mime_of(data)
         attachment = services.db.keep_attachment(data)
@@ -64,12 +64,18 @@ def folders(context: Context) -> list[Path]:
     return [context.cwd, Path(tempfile.gettempdir())]
 
 
-def allowed(name: str, roots: list[Path], cwd: Path) -> Path:
-    """The real path of a file inside one of these folders; ToolError for others, and for hidden ones (keys, tokens)."""
+def allowed(name: str, roots: list[Path], cwd: Path, home: Path) -> Path:
+    """The real path of a file inside one of these folders; ToolError for others, and for hidden ones (keys, tokens).
+
+    So it is for everything in our own home (the record, config.yaml), wherever that lies. A user whose home folder is the root
+    of the file system has no working folder: /proc and /etc lie there.
+    """
     path = Path(os.path.realpath(cwd / Path(name).expanduser()))
+    if path.is_relative_to(os.path.realpath(home)):
+        raise ToolError(f"{name} belongs to Hermes itself and is not sent")
     for root in roots:
         inside = Path(os.path.realpath(root))
-        if path.is_relative_to(inside):
+        if inside != Path(inside.anchor) and path.is_relative_to(inside):
             if any(part.startswith(".") for part in path.relative_to(inside).parts):
                 raise ToolError(f"{name} is hidden, or in a hidden folder, and is not sent")
             return path

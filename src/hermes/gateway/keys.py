@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Source", "build_session_key", "canonical_whatsapp_identifier", "normalize_whatsapp_identifier"]
 
 WHATSAPP = "whatsapp"
+UNPROVEN = ":%unproven"  # no escaped part looks like that
 _MOST_ALIASES = 64  # more than any person has; a folder full of nonsense is not walked to its end
 
 
@@ -67,7 +68,12 @@ def build_session_key(
     if user and source.chat_type != DM:
         parts.append(user)
     key = ":".join(["agent", "main", *(_escaped(part) for part in parts)])
-    return key if source.proven else f"{key}:%unproven"  # no escaped part looks like that
+    return key if source.proven else f"{key}{UNPROVEN}"
+
+
+def is_proven(key: str) -> bool:
+    """Whether the platform has authenticated the person whose key this is."""
+    return UNPROVEN not in key
 
 
 def key_beside(key: str, source: Source, person: str | None, *, home: Path | None = None) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
+from hermes.gateway.platforms.http import TooLarge, no_more_than
 from hermes.home import has_key_file
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
         return too_large, None
     try:
         data = _fetched(services, event.chat.connection, attachment)
+    except TooLarge:
+        return too_large, None
     except Exception as error:  # also a bug in the adapter: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
         why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
@@ -90,7 +93,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
     if len(data) > most * 1_000_000:
         return too_large, None
     attachment = _named(services, event.chat.connection, attachment)
-    name, path = _shown_name(attachment), _kept(services, data)
+    owner = services.access.is_owner(event.chat.connection, event.sender)
+    name, path = _shown_name(attachment), _kept(services, data, owner=owner)
     if attachment.kind in ("image", "file") and (mime := image_type(data)):
         return _picture(services, name, mime, data, path)
     if attachment.kind == "audio":
@@ -106,9 +110,10 @@ def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
     end, pause = time.monotonic() + FETCH_SECONDS, 0.5
+    most = int(services.config.gateway.media.max_mb * 1_000_000)
     while True:
         try:
-            waiting = asyncio.run_coroutine_threadsafe(adapter.fetch(attachment), loop)
+            waiting = asyncio.run_coroutine_threadsafe(no_more_than(most, adapter.fetch(attachment)), loop)
             try:
                 return waiting.result(max(1.0, end - time.monotonic()))
             except TimeoutError:
@@ -137,9 +142,14 @@ def _is_late(error: Exception) -> bool:
     return isinstance(error, TimeoutError)
 
 
-def _kept(services: Services, data: bytes) -> str:
-    """The path of the saved bytes, with the reference that keeps them there as long as the message lives."""
+def _kept(services: Services, data: bytes, *, owner: bool) -> str:
+    """The path of the saved bytes, with the reference that keeps them there as long as the message lives.
+
+    Other people than the owner have no tools for files, and do not learn where this machine has what.
+    """
     reference = services.db.keep_attachment(data)
+    if not owner:
+        return reference
     digest = reference.rpartition(":")[2]
     path = services.db.attachments_dir / digest[:2] / digest
     if has_key_file(services.db.path):

@@ -21,7 +21,7 @@ from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import Question, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
-from hermes.gateway.keys import is_background
+from hermes.gateway.keys import is_background, is_proven
 from hermes.store.gateway_db import PendingNotice
 from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line
@@ -119,7 +119,9 @@ class Participant:
 
     @property
     def _who(self) -> Sender:
-        return self.sender if self.sender is not None else Sender(user_id=self.route.user_id)
+        if self.sender is not None:
+            return self.sender
+        return Sender(user_id=self.route.user_id, proven=is_proven(self.route.key))
 
     @property
     def session_id(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.gateway.events import Event, Revision, as_json, from_json, writable
+from hermes.gateway.events import Event, Revision, as_json, from_json, platform_of, writable
 from hermes.gateway.inbox import asked_by_command
 from hermes.gateway.replies import words_of
 
@@ -46,7 +46,7 @@ class Revisions:
         while (known := store.find_said(platform, revision.revises)) is None:
             if self._keep_early(platform, revision, event):
                 return
-        if event is not None and not _is_author(known, event):
+        if event is not None and not self._is_author(known, platform, event):
             logging.getLogger(f"hermes.gateway.{platform}").warning(
                 "a person other than the author tried to edit a message; it is unchanged"
             )
@@ -61,6 +61,17 @@ class Revisions:
             self._in_record(message_id, event)
         store.note(platform, revision.id, ids[-1] if ids else None)
         self._services.index.touched()
+
+    def _is_author(self, known: KnownEvent, platform: str, event: Event) -> bool:
+        """Whether the author edits it, as far as we know. An answered message is not changed by a person who does not see its
+        conversation; between those who talk there the adapter has checked it."""
+        who = event.sender.id
+        if known.event is not None:
+            return from_json(known.event, Event).sender.id == who
+        user = (platform_of(platform), who or "")
+        return who is None or all(
+            self._services.db.session_of_message(one, visible_to=user) is not None for one in known.message_ids
+        )
 
     def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
         """Keep it for a message that has not arrived yet; False when it has arrived meanwhile."""
@@ -91,13 +102,6 @@ class Revisions:
         content = with_words(*found, words_of(db, event, shared=shared))
         if content is not None:
             db.edit_message(message_id, content)
-
-
-def _is_author(known: KnownEvent, event: Event) -> bool:
-    """Whether the author edits it, as far as we know: for an answered message the adapter has checked that."""
-    if known.event is None:
-        return True
-    return from_json(known.event, Event).sender.id == event.sender.id
 
 
 def with_words(content: Any, meta: Any, words: str) -> Any:

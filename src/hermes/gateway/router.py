@@ -50,7 +50,9 @@ class Router:
         return key, shared
 
     def key_beside(self, key: str, event: Event, owner: str | None) -> str:
-        """The key of an event in a direct chat that belongs to this person."""
+        """The key of an event in a direct chat that belongs to this person; None: to the owner, who has handed it over."""
+        if owner is None and (owners := self._access.owners(event.chat.platform)):
+            owner = next((one for one in (event.sender.user_id, event.sender.stable_id) if one in owners), owners[0])
         return key_beside(key, source_of(event), owner, home=self._home)
 
     def place_key(self, chat: Chat) -> tuple[str, bool]:

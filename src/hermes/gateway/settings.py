@@ -37,6 +37,7 @@ class PlatformSettings:
     require_mention: bool | None = None  # None: the platform's default
     values: Mapping[str, Any] = field(default_factory=dict)  # the adapter's own settings
     titles: bool = True  # whether the model gives conversations a title
+    local_ids: bool = False  # in the events of a named account, its name and a slash stand before user ids
 
 
 def platform_settings(
@@ -64,7 +65,7 @@ def platform_settings(
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
         name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
-        titles=bool(common.get("titles", True)),
+        titles=bool(common.get("titles", True)), local_ids=adapter.local_ids,
     )  # fmt: skip
 
 
@@ -151,16 +152,21 @@ def _value(
 ) -> Any:
     where = f"{place}.{setting.name}"
     value = section.get(setting.name)
-    if value is None or value == "":
+    if _is_blank(value):
         value = variables.get(f"{setting.variable}{ending}") if setting.variable else None
         if value is not None and setting.kind is list:
             value = [one.strip() for one in str(value).split(",") if one.strip()]
-    if value is None or value == "":
+    if _is_blank(value):
         if setting.required:
             hint = f" (or the variable {setting.variable}{ending})" if setting.variable else ""
             raise ConfigError(f"{where} is missing: {setting.help}{hint}; `{setup_command(name)}` asks for it")
         return setting.default
     return _typed(value, setting.kind, where)
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether nothing is given: a secret of spaces alone would be an empty one."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _typed(value: Any, kind: type, where: str) -> Any:

@@ -101,6 +101,22 @@ async def soon(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+def test_a_reaction_that_comes_before_the_answer_to_the_message_is_not_lost(lab: Lab, tmp_path: Path) -> None:
+    async def story() -> None:
+        link = Taking()
+        async with connected(lab, tmp_path, link) as adapter:
+            lab.answers_after = 0.3
+            sending = asyncio.create_task(adapter.send(DIRECT, "Shall I?", nonce="n"))
+            await soon(lambda: lab.sent)
+            await asyncio.to_thread(lab.react, "👍")
+            number = await sending
+            await soon(lambda: link.taken)
+            (reaction,) = link.taken
+            assert (reaction.emoji, reaction.message_id, reaction.chat) == ("👍", number, DIRECT)
+
+    asyncio.run(story())
+
+
 # ---------------------------------------------------------------------------------------------- webhooks
 
 

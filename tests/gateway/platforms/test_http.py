@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text, retry_after
+from hermes.gateway.platforms.http import HttpApi, TooLarge, attachment_kind, error_text, no_more_than, retry_after
 
 LOGIN = {"Authorization": "Bearer secret"}
 
@@ -28,6 +29,9 @@ class Vendor(BaseHTTPRequestHandler):
         if self.path == "/cut":
             self.close_connection = True
             return
+        if self.path in ("/bomb", "/endless", "/packed"):
+            self._large(self.path)
+            return
         status = {"/file": 200, "/away": 302, "/around": 302}.get(self.path) or int(self.path[1:])
         self.send_response(status)
         if self.path == "/away":
@@ -38,6 +42,21 @@ class Vendor(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "4")
         self.end_headers()
         self.wfile.write(b"data")
+
+    def _large(self, path: str) -> None:
+        """A file that is packed, one that is a thousand times as large as what is sent, and one without an end."""
+        self.close_connection = True
+        self.send_response(200)
+        if path != "/endless":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        part = (
+            gzip.compress(b"packed" if path == "/packed" else bytes(5_000_000)) if path != "/endless" else bytes(50_000)
+        )
+        with suppress(OSError):
+            self.wfile.write(part)
+            while path == "/endless":
+                self.wfile.write(part)
 
     do_POST = do_GET
 
@@ -101,6 +120,24 @@ def test_a_file_is_fetched_over_redirects_and_the_login_goes_to_trusted_hosts_al
                 fetch(path)
     assert logins == ["Bearer secret"] * 4
     assert seen == []
+
+
+@pytest.mark.parametrize("way", ["request", "download"])
+def test_a_file_is_read_up_to_the_largest_that_is_kept(way: str) -> None:
+    def fetch(address: str, path: str) -> bytes:
+        async def work(one: HttpApi) -> bytes:
+            if way == "request":
+                return (await one.request("GET", path)).content
+            return (await one.download(address + path, what="a file", trusted=lambda _: True)).content
+
+        return bytes(api(address, lambda one: no_more_than(100_000, work(one))))
+
+    with vendor() as (address, _):
+        assert fetch(address, "/file") == b"data"
+        assert fetch(address, "/packed") == b"packed"
+        for path in ("/bomb", "/endless"):
+            with pytest.raises(TooLarge, match=r"larger than 0\.1 MB"):
+                fetch(address, path)
 
 
 def test_small_helpers() -> None:

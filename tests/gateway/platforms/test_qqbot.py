@@ -82,6 +82,20 @@ def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Ech
         assert lab.renewals == before + 1
 
 
+@pytest.mark.parametrize("status", [502, 429])
+def test_a_token_server_that_is_busy_does_not_end_the_connection(
+    lab: Lab, model: Echo, hermes_home: Path, status: int
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"])
+        lab.expire_token()
+        lab.no_tokens = [status]
+        lab.say("two")
+        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        assert [row["state"] for row in gateway.store.statuses()] == ["connected"]
+
+
 def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
         lab.say("one")

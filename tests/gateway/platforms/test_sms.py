@@ -82,6 +82,18 @@ def test_what_is_not_signed_by_twilio_is_refused(lab: Lab, model: Echo, hermes_h
         assert gateway.db.search_messages("forged") == []
 
 
+def test_a_number_is_not_the_owner_unless_numbers_are_trusted(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    command = 'call=terminal {"command": "echo pwned"}'
+    trusting = {"sms": {"trust_numbers": False}}
+    with running(lab, hermes_home, model.base_url, platforms=trusting) as gateway:
+        lab.say(command)
+        until(lambda: any("no tool" in text for text in lab.shown()), 20, str(lab.shown()))
+        lab.say("/sethome")
+        until(lambda: any("only the owner" in text.lower() for text in lab.shown()), 20, str(lab.shown()))
+        (row,) = gateway.db.list_sessions_rich(source="sms")
+        assert "pwned\n" not in str(gateway.db.get_messages(row["id"]))
+
+
 def test_after_stop_nothing_is_sent_until_start(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("hello")
@@ -156,6 +168,7 @@ def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
     [
         ({"account_sid": "SK1"}, "must begin with AC"), ({"account_sid": "AC1"}, "have 32 digits"),
         ({"messaging_service_sid": "MG1"}, "must begin with MG and have"), ({"phone_number": "0151 123"}, "must be written as"),
+        ({"phone_number": " "}, "is missing"),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong: dict[str, str], told: str, tmp_path: Path) -> None:

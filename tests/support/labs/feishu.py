@@ -73,6 +73,7 @@ class Lab(Base):
         self.token, self.tokens_issued, self.logins, self._tickets = "", 0, 0, set[str]()
         self.acknowledged: list[int] = []
         self.pings = 0
+        self.answers_after = 0.0  # seconds after which a new message is confirmed
 
     # ------------------------------------------------------------------------------------------ what tests do
 
@@ -387,6 +388,7 @@ class Lab(Base):
             "message_id": message_id, "chat_id": chat_id, "thread": thread, "msg_type": body["msg_type"],
             "content": body["content"], "reply_to": target,
         }  # fmt: skip
+        await asyncio.sleep(self.answers_after)
         return web.json_response({"code": 0, "msg": "success", "data": {"message_id": message_id, "chat_id": chat_id}})
 
     def _place(self, body: dict[str, Any], target: str | None) -> tuple[str, str | None] | None:

@@ -93,7 +93,7 @@ class Plain(Adapter):
             return
         chat = Chat(platform=self.platform, **raw["chat"])
         files = tuple(Attachment(**one) for one in raw.get("files", ()))
-        sender = Sender(user_id=raw["user"], name=raw["name"])
+        sender = Sender(user_id=raw["user"], name=raw["name"], proven=raw.get("proven", True))
         event = Event(
             id=raw.get("revises", raw["id"]), chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
             addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),

@@ -56,6 +56,7 @@ class Lab(Base):
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
         self.lost_answers = 0
+        self.no_tokens: list[int] = []  # with these statuses the token server fails
         self.resumed = self.identified = 0
         self.proactive: list[dict[str, Any]] = []
 
@@ -196,6 +197,8 @@ class Lab(Base):
     async def _token(self, request: web.Request) -> web.Response:
         if await request.json() != {"appId": APP, "clientSecret": SECRET}:
             return _json({"code": 100016, "message": "invalid appid or secret"})
+        if self.no_tokens:
+            return web.Response(status=self.no_tokens.pop(0), text="<html>busy</html>", headers={"Retry-After": "0"})
         self.token = f"token-{next(self._tokens)}"
         self.renewals += 1
         return _json({"access_token": self.token, "expires_in": "7200"})

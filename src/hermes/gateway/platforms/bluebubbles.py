@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 EVENTS = ["new-message", "updated-message"]
 _LAYOUT = markup.Layout(bullet="• ")
+_PHONE = re.compile(r"\+?[0-9 ()./\u00a0\u2010-\u2015-]*[0-9][0-9 ()./\u00a0\u2010-\u2015-]*")
 _PAGE = 100  # messages asked for at once
 _OVERLAP = 60_000  # milliseconds that are asked for again: messages may be stored out of order
 
@@ -49,6 +50,10 @@ class BlueBubbles(Adapter):
         Setting(name="url", help="the server's address, as http://mac.local:1234", variable="BLUEBUBBLES_URL", required=True),
         Setting(name="password", help="the server's password", variable="BLUEBUBBLES_PASSWORD", secret=True, required=True),
         Setting(name="webhook_url", help="how the Mac reaches this gateway, if not by gateway.listen's address"),
+        Setting(
+            name="trust_numbers", help="believe the sender numbers of SMS, which can be forged; iMessage proves its senders",
+            kind=bool, default=False,
+        ),
         Setting(name="mention", help="the word that addresses the agent in groups", default="hermes"),
     )  # fmt: skip
     capabilities = Capabilities(
@@ -121,9 +126,10 @@ class BlueBubbles(Adapter):
             await api.close()
 
     def _made(self) -> _Api:
-        return _Api(
-            self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": self.text("password")}, timeout=60
-        )
+        password = self.text("password")
+        made = _Api(self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": password}, timeout=60)
+        made.secrets = (password, self._token)
+        return made
 
     @property
     def _token(self) -> str:
@@ -146,7 +152,7 @@ class BlueBubbles(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _happened(self, link: Link, item: Any) -> None:
-        """Hand over a pushed message; raises when it could not be stored, so that it is not acknowledged."""
+        """Store a pushed message. The server does not push it again: it is tried until it is stored, or by the next catch-up."""
         data = item.get("data") if isinstance(item, dict) else None
         if not isinstance(data, dict) or item.get("type") not in EVENTS:
             return
@@ -222,7 +228,7 @@ class BlueBubbles(Adapter):
         if chat.type != DM and (begins := word.match(text)):
             text = text[begins.end() :]
         event = Event(
-            id=guid, chat=chat, sender=Sender(user_id=canonical(address), name=address), text=text,
+            id=guid, chat=chat, sender=self._sender(address, handle, chat), text=text,
             attachments=_attachments(data), message_id=guid, reply_to=str(data.get("threadOriginatorGuid") or "") or None,
             sent_at=_seconds(data.get("dateCreated")), addressed=addressed,
         )  # fmt: skip
@@ -231,6 +237,14 @@ class BlueBubbles(Adapter):
         if not data.get("dateEdited"):
             return None  # delivered, read
         return Revision(id=f"edit:{guid}:{data['dateEdited']}", revises=guid, event=event)
+
+    def _sender(self, address: str, handle: Any, chat: Chat) -> Sender:
+        """The author. Apple proves addresses of iMessage; a Mac also relays SMS and RCS, whose numbers can be forged."""
+        who = canonical(address)
+        told = {str(handle.get("service") or ""), chat.chat_id.partition(";")[0]} - {"", "any"}
+        if self.setting("trust_numbers") or {one.lower() for one in told} == {"imessage"}:
+            return Sender(user_id=who, name=address)
+        return Sender(user_id=who, stable_id=f"unproven:{who}", name=address, proven=False)
 
     def _chat(self, data: dict[str, Any]) -> Chat | None:
         chats = data.get("chats")
@@ -294,6 +308,8 @@ class BlueBubbles(Adapter):
 
 
 class _Api(HttpApi):
+    secrets: tuple[str, ...] = ()
+
     async def data(self, method: str, path: str, **options: Any) -> Any:
         """The `data` of an answer."""
         try:
@@ -312,7 +328,7 @@ class _Api(HttpApi):
         """The error with the server's own words."""
         if answer.status_code in (401, 403):
             return PlatformRefused("BlueBubbles does not accept the password")
-        told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}")
+        told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}", *self.secrets)
         if "already queued" in told:  # our earlier request with this id still runs
             return PlatformUnreachable("BlueBubbles is still sending the message", maybe_sent=True)
         return SendRefused(f"BlueBubbles refuses: {told}")
@@ -327,12 +343,13 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 
 
 def canonical(address: str) -> str:
-    """A person's id: an e-mail address in small letters, a phone number without spaces and signs."""
+    """A person's id: an e-mail address in small letters, a phone number without spaces and signs, others as they are."""
     address = address.strip()
     if "@" in address:
         return address.lower()
-    digits = "".join(sign for sign in address if sign.isdigit())
-    return f"+{digits}" if address.startswith("+") else digits or address
+    if not _PHONE.fullmatch(address):  # a company's name or number, as Shop24 or urn:biz:…
+        return address
+    return re.sub(r"[^0-9+]", "", address)
 
 
 def _guid(data: Any, nonce: str) -> str:

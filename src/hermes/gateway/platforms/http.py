@@ -1,13 +1,15 @@
 """A vendor's HTTP API as adapters use it: one pool of connections, failures as errors of hermes.errors.
 
 Error texts of a library never leave it: addresses and headers hold tokens. Redirects are not followed, except by
-`download`, which sends the login to trusted hosts alone.
+`download`, which sends the login to trusted hosts alone. While a file is fetched (`no_more_than`) an answer is read up to the
+largest file that is kept, whatever size was announced, and however it is compressed.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -17,7 +19,19 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 
 _REDIRECTS = 4
+_ENCODED = ("content-encoding", "content-length", "transfer-encoding")
+_most: ContextVar[int | None] = ContextVar("largest answer in bytes", default=None)
 _KINDS = ("image", "audio", "video")
+
+
+class TooLarge(SendRefused):
+    """A file has more bytes than are kept."""
+
+
+async def no_more_than(most: int, fetching: Awaitable[bytes]) -> bytes:
+    """What `fetching` gives; TooLarge as soon as one of its answers is larger than `most` bytes, which is not read further."""
+    _most.set(most)  # for this task alone
+    return await fetching
 
 
 class HttpApi:
@@ -34,11 +48,30 @@ class HttpApi:
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """The answer to a request; the error that `failure` makes of it where it is not a success."""
         try:
-            answer = await self._http.request(method, path, **options)
+            answer = await self.asked(method, path, **options)
         except httpx.HTTPError as error:
             raise self.unreachable(error) from None
         self.check(answer)
         return answer
+
+    async def asked(self, method: str, path: str | httpx.URL, **options: Any) -> httpx.Response:
+        """The answer to a request, whatever its status; httpx.HTTPError without one."""
+        most = _most.get()
+        if most is None:
+            return await self._http.request(method, path, **options)
+        auth = options.pop("auth", httpx.USE_CLIENT_DEFAULT)
+        request = self._http.build_request(method, path, **options)
+        answer = await self._http.send(request, auth=auth, stream=True)
+        try:
+            body = bytearray()
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > most:
+                    raise TooLarge(f"it is larger than {most / 1_000_000:g} MB")
+        finally:
+            await answer.aclose()
+        headers = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in _ENCODED]
+        return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=request)
 
     def check(self, answer: httpx.Response) -> None:
         """Raise the error of an unsuccessful answer."""
@@ -72,7 +105,7 @@ class HttpApi:
             if not trusted(str(url)):
                 raise SendRefused(f"{what} is not stored at {self.title}, and we have no login for its server")
             try:
-                answer = await self._http.get(url, headers=headers)
+                answer = await self.asked("GET", url, headers=headers)
             except httpx.HTTPError as error:
                 raise PlatformUnreachable(
                     f"{what} could not be fetched from {self.title} ({type(error).__name__})"

@@ -18,7 +18,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
@@ -28,7 +27,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.intake import keep
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
@@ -141,9 +140,9 @@ class QQBot(Adapter):
         """The bytes of a file. Its address holds its own permission: our login goes nowhere."""
         address = str(attachment.reference.get("url") or "")
         address = f"https:{address}" if address.startswith("//") else address
-        host = urlsplit(address).hostname or ""
-        own = urlsplit(self.text("base_url")).hostname or ""
-        if not (host == own or host.endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))):
+        parts, own = address_parts(address), address_parts(self.text("base_url"))
+        stored = parts.scheme == "https" and f".{parts.hostname or ''}".endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))
+        if not stored and (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
             raise SendRefused("the file is not stored at QQ")
         return await self._asked().download_plain(address)
 
@@ -251,10 +250,12 @@ class _Api(HttpApi):
         async with self._lock:
             if not self._token or self._token == refused or time.monotonic() > self._until:
                 try:
-                    answer = await self._http.post(self._token_url, json=self._login)
+                    answer = await self.asked("POST", self._token_url, json=self._login)
+                    if answer.status_code == 429 or answer.status_code >= 500:
+                        self.check(answer)
                     found = answer.json()
-                except httpx.HTTPError as error:
-                    raise self.unreachable(error) from None
+                except httpx.HTTPError as error:  # nothing was sent to anyone yet
+                    raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
                 except ValueError:
                     found = {}
                 if not isinstance(found, dict) or not found.get("access_token"):
@@ -287,7 +288,7 @@ class _Api(HttpApi):
     async def download_plain(self, address: str) -> bytes:
         """A file, without our login."""
         try:
-            answer = await self._http.get(address)
+            answer = await self.asked("GET", address)
         except httpx.HTTPError as error:
             raise PlatformUnreachable(f"a file could not be fetched from QQ ({type(error).__name__})") from None
         if answer.status_code == 429 or answer.status_code >= 500:

@@ -23,7 +23,9 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
+from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.unkept import Keeper
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Answer, Call, Registration
@@ -107,6 +109,10 @@ class Sms(Adapter):
             unless="messaging_service_sid",
         ),
         Setting(name="messaging_service_sid", help="a messaging service, as MG…", variable="TWILIO_MESSAGING_SERVICE_SID"),
+        Setting(
+            name="trust_numbers", help="believe sender numbers, which can be forged: the owner's number has the owner's tools",
+            kind=bool, default=False,
+        ),
         Setting(name="base_url", help="where Twilio's API is", default="https://api.twilio.com"),
     )  # fmt: skip
     # A part of this length takes ten segments at most, in either alphabet.
@@ -118,6 +124,8 @@ class Sms(Adapter):
         self._registration: Registration | None = None
         self._file = home / "sms_opted_out.json"
         self._opted_out: set[str] | None = None
+        self._keeper = Keeper(home, self.platform)  # Twilio does not deliver a message again
+        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -130,13 +138,17 @@ class Sms(Adapter):
                     f"sms: {name} must begin with {kind} and have 32 digits of 0-9 and a-f after it (Twilio's console shows it)"
                 )
         number = self.text("phone_number")
+        if not number and not self.text("messaging_service_sid"):
+            raise PlatformRefused("sms: phone_number (or messaging_service_sid) is missing: nothing could be sent")
         if number and not (number.startswith("+") and number[1:].isdigit()):
             raise PlatformRefused(f"sms: phone_number must be written as +4915112345678, not {number!r}")
 
     def doubts(self) -> str | None:
-        """Twilio signs its requests with the public address."""
+        """Twilio signs its requests with the public address; a sender's number proves nothing."""
         if self.webhook_address is None:
             return "gateway.listen.public_url is not set: Twilio signs the address it calls, so every message would be refused"
+        if self.setting("trust_numbers"):
+            return "trust_numbers is set: a person who forges the owner's number in an SMS has the owner's tools"
         return None
 
     async def check(self) -> str:
@@ -166,13 +178,16 @@ class Sms(Adapter):
             await self.disconnect()
             raise
         link.connected(identity)
+        self._tasks.start(self._keeper.restore(link), name="sms")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
+        await self._tasks.stop()
         if registration is not None:
             await registration.close()
+        await self._keeper.save()
         if api is not None:
             await api.close()
 
@@ -213,11 +228,13 @@ class Sms(Adapter):
         if back:  # a person who writes wants an answer: only sending was stopped, and Twilio refuses it anyway
             link.log.info("a message of %s is not answered: they have opted out", who)
             return
-        await link.received(
+        await self._keeper.keep(
+            link,
             Event(
-                id=number, chat=Chat(platform=self.platform, chat_id=who, name=who), sender=Sender(user_id=who, name=who),
+                id=number, chat=Chat(platform=self.platform, chat_id=who, name=who),
+                sender=Sender(user_id=who, name=who, proven=bool(self.setting("trust_numbers"))),
                 text=fields.get("Body", ""), attachments=_media(fields), message_id=number,
-            )
+            ),
         )  # fmt: skip
 
     def _refusing(self) -> set[str]:
@@ -247,7 +264,7 @@ class Sms(Adapter):
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or file. Twilio's own host gets our login, the host it redirects to does not."""
         address = str(attachment.reference.get("url"))
-        if urlsplit(address).netloc != urlsplit(self.text("base_url")).netloc:
+        if address_parts(address)[:2] != address_parts(self.text("base_url"))[:2]:
             raise SendRefused("the file is not stored at Twilio")
         if self._api is None:
             raise PlatformUnreachable("not connected to Twilio")
@@ -298,13 +315,13 @@ class _Api(HttpApi):
     async def media(self, address: str) -> bytes:
         """A file at Twilio, which redirects to where it is stored."""
         try:
-            answer = await self._http.get(address)
+            answer = await self.asked("GET", address)
             if answer.has_redirect_location:
                 there = httpx.URL(address).join(answer.headers["Location"])
                 own = there.netloc == httpx.URL(address).netloc
                 if not own and (there.scheme != "https" or not f".{there.host}".endswith(_MEDIA_HOSTS)):
                     raise SendRefused("the file is not stored at Twilio")
-                answer = await self._http.get(there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
+                answer = await self.asked("GET", there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
         except httpx.HTTPError as error:
             raise PlatformUnreachable(f"a file could not be fetched from Twilio ({type(error).__name__})") from None
         if answer.status_code == 429 or answer.status_code >= 500:

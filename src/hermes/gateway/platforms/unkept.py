@@ -18,6 +18,7 @@ class Keeper:
     def __init__(self, home: Path, platform: str) -> None:
         self._spool = Spool(home / platform / "unkept", store_mask(home))
         self._waiting: dict[str, Event] = {}  # in neither the store nor the spool
+        self._files: dict[str, str] = {}  # the files of messages that this process tries to store
         self._link: Link | None = None
 
     def expect(self, event: Event) -> None:
@@ -42,12 +43,13 @@ class Keeper:
         try:
             await link.received(event)
         except Exception:
-            name = await self._spooled(event)
-            if name is not None:
+            if event.id not in self._files and (name := await self._spooled(event)) is not None:
+                self._files[event.id] = name
+            if event.id in self._files:
                 self._waiting.pop(event.id, None)
             await keep(link, event)
-            if name is not None:
-                self._spool.drop(name)
+            if (file := self._files.pop(event.id, None)) is not None:
+                self._spool.drop(file)
         self._waiting.pop(event.id, None)
 
     async def save(self) -> None:

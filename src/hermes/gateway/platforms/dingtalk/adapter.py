@@ -44,6 +44,7 @@ class DingTalk(Adapter):
     platform = "dingtalk"
     title = "DingTalk"
     extra = "dingtalk"
+    local_ids = True
     settings = (
         Setting(name="client_id", help="the app's Client ID (AppKey)", variable="DINGTALK_CLIENT_ID", required=True),
         Setting(

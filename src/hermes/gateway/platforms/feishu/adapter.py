@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _BASES = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 _IM = "/open-apis/im/v1"
 _LARGEST_PICTURE = 10_000_000
+_PATIENCE = 20  # tenths of a second, less than Feishu waits
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/tiff", "image/bmp")
 _FILE_TYPES = {
     ".pdf": "pdf", ".doc": "doc", ".docx": "doc", ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
@@ -74,6 +75,7 @@ class Feishu(Adapter):
         self._tasks = Tasks()
         self._names: Recent[str, str] = Recent()
         self._sent: Recent[str, Chat] = Recent()  # the chats of our messages, which reactions do not name
+        self._sending = 0  # messages that are being sent now
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -218,10 +220,18 @@ class Feishu(Adapter):
             if pressed is not None:
                 await link.received(pressed)
         elif kind == incoming.REACTED:
-            chat = self._sent.get(text_of(event.get("message_id")))
+            chat = await self._place_of(text_of(event.get("message_id")))
             reaction = self._reader.reaction(event, event_id, chat) if chat is not None else None
             if reaction is not None:
                 await link.reacted(reaction)
+
+    async def _place_of(self, message_id: str) -> Chat | None:
+        """The chat of one of our messages. A reaction may come before the answer that tells us the message's id."""
+        for _ in range(_PATIENCE):
+            if message_id in self._sent or not self._sending:
+                break
+            await asyncio.sleep(0.1)
+        return self._sent.get(message_id)
 
     async def _name(self, open_id: Any) -> str | None:
         """A person's name, if the app may read it; asked for once."""
@@ -316,6 +326,13 @@ class Feishu(Adapter):
 
     async def _message(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None = None) -> str:
         """Send a message into the chat, into its thread, or as a reply that quotes another one."""
+        self._sending += 1
+        try:
+            return await self._posted(chat, kind, content, nonce, reply_to)
+        finally:
+            self._sending -= 1
+
+    async def _posted(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None) -> str:
         uuid = hashlib.sha256(nonce.encode()).hexdigest()[:40]  # 50 characters at most
         body: dict[str, Any] = {"msg_type": kind, "content": content, "uuid": uuid}
         target = chat.thread_id or reply_to

@@ -37,6 +37,7 @@ class HomeAssistant(Adapter):
     platform: ClassVar[str] = "homeassistant"
     title: ClassVar[str] = "Home Assistant"
     extra: ClassVar[str | None] = "homeassistant"
+    local_ids: ClassVar[bool] = True
     capabilities: ClassVar[Capabilities] = Capabilities(longest=10_000)
     settings = (
         Setting(name="url", help="its address, as http://homeassistant.local:8123", variable="HASS_URL", required=True),

@@ -44,6 +44,7 @@ class Mattermost(Adapter):
     platform = "mattermost"
     title = "Mattermost"
     extra = "mattermost"
+    local_ids = True
     settings = (
         Setting(name="url", help="the server's address, as https://chat.example.org", variable="MATTERMOST_URL", required=True),
         Setting(name="token", help="the bot account's access token", variable="MATTERMOST_TOKEN", secret=True, required=True),

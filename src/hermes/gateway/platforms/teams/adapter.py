@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, OutgoingFile
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
@@ -24,6 +24,7 @@ from hermes.gateway.platforms.teams.files import LARGEST, Offers, info
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, text_of, understood
 from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, Keys, claims
+from hermes.gateway.platforms.unkept import Keeper
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import Call, Registration
@@ -64,6 +65,7 @@ class Teams(Adapter):
         self._services: dict[str, str] | None = None
         self._offers = Offers()
         self._tasks = Tasks()
+        self._keeper = Keeper(home, self.platform)
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -105,6 +107,7 @@ class Teams(Adapter):
             await self.disconnect()
             raise
         link.connected(self.webhook_address or self.webhook_path)
+        self._tasks.start(self._keeper.restore(link), name="teams")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
@@ -114,6 +117,7 @@ class Teams(Adapter):
         with suppress(Exception):
             if registration is not None:
                 await registration.close()
+        await self._keeper.save()
         with suppress(Exception):
             if connector is not None:
                 await connector.close()
@@ -155,7 +159,9 @@ class Teams(Adapter):
             self._tasks.start(self._consented(link, chat, dict_of(activity.get("value"))))  # Teams waits for the answer
             return
         what = understood(activity, {"service": service})
-        if what is not None:
+        if isinstance(what, Event):
+            await self._keeper.keep(link, what)
+        elif what is not None:
             await keep(link, what)
 
     def _known(self) -> dict[str, str]:

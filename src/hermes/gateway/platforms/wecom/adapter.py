@@ -29,6 +29,7 @@ class WeCom(Adapter):
     platform = "wecom"
     title = "WeCom"
     extra = "wecom"
+    local_ids = True
     settings = (
         Setting(name="bot_id", help="the AI bot's id; none for an app", variable="WECOM_BOT_ID"),
         Setting(name="corp_id", help="for an app: the organisation's id, as ww…", variable="WECOM_CORP_ID", unless="bot_id"),
@@ -52,13 +53,13 @@ class WeCom(Adapter):
         super().__init__(values, home)
         self._bot: Bot | None = None
         self._app: App | None = None
+        keeper = Keeper(home, self.platform)
         if self.text("bot_id"):
-            keeper = Keeper(home, self.platform)
             self._bot = Bot(self.text("websocket_url"), self.text("bot_id"), self.text("secret"), keeper)
         else:
             self.capabilities = _APP  # type: ignore[misc]  # an app has other limits than a bot
             self._app = App(
-                self.text("base_url"), corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
+                self.text("base_url"), keeper, corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
                 agent_id=self.text("agent_id"), token=self.text("token"), aes_key=self.text("encoding_aes_key"),
                 markdown=bool(self.setting("markdown")),
             )  # fmt: skip

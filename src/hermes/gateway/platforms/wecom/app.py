@@ -14,8 +14,10 @@ import httpx
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
+from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.http import HttpApi, error_text
 from hermes.gateway.platforms.renewal import AccessToken
+from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
 from hermes.gateway.platforms.wecom.formatting import app_message
@@ -36,11 +38,13 @@ class App:
     """An app: its webhook and its API."""
 
     def __init__(
-        self, base_url: str, *, corp_id: str, corp_secret: str, agent_id: str, token: str, aes_key: str, markdown: bool
-    ) -> None:
+        self, base_url: str, keeper: Keeper, *, corp_id: str, corp_secret: str, agent_id: str, token: str, aes_key: str,
+        markdown: bool,
+    ) -> None:  # fmt: skip
         self._base_url, self._corp_id, self._agent_id = base_url, corp_id, agent_id
         self._corp_secret, self._token, self._aes_key = corp_secret, token, aes_key
-        self._markdown = markdown
+        self._markdown, self._keeper = markdown, keeper
+        self._tasks = Tasks()
         self._api: AppApi | None = None
         self._registration: Registration | None = None
 
@@ -65,13 +69,16 @@ class App:
             link, called, methods=("GET", "POST"), signed=self._is_wecom, seconds=SECONDS - 0.5
         )
         link.connected(self._identity)
+        self._tasks.start(self._keeper.restore(link), name="wecom")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
+        await self._tasks.stop()
         if registration is not None:
             await registration.close()
+        await self._keeper.save()
         if api is not None:
             await api.close()
 
@@ -111,7 +118,7 @@ class App:
             return 200
         event = app_event(fields)
         if event is not None:
-            await link.received(event)
+            await self._keeper.keep(link, event)  # WeCom gives up after three tries
         elif fields.get("MsgType") != "event":
             link.log.warning("a message of WeCom can't be read: it has no id or author")
         return 200

@@ -1,0 +1,119 @@
+"""Webhooks of vendors that do not deliver a message again: it lies on the disk until the store has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from hermes.errors import PlatformUnreachable
+from hermes.gateway.adapter import Listening
+from hermes.gateway.events import Event
+from hermes.gateway.platforms import adapter_class
+from tests.support.labs import bluebubbles, sms, teams, wecom_app
+from tests.support.labs.recording import Recorder, connected
+
+
+@pytest.fixture(params=[sms.Lab, wecom_app.Lab, teams.Lab], ids=["sms", "wecom", "teams"])
+def lab(request: pytest.FixtureRequest) -> Iterator[Any]:
+    made = request.param()
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def adapted(lab: Any, home: Path, link: Recorder) -> AsyncIterator[Recorder]:
+    adapter = adapter_class(lab.platform)(lab.settings, home)
+    port = lab.listens_at or 0
+    adapter.webhook_place = Listening(port=port, public_url=f"http://127.0.0.1:{port}")
+    async with connected(adapter, link):
+        yield link
+
+
+def spooled(home: Path) -> list[Path]:
+    return sorted(home.glob("*/unkept/*.json"))
+
+
+def test_a_message_that_the_store_does_not_take_is_stored_by_the_next_gateway(lab: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        link = Recorder()
+        link.refuse = PlatformUnreachable("the gateway is stopping")
+        async with adapted(lab, tmp_path, link):
+            lab.say("precious")
+            await link.until(lambda: spooled(tmp_path))
+            lab.close()  # the vendor gives up
+        assert link.events == []
+        (file,) = spooled(tmp_path)
+        assert file.stat().st_mode & 0o077 == 0
+        other = type(lab)()
+        try:
+            async with adapted(other, tmp_path, Recorder()) as link:
+                await link.event("precious")
+                await link.until(lambda: not spooled(tmp_path))
+        finally:
+            other.close()
+
+    asyncio.run(story())
+
+
+class Refusing(Recorder):
+    """Counts what it refuses."""
+
+    refused = 0
+
+    async def received(self, event: Event) -> None:
+        self.refused += self.refuse is not None
+        await super().received(event)
+
+
+def test_a_delivery_that_is_repeated_meanwhile_needs_one_file(tmp_path: Path) -> None:
+    lab = sms.Lab()
+
+    async def story() -> None:
+        link = Refusing()
+        link.refuse = OSError("the disk is full")
+        async with adapted(lab, tmp_path, link):
+            number = lab.say("precious")
+            await link.until(lambda: spooled(tmp_path))
+            fields = lab._said[number]
+            url = f"http://127.0.0.1:{lab.listens_at}/sms"
+            async with httpx.AsyncClient(trust_env=False, timeout=20) as vendor:
+                header = {"X-Twilio-Signature": sms.signed(url, fields)}
+                again = asyncio.create_task(vendor.post(url, data=fields, headers=header))
+                await link.until(lambda: link.refused > 1)
+                assert len(spooled(tmp_path)) == 1
+                link.refuse = None
+                assert (await again).status_code == 200
+            await link.event("precious")
+            await link.until(lambda: not spooled(tmp_path))
+
+    try:
+        asyncio.run(story())
+    finally:
+        lab.close()
+
+
+def test_imessages_are_tried_until_they_are_stored(tmp_path: Path) -> None:
+    """The server pushes each once, and asks for no answer."""
+    lab, link = bluebubbles.Lab(), Refusing()
+
+    async def story() -> None:
+        async with adapted(lab, tmp_path, link):
+            link.refuse = OSError("the disk is full")
+            lab.say("precious")
+            await link.until(lambda: link.refused)
+            lab._deliveries.close()
+            link.refuse = None
+            await link.event("precious")
+
+    try:
+        asyncio.run(story())
+    finally:
+        lab.close()
