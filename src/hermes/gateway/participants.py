@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hermes.gateway.router import Router
     from hermes.gateway.sessions_index import SessionsIndex
     from hermes.gateway.streaming import StreamedReply
+    from hermes.gateway.timings import Timings
     from hermes.gateway.workers import Lane, LoopCalls
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB, Route
@@ -68,6 +69,7 @@ class Services:
     outbox: Outbox
     index: SessionsIndex
     calls: LoopCalls
+    timings: Timings
 
     @property
     def stopping(self) -> bool:
@@ -184,13 +186,14 @@ class Participant:
         """
         if self.sender is None or is_background(self.route.key):
             return False
+        patience = self._services.timings.answer
         asked = Question(self.sender.id, self._services.clock())
         self.lane.data = asked
         try:
             self._services.outbox.post(
-                self.chat, wording(question), at_once=True, answers=self.answers, choices=BUTTONS
+                self.chat, wording(question, patience), at_once=True, answers=self.answers, choices=BUTTONS
             )
-            return asked.wait(self.agent.context.cancelled)
+            return asked.wait(self.agent.context.cancelled, patience)
         finally:
             self.lane.data = None
 
