@@ -10,6 +10,7 @@ interpreter or the loader, a function before the start, measured lines.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import io
 import json
 import os
@@ -19,8 +20,10 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -30,12 +33,19 @@ from typing import Any
 _LOADED = (
     "aiohttp", "anyio.streams.tls", "apsw", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
     "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.tool",
-    "hermes.agent.titler", "hermes.chat.oneshot", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
+    "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
     "hermes.cli.sessions.quick", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
     "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it", "openai",
     "openai.types.responses", "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
     "truststore", "yaml",
 )  # fmt: skip
+# what some commands load besides; kept from the first run of such a command
+_LOADED_FOR = {
+    ("acp",): ("hermes.serve.acp_server",),
+    ("mcp",): ("hermes.serve.mcp_server",),
+    ("web",): ("uvicorn", "hermes.serve.web.app"),
+    ("sessions", "browse"): ("hermes.chat.browse_screen",),
+}
 # what the interpreter reads at its start: where these differ, a program is started
 _OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_", "OPENSSL_", "SSL_")
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
@@ -102,6 +112,24 @@ class Forked(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
+
+
+def fork_on_terminal(
+    words: Sequence[str], variables: dict[str, str], folder: Path | None, terminal: int
+) -> tuple[int, int] | None:
+    """Fork `python -m module words…` as the leader of a session on this terminal; None: it can't be forked.
+
+    Gives its process id and the pipe that brings its end: the wait status and the seconds of processor time ("=id").
+    """
+    if list(words[:2]) != [sys.executable, "-m"] or not _server.serves(variables):
+        return None
+    job: dict[str, Any] = {"module": words[2], "words": list(words[3:]), "folder": str(folder or os.getcwd())}
+    job |= {"env": variables, "session": True, "terminal": True}
+    ended, told = os.pipe()
+    try:
+        return _server.fork(job, [terminal] * 3, told), ended
+    finally:
+        os.close(told)
 
 
 class _Server:
@@ -183,7 +211,7 @@ def _forking(channel: socket.socket) -> dict[str, Any] | None:
             told = handles.pop()
             if not Path(job["folder"]).is_dir():
                 number = -2  # ENOENT
-            elif (number := os.fork()) == 0:
+            elif _load_for(job["words"]) and (number := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for handle in (wake, woken, told, *waiting.values()):
@@ -197,6 +225,21 @@ def _forking(channel: socket.socket) -> dict[str, Any] | None:
             else:
                 os.close(told)
             channel.sendall(struct.pack("=i", number))
+
+
+def _load_for(words: list[str]) -> bool:
+    """Load what this command needs besides, once."""
+    for start in (tuple(words[:2]), tuple(words[:1])):
+        if start in _LOADED_FOR:
+            names = _LOADED_FOR.pop(start)
+            for name in names:
+                with suppress(ImportError):
+                    import_module(name)
+            import gc
+
+            gc.freeze()
+            break
+    return True
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:
@@ -226,6 +269,8 @@ def _settle(job: dict[str, Any]) -> None:
         os.dup2(handle, number)
     for handle in job["streams"]:
         os.close(handle)
+    if job.get("terminal"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["env"])
