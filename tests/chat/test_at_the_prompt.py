@@ -52,7 +52,8 @@ def test_the_edge_of_the_prompt_tells_how_full_the_window_is(server: ModelServer
     screen.line("hello")
     screen.wait_for("That is all")
     screen.type("more")
-    text = screen.wait_for("tokens")
+    screen.wait_for("tokens")
+    text = screen.wait_for("❯ more")
     (line,) = [one for one in text.splitlines() if "tokens" in one]
     assert re.fullmatch(r"❯ more +[\d,]+k? of [\d.,]+[kM]? tokens *", line)
     screen.press("Enter")
