@@ -26,7 +26,9 @@ def main() -> None:
     tty.setraw(0)
 
     def resized(*_: object) -> None:
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8))
+        now, before = (fcntl.ioctl(one, termios.TIOCGWINSZ, b"\0" * 8) for one in (0, terminal))
+        if now[:4] != before[:4]:  # rows and columns
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, now)
 
     signal.signal(signal.SIGWINCH, resized)
     resized()
