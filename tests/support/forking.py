@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ class _Server:
 
     def serves(self, variables: dict[str, str]) -> bool:
         """Whether a program with these variables can be forked."""
-        if not forks():
+        if not forks() or _hides_a_library(variables):
             return False
         with self._lock:
             if self._socket is None:
@@ -183,6 +184,16 @@ def _of_the_start(variables: dict[str, str]) -> dict[str, str]:
     return {
         name: text for name, text in variables.items() if name.startswith(_OF_THE_START) and name not in _SET_IN_A_FORK
     }
+
+
+def _hides_a_library(variables: dict[str, str]) -> bool:
+    """Whether PYTHONPATH has another module in place of an installed one, which would be loaded already in a fork."""
+    for part in variables.get("PYTHONPATH", "").split(os.pathsep):
+        if part and part not in sys.path and Path(part).is_dir():
+            names = {entry.name.partition(".")[0] for entry in Path(part).iterdir()}
+            if any(name.isidentifier() and find_spec(name) is not None for name in names):
+                return True
+    return False
 
 
 _server = _Server()
