@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.compress import compress, edges_of, estimate_tokens, plan, prompt_tokens, too_long
+from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens, too_long
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN
 from hermes.agent.offline.summary import SUMMARY_MARK
@@ -67,6 +67,15 @@ def rows(*roles: str) -> list[dict[str, Any]]:
             row["tool_call_id"] = waiting.pop(0) if waiting else "nobody"
         out.append(row)
     return out
+
+
+def plan(messages: list[dict[str, Any]], config: Config) -> tuple[int | None, int | None] | None:
+    """The ids of the last message of the head and of the first of the tail."""
+    edges = edges_of(messages, config)
+    if edges is None:
+        return None
+    head, tail = edges
+    return messages[head - 1]["id"] if head else None, messages[tail]["id"] if tail < len(messages) else None
 
 
 def test_the_head_is_the_first_exchange_and_the_tail_is_widened_to_whole_turns() -> None:
@@ -455,10 +464,7 @@ def test_a_process_killed_while_the_model_writes_leaves_the_session_as_it_was(ma
     assert compress(db, "s", Canned(NOTES), config_of()) == db.get_compression_tip("s")
 
 
-def test_a_slow_model_does_not_lose_the_lease(make_db, monkeypatch) -> None:
-    import hermes.agent.compress as module
-
-    monkeypatch.setattr(module, "LEASE_SECONDS", 0.4)
+def test_a_slow_model_does_not_lose_the_lease(make_db) -> None:
     one, two = make_db(name="x"), make_db(name="x")
     long_talk(one)
 
@@ -466,11 +472,11 @@ def test_a_slow_model_does_not_lose_the_lease(make_db, monkeypatch) -> None:
         end = time.monotonic() + 1.2  # three times as long as the lease
         while time.monotonic() < end:
             with pytest.raises(InvalidInput, match="being compressed"):
-                compress(two, "s", Canned(NOTES), config_of())
+                compress(two, "s", Canned(NOTES), config_of(), lease=0.4)
             time.sleep(0.05)
         return NOTES
 
-    child = compress(one, "s", Canned(slow), config_of())
+    child = compress(one, "s", Canned(slow), config_of(), lease=0.4)
     assert two.get_compression_tip("s") == child
 
 

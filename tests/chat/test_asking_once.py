@@ -14,6 +14,7 @@ import pytest
 
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
+from tests.support.forking import Forked
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.wire import CUT, Wire, delta, error, said, sse
 
@@ -412,7 +413,7 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
             config.write("sessions: {auto_prune: true, retention_days: 30}\n")
         gate = Gate()
         server.scripts = [["wait ", gate, "done"]]
-        child = subprocess.Popen(
+        child = Forked(
             [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         until = time.monotonic() + 60
@@ -430,7 +431,7 @@ def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: Mode
         db.trash_session("old")
         gate = Gate()
         server.scripts = [["wait ", gate, "done"]]
-        child = subprocess.Popen(
+        child = Forked(
             [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         until = time.monotonic() + 60

@@ -31,7 +31,8 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
     assert "    row 4" in running and "    row 3" not in running  # the last six lines
     assert "✓" not in running
     (tmp_path / "go").touch()
-    text = screen.wait_for("Read it.")
+    screen.wait_for("Read it.")
+    text = screen.wait_for("tokens")  # the prompt is back
     assert re.search(r"✓ terminal .*\n    … 6 lines above: /show\n    row 7\n    row 8\n    row 9\n    the end\n", text)
     assert text.count("row 9") == 1  # nothing of the running region is left
     screen.press("C-o")

@@ -6,6 +6,8 @@ import contextlib
 
 import pytest
 
+from tests.support.sizes import size
+
 from . import finishes, found, ids, plain_sql, shown, talk
 
 # ------------------------------------------------------------------ queries
@@ -17,25 +19,26 @@ def test_an_empty_query(db, query):
     assert db.search_messages(query) == []
 
 
+UNIT = size(1_000, 4_000)  # a quarter of a megabyte in a quick run
 HUGE = {
-    "words": "".join(f"word{n} " for n in range(100_000)),
-    "one word": "z" * 1_000_000,
-    "the same word": "lynx " * 200_000,
-    "or chain": "lynx OR " * 120_000 + "lynx",
-    "not chain": "lynx NOT " * 100_000 + "zebra",
-    "bare nots": "NOT " * 250_000,
-    "quotes": '"' * 1_000_000,
-    "quoted words": '"a" ' * 250_000,
-    "open brackets": "(" * 1_000_000,
-    "nested": "(" * 500_000 + "lynx" + ")" * 500_000,
-    "stars": "*" * 1_000_000,
-    "nuls": "\x00" * 1_000_000,
-    "surrogates": "\ud800" * 1_000_000,
-    "cjk": "部" * 300_000,
-    "thai": "ก" * 300_000,
-    "emoji": "\U0001f680" * 250_000,
-    "hyphens": "a-" * 500_000,
-    "mixed": '(lynx OR "a b" NOT 部 -x/y.z* ' * 30_000,
+    "words": "".join(f"word{n} " for n in range(25 * UNIT)),
+    "one word": "z" * (250 * UNIT),
+    "the same word": "lynx " * (50 * UNIT),
+    "or chain": "lynx OR " * (30 * UNIT) + "lynx",
+    "not chain": "lynx NOT " * (25 * UNIT) + "zebra",
+    "bare nots": "NOT " * (62 * UNIT),
+    "quotes": '"' * (250 * UNIT),
+    "quoted words": '"a" ' * (62 * UNIT),
+    "open brackets": "(" * (250 * UNIT),
+    "nested": "(" * (125 * UNIT) + "lynx" + ")" * (125 * UNIT),
+    "stars": "*" * (250 * UNIT),
+    "nuls": "\x00" * (250 * UNIT),
+    "surrogates": "\ud800" * (250 * UNIT),
+    "cjk": "部" * (75 * UNIT),
+    "thai": "ก" * (75 * UNIT),
+    "emoji": "\U0001f680" * (62 * UNIT),
+    "hyphens": "a-" * (125 * UNIT),
+    "mixed": '(lynx OR "a b" NOT 部 -x/y.z* ' * (7 * UNIT),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.forking import Forked, forks
 from tests.support.program import environment
+from tests.support.screen import Screen
 
 PROBE = """
 import atexit, json, os, sys, time
@@ -68,3 +69,39 @@ def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path
         with Forked([sys.executable, "-m", "loaded"], env=variables, stdout=subprocess.PIPE, text=True) as process:
             said.append(process.communicate(timeout=60)[0])
     assert said == ["True 0\n", "False 0\n"]
+
+
+TERMINAL_PROBE = """
+import os, signal, sys
+signal.signal(signal.SIGWINCH, lambda *_: print("size", *os.get_terminal_size(), flush=True))
+print("terminal", os.isatty(0), *os.get_terminal_size(), os.tcgetpgrp(0) == os.getpid() == os.getsid(0))
+print("tmux", os.environ["TERM"], os.environ["TERM_PROGRAM"], "TMUX" in os.environ)
+try: print("heard", input("say: "))
+except KeyboardInterrupt: sys.exit(7)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("line", 3), ("C-c", 7), ("kill", None), ("SIGTERM", None)])
+def test_a_program_on_a_screen_has_the_same_terminal_when_it_is_forked(
+    tmp_path: Path, end: str, status: int | None
+) -> None:
+    (tmp_path / "probe.py").write_text(TERMINAL_PROBE)
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
+    seen = []
+    for start in ([], ["env"]):  # what begins with another word is started
+        with Screen([*start, sys.executable, "-m", "probe"], 70, 20, env=variables) as screen:
+            screen.wait_for("say:")
+            screen.resize(50, 15)
+            screen.wait_for("size 50 15")
+            if end == "line":
+                screen.line("hello")
+            elif end == "C-c":
+                screen.press("C-c")
+            else:
+                os.kill(screen.pid(), signal.SIGKILL if end == "kill" else signal.SIGTERM)
+            assert screen.wait_until_over() == status
+            seen.append(screen.history())
+    assert seen[0] == seen[1]
+    assert "terminal True 70 20 True" in seen[0]

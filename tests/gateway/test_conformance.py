@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -410,11 +411,8 @@ def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) 
         assert any(text.endswith("▉") for text in seen)
 
 
-def test_stopping_in_the_middle_of_a_turn_loses_nothing(
-    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.5)
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.5)) as gateway:
         lab.say("slow=30 take your time " + "x " * 60)
         until(lambda: gateway.workers.running, 20)
         (lane,) = gateway.workers.lanes()

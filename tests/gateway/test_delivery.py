@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.errors import SlowDown
 from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, Event, Sender, as_json
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -22,6 +24,7 @@ from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
+from tests.support.sizes import size
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 
@@ -288,8 +291,7 @@ class ClumsyLab(PlainLab):
 
 
 @pytest.fixture
-def clumsy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClumsyLab]:
-    monkeypatch.setattr("hermes.gateway.connection.FIRST_PAUSE", 0.05)
+def clumsy() -> Iterator[ClumsyLab]:
     Clumsy.mistakes = Clumsy.slow = 0
     Clumsy.noisy = False
     made = ClumsyLab()
@@ -300,7 +302,7 @@ def clumsy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClumsyLab]:
 def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
     clumsy: ClumsyLab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(clumsy, hermes_home, model.base_url) as gateway:
+    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
         Clumsy.mistakes = 2
         clumsy.say("once")
         until(lambda: clumsy.shown() == ["echo: once"])
@@ -314,7 +316,7 @@ def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
 def test_an_adapter_that_fails_at_letting_go_is_connected_again(
     clumsy: ClumsyLab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(clumsy, hermes_home, model.base_url) as gateway:
+    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
         (connection,) = gateway.connections.values()
         Clumsy.noisy = True
         old = connection.adapter.link
@@ -333,13 +335,13 @@ def test_a_platform_that_says_wait_at_the_door_is_asked_again(
     clumsy: ClumsyLab, model: Echo, hermes_home: Path
 ) -> None:
     Clumsy.slow = 2
-    with running(clumsy, hermes_home, model.base_url):
+    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)):
         clumsy.say("let me in")
         until(lambda: clumsy.shown() == ["echo: let me in"])
 
 
 def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo, hermes_home: Path) -> None:
-    with running(clumsy, hermes_home, model.base_url) as gateway:
+    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
         (connection,) = gateway.connections.values()
         for _ in range(5):
             old = connection.adapter.link
@@ -373,17 +375,16 @@ def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, mod
 
 
 def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+    lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    monkeypatch.setattr("hermes.store.engines.sqlite.engine.RETRIES", 0)
-    monkeypatch.setattr("hermes.store.engines.sqlite.engine.BUSY_MS", 20)
+    seconds = size(3, 20)  # a write fails after 16
     with running(lab, hermes_home, model.base_url) as gateway:
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None, check_same_thread=False)
         lab.say("slow=1.5 please wait")
         until(lambda: [row for row in gateway.store.unanswered() if row.session_id])
         other.execute("BEGIN IMMEDIATE")
-        threading.Timer(3.0, lambda: other.execute("ROLLBACK")).start()
-        until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway), 40)
+        threading.Timer(seconds, lambda: other.execute("ROLLBACK")).start()
+        until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway), 60)
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert [m["role"] for m in gateway.db.get_messages(row["id"])] == ["user", "assistant"]
 
@@ -433,19 +434,24 @@ def test_one_failing_write_does_not_fail_the_others(hermes_home: Path) -> None:
 # ------------------------------------------------------------------------------------------ turns
 
 
-def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bug in something a turn uses (here: a broken tool description) ends in a word, not in silence."""
-    with running(lab, hermes_home, model.base_url) as gateway:
+class BrokenModel(EndpointModel):
+    """A model with a bug, which one question meets."""
+
+    def stream(self, messages: Any, tools: Any, **more: Any) -> Any:
+        if "second" in str(messages[-1]):
+            raise AttributeError("on purpose")
+        return super().stream(messages, tools, **more)
+
+
+def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    """A bug in something a turn uses ends in a word, not in silence."""
+    broken = BrokenModel("echo", model.base_url, None, 100_000)
+    with running(lab, hermes_home, model.base_url, model=broken) as gateway:
         lab.say("first")
         until(lambda: lab.shown() == ["echo: first"])
-        whole = gateway.agents.toolbox.tools
-        monkeypatch.setattr(gateway.agents.toolbox, "tools", lambda **_: [object()])
         lab.say("second")
         until(lambda: len(lab.shown()) == 2)
         assert "an internal error (AttributeError)" in lab.shown()[1]
-        monkeypatch.setattr(gateway.agents.toolbox, "tools", whole)
         lab.say("third")
         until(lambda: lab.shown()[2:] == ["echo: third"])
         until(lambda: nothing_waits(gateway))

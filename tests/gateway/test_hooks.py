@@ -8,17 +8,22 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes.config import Config
-from hermes.gateway import hooks, resets
+from hermes.gateway import hooks
+from hermes.gateway.timings import Timings
+from tests.support import gateway as in_process
 from tests.support.echo import Echo
-from tests.support.gateway import Clock, running
+from tests.support.gateway import Clock
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+
+running = partial(in_process.running, timings=Timings(reset_check=0.05))
 
 SESSION = {"id": "20260101_000000_abcdef01", "title": "Tulpen \N{TULIP}", "cost": 1.5}
 
@@ -67,12 +72,9 @@ def test_a_failing_hook_is_a_line_in_the_log(
     assert [words in record.getMessage() for record in caplog.records] == ([] if words is None else [True])
 
 
-def test_a_hook_that_hangs_is_ended_with_all_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(hooks, "TIMEOUT", 1.0)
+def test_a_hook_that_hangs_is_ended_with_all_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "hermes.gateway"):
-        run(f"sleep 600 & echo $! > {shlex.quote(str(tmp_path / 'number'))}; wait")
+        run(f"sleep 600 & echo $! > {shlex.quote(str(tmp_path / 'number'))}; wait", timeout=1.0)
     assert "did not end within 1 s" in caplog.text
     number = int((tmp_path / "number").read_text())
 
@@ -95,8 +97,7 @@ def test_without_a_hook_or_a_session_nothing_runs() -> None:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(resets, "RESET_SECONDS", 0.05)
+def lab() -> Iterator[PlainLab]:
     made = PlainLab()
     yield made
     made.close()

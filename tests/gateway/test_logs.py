@@ -36,11 +36,11 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture
-def log(hermes_home: Path, screen: io.StringIO) -> Iterator[Path]:
-    """A started log, and the process as it was afterwards."""
+def log(hermes_home: Path, screen: io.StringIO, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A started log (a parameter is the size of its files), and the process as it was afterwards."""
     root, hook, level = logging.getLogger(), threading.excepthook, logging.getLogger().level
     before = list(root.handlers)
-    path = start_logging(hermes_home, [TOKEN, "abc"])
+    path = start_logging(hermes_home, [TOKEN, "abc"], file_bytes=getattr(request, "param", logs.FILE_BYTES))
     made = [one for one in root.handlers if one not in before]
     yield path
     for handler in made:
@@ -123,11 +123,8 @@ def test_what_others_wrote_can_do_nothing_to_the_terminal(log: Path, screen: io.
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
-def test_only_its_owner_can_read_it_and_it_does_not_grow_for_ever(
-    hermes_home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.setattr(logs, "FILE_BYTES", 2_000)
-    log: Path = request.getfixturevalue("log")
+@pytest.mark.parametrize("log", [2_000], indirect=True)
+def test_only_its_owner_can_read_it_and_it_does_not_grow_for_ever(log: Path) -> None:
     for number in range(200):
         logging.getLogger("hermes.gateway").info("line %d %s", number, "x" * 60)
     files = sorted(log.parent.iterdir())

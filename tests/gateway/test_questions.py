@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway import confirmations
 from hermes.gateway.confirmations import read_answer
 from hermes.gateway.replies import STOPPED
+from hermes.gateway.timings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -91,11 +91,8 @@ def test_another_message_means_no_and_is_answered(
         assert any("the tool said" in one for one in shown)
 
 
-def test_silence_is_a_no(
-    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(confirmations, "PATIENCE", 0.3)
-    with running(lab, hermes_home, model.base_url):
+def test_silence_is_a_no(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
+    with running(lab, hermes_home, model.base_url, timings=Timings(answer=0.3)):
         lab.say(removing(precious))
         asked(lab)
         answered(lab, "the tool said")
@@ -140,16 +137,13 @@ def test_another_person_who_interrupts_does_not_wait_for_the_answer(
 
 
 def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
-    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path
 ) -> None:
-    from hermes.gateway import runner
-
-    monkeypatch.setattr(runner, "TURN_SECONDS", 0.2)
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)):
         lab.say(removing(precious))
         asked(lab)
     assert precious.exists()
-    with running(lab, hermes_home, model.base_url):  # the event was not given up
+    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)):  # the event was not given up
         answered(lab, "tool said")
     assert precious.exists()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hermes.gateway.replies import STOPPED
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -95,11 +96,8 @@ def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes
         assert said(gateway.db) == [["pause=60 for a while", "buy milk", "and bread"]]
 
 
-def test_what_is_queued_survives_a_restart(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.2)
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_what_is_queued_survives_a_restart(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
         lab.say("slow=2 the first " + "x " * 20)
         begun(model, "the first")
         lab.say("/queue the second")
@@ -167,11 +165,8 @@ def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_the_answer_comes_once_also_after_a_restart(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
-) -> None:
-    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.2)
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, hermes_home: Path, twice: bool) -> None:
+    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
         number = lab.say("/background slow=1.5 the long one")
         begun(model, "the long one")
         if twice:
@@ -179,7 +174,7 @@ def test_the_answer_comes_once_also_after_a_restart(
         lab.say("meanwhile")
         until(lambda: "echo: meanwhile" in lab.shown(), 20)
     for _ in range(2):
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
             until(lambda: any("continues this here" in text for text in lab.shown()), 30, str(lab.shown()))
             until(lambda: not gateway.store.unsent(), 20)
             if twice:

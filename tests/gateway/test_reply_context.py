@@ -12,6 +12,7 @@ import pytest
 
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Chat, Event, context_of, destination, from_json
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
@@ -91,10 +92,11 @@ def test_commands_questions_and_pairing_codes_answer_their_event(
 
 
 def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+    lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.5)
-    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}) as gateway:
+    with running(
+        lab, hermes_home, model.base_url, timings=Timings(turns_end=0.5), gateway={"debounce_seconds": 0}
+    ) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
         until(lambda: gateway.store.unsent(), 20)  # the reply waits in the outbox

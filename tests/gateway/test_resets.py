@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,11 +21,15 @@ from hermes.config.loading import parse_config
 from hermes.gateway import resets
 from hermes.gateway.resets import Policy, boundary, due, notice, policy, time_zone
 from hermes.gateway.runner import Gateway
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
+from tests.support import gateway as in_process
 from tests.support.echo import Echo
-from tests.support.gateway import Clock, running
+from tests.support.gateway import Clock
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+
+running = partial(in_process.running, timings=Timings(reset_check=0.05))
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, DAY = 3600.0, 86400.0
@@ -161,8 +166,7 @@ def model() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(resets, "RESET_SECONDS", 0.05)
+def lab() -> Iterator[PlainLab]:
     made = PlainLab()
     yield made
     made.close()
@@ -344,11 +348,12 @@ def test_a_restart_reckons_from_the_last_message_not_from_the_restart(
 
 
 def test_what_expired_while_the_gateway_was_off_begins_anew_with_the_first_message(
-    lab: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+    lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    monkeypatch.setattr(resets, "RESET_SECONDS", 3600.0)
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(
+        lab, hermes_home, model.base_url, timings=Timings(reset_check=3600.0), clock=clock, session_reset=IDLE
+    ) as gateway:
         say(lab, "before")
         old = only_session(gateway)
         clock.forward(2 * HOUR)

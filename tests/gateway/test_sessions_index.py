@@ -7,22 +7,26 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from hermes.gateway import resets, sessions_index
 from hermes.gateway.runner import Gateway
 from hermes.gateway.sessions_index import write_index
+from hermes.gateway.timings import Timings
 from hermes.store import routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
+from tests.support import gateway as in_process
 from tests.support.echo import Echo
-from tests.support.gateway import Clock, running
+from tests.support.gateway import Clock
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+
+running = partial(in_process.running, timings=Timings(index_pause=0.05, index_check=0.3, reset_check=0.1))
 
 ALICE = "agent:main:plain:dm:dm-alice"
 
@@ -34,10 +38,7 @@ def model() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlainLab]:
-    monkeypatch.setattr(sessions_index, "PAUSE", 0.05)
-    monkeypatch.setattr(sessions_index, "LOOK", 0.3)  # titles are made in the background
-    monkeypatch.setattr(resets, "RESET_SECONDS", 0.1)
+def lab() -> Iterator[PlainLab]:
     made = PlainLab()
     yield made
     made.close()
@@ -204,16 +205,15 @@ def cost_of_a_message(lab: PlainLab, gateway: Gateway, work: dict[str, int], mod
 
 
 def test_a_message_costs_the_same_with_ten_chats_and_with_five_thousand(
-    lab: PlainLab, model: Echo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: PlainLab, model: Echo, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sessions_index, "PAUSE", 3600.0)
-    monkeypatch.setattr(resets, "RESET_SECONDS", 3600.0)
+    rarely = Timings(index_pause=3600.0, reset_check=3600.0)
     costs = {}
     for chats in (10, 5000):
         home = tmp_path / str(chats)
         filled(home, chats).close()
         lab.reset()
-        with counted_work() as work, running(lab, home, model.base_url) as gateway:
+        with counted_work() as work, running(lab, home, model.base_url, timings=rarely) as gateway:
             costs[chats] = cost_of_a_message(lab, gateway, work, model)
     few, many = costs[10], costs[5000]
     assert few["statements"] > 5

@@ -19,6 +19,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms.listener import Answer, Call, Registration, is_signed
 from hermes.gateway.startup import webhook
+from hermes.gateway.timings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import configured, running
 from tests.support.labs.base import Lab, until
@@ -135,16 +136,17 @@ def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(
 
 
 def test_a_taken_port_ends_no_other_platform_and_is_tried_again(
-    plain: PlainLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+    plain: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    monkeypatch.setattr("hermes.gateway.connection.FIRST_PAUSE", 0.05)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         lab = PostedLab(port)
         shared = {"listen": {"port": port, "public_url": "https://bots.example.org/in"}}
-        with running([plain, lab], hermes_home, model.base_url, gateway=shared, stands_by=True) as gateway:
+        with running(
+            [plain, lab], hermes_home, model.base_url, timings=Timings(reconnect=0.05), gateway=shared, stands_by=True
+        ) as gateway:
             plain.say("are you there")
             until(lambda: plain.shown() == ["echo: are you there"])
             until(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hermes.gateway.runner import STOP_SECONDS
+from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -18,6 +19,7 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, PlainLab, StubbornLab
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
+BRISK = Timings(turns_end=0.3)  # turns are interrupted sooner; the order is the same
 
 
 @pytest.fixture
@@ -33,13 +35,6 @@ def lab() -> Iterator[PlainLab]:
     made.close()
 
 
-@pytest.fixture
-def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns are cut short sooner: the order of things is the same."""
-    monkeypatch.setattr("hermes.gateway.runner.TURN_SECONDS", 0.3)
-
-
-@pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize("kind", [PlainLab, ForgetfulLab])
 def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
     kind: type[PlainLab], model: Echo, hermes_home: Path
@@ -47,7 +42,7 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
     lab = kind()
     text = "slow=20 " + "grow " * 60
     try:
-        with running(lab, hermes_home, model.base_url, gateway=STREAMING):
+        with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING):
             lab.say(text)
             until(lambda: lab.shown() and "grow" in lab.shown()[0])
         (partial,) = lab.shown()
@@ -56,7 +51,7 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
             assert len(GatewayDB(db).unanswered()) == 1
             assert db.check() == []
         model.hurry = True
-        with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+        with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING) as gateway:
             until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
             assert [one.split() for one in lab.shown()] == [reply_to(text).split()]
             (row,) = gateway.db.list_sessions_rich(source=lab.platform)
@@ -66,10 +61,9 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
         lab.close()
 
 
-@pytest.mark.usefixtures("brisk")
 def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     text = "slow=20 again " + "x " * 30
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, hermes_home, model.base_url, timings=BRISK):
         model.hurry = True
         lab.say(text)
         until(lambda: lab.shown() and "▉" not in lab.shown()[0])
@@ -77,7 +71,7 @@ def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model
         lab.say("/retry")
         until(lambda: len(lab.shown()) == 2)
     model.hurry = True
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
         until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
         assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
 
@@ -93,15 +87,14 @@ def test_what_waits_behind_a_turn_is_answered_after_the_next_start(
         until(lambda: lab.shown() == [f"echo: pause=0.4 n{n}" for n in range(5)], 30, str(lab.shown()))
 
 
-@pytest.mark.usefixtures("brisk")
 def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
         lab.hides = True
         lab.say("hello")
         lab.drop()
         until(lambda: not gateway.connections["plain"].delivery.connected.is_set())
     lab.hides = False
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, hermes_home, model.base_url, timings=BRISK):
         until(lambda: lab.shown() == ["echo: hello"], 20)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.serve.api import api_app
+from hermes.serve.api_limits import ApiLimits
 from hermes.serve.server import HttpServer
 from tests.serve.running import NOBODY, Loop, Served
 from tests.support.aimock import aimock
@@ -35,13 +36,8 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def serve(
-    loop: Loop, make_db: Callable[..., Any], hermes_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Served]]:
-    """serve(model_server, …) → a running API server whose agent asks that model."""
-    from hermes.agent.loop import Agent
-
-    monkeypatch.setattr(Agent, "first_wait", 0.01)
+def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterator[Callable[..., Served]]:
+    """serve(model_server, …) → a running API server whose agent asks that model. `limits` are some of ApiLimits."""
     running: list[Served] = []
 
     def start(
@@ -51,6 +47,7 @@ def serve(
         token: str | None = None,
         tools: Any = (),
         config: Config | None = None,
+        limits: dict[str, Any] | None = None,
         **more: Any,
     ) -> Served:
         config = config or Config()
@@ -64,6 +61,7 @@ def serve(
             home=hermes_home,
             token=token,
             tools=None if tools is None else lambda: list(tools),
+            limits=ApiLimits(**{"first_retry": 0.01, **(limits or {})}),
             **more,
         )
         http = HttpServer(app, "127.0.0.1", 0)

@@ -80,11 +80,13 @@ class Kept:
 class Hooked:
     """A running adapter, and a client that sends to it."""
 
-    def __init__(self, loop: Any, home: Path, routes: dict[str, Any], **more: Any) -> None:
+    def __init__(
+        self, loop: Any, home: Path, routes: dict[str, Any], kind: type[Webhook] = Webhook, **more: Any
+    ) -> None:
         self.loop = loop
         self.link = Kept()
         self._client = httpx.Client(trust_env=False, timeout=30)
-        self.adapter = Webhook({"host": "127.0.0.1", "port": 0, "routes": routes, **more}, home)
+        self.adapter = kind({"host": "127.0.0.1", "port": 0, "routes": routes, **more}, home)
         loop.run(self.adapter.connect(self.link))
         self.root = f"http://127.0.0.1:{self.adapter.port}"
 

@@ -149,11 +149,9 @@ def test_a_key_in_the_models_complaint_is_masked(serve: Any) -> None:
         assert key not in str(caught.value)
 
 
-def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.api.LARGEST", 10_000)
-    monkeypatch.setattr("hermes.serve.api._SLOWEST", 0.3)
+def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
-        served = serve(wire)
+        served = serve(wire, limits={"largest": 10_000, "slowest": 0.3})
         with pytest.raises(openai.APIStatusError) as caught:
             served.client().chat.completions.create(model="fake", messages=[{"role": "user", "content": "x" * 20_000}])
         assert caught.value.status_code == 413

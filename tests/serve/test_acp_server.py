@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.chat.conftest import *  # noqa: F403  the model server and the home that points to it
 from tests.chat.server import Call, Gate, ModelServer
+from tests.support.forking import Forked
 from tests.support.program import PROGRAM, environment
 
 acp = pytest.importorskip("acp")
@@ -46,12 +48,25 @@ class Editor(acp.Client):  # type: ignore[misc]
 
 @asynccontextmanager
 async def connected(home: Path, editor: Editor) -> AsyncIterator[tuple[Any, Any]]:
-    words = [*PROGRAM, "acp"]
-    async with acp.spawn_agent_process(
-        editor, words[0], *words[1:], env=environment(home), use_unstable_protocol=True
-    ) as (agent, process):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = Forked([*PROGRAM, "acp"], env=environment(home), bufsize=0, **pipes)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=50_000_000)
+    heard, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+    saying, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
+    writer = asyncio.StreamWriter(saying, protocol, reader, loop)
+    agent = acp.connect_to_agent(editor, writer, reader, use_unstable_protocol=True)
+    try:
         await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
         yield agent, process
+    finally:
+        await agent.close()
+        saying.close()  # the editor is gone: so is the program
+        try:
+            await asyncio.to_thread(process.wait, 20)
+        finally:
+            process.kill()
+            heard.close()
 
 
 def stored(home: Path, session_id: str) -> list[tuple[str, Any]]:
@@ -132,8 +147,9 @@ def test_cancel_and_kill_lose_nothing(server: ModelServer, home: Path, tmp_path:
             server.scripts = [["half an answer ", gate]]
             prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("go on")]))
             assert await asyncio.to_thread(gate.reached.wait, 60)
-            while "half" not in editor.shown():
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(60):
+                while "half" not in editor.shown():
+                    await asyncio.sleep(0.02)
             await agent.cancel(session_id=session)
             gate.open.set()
             assert (await prompt).stop_reason == "cancelled"

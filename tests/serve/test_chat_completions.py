@@ -170,8 +170,7 @@ def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> No
         assert served.said(name)[-1] == ("assistant", "Hi.")
 
 
-def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.0)
+def test_a_slow_title_does_not_part_a_conversation(serve: Any) -> None:
     asked, may_answer = threading.Event(), threading.Event()
 
     def slowly(body: dict[str, Any]) -> str:
@@ -181,7 +180,7 @@ def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pyte
 
     with Wire([said("One."), said("Two.")]) as wire, ModelServer() as titles:
         titles.task_answer = slowly
-        served = serve(wire)
+        served = serve(wire, limits={"idle": 0.0})
         served.config.auxiliary.title = Auxiliary(model="test-model", base_url=titles.base_url)
         served.client().chat.completions.create(model="fake", messages=HELLO)
         assert asked.wait(10)
@@ -214,10 +213,9 @@ def test_a_session_that_is_open_elsewhere_is_left_alone(serve: Any, make_db: Any
         assert db.get_messages("s1") == []
 
 
-def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.05)
+def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
-        served = serve(wire)
+        served = serve(wire, limits={"idle": 0.05})
         served.client().chat.completions.create(model="fake", messages=HELLO)
         (session_id,) = served.sessions()
         until(lambda: not served.db.is_live(session_id), what="the session is still held")
@@ -395,11 +393,9 @@ def test_after_a_compression_the_same_conversation_is_still_one(serve: Any) -> N
         assert by_name.headers["x-hermes-session-id"] == "child"
 
 
-def test_a_long_silence_is_filled_with_signs_of_life(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes.serve.event_stream.SILENCE", 0.05)
-    monkeypatch.setattr("hermes.serve.api.SILENCE", 0.05)
+def test_a_long_silence_is_filled_with_signs_of_life(serve: Any) -> None:
     with Wire([sse(0.5, delta(content="At last."), end())]) as wire:
-        served = serve(wire)
+        served = serve(wire, limits={"silence": 0.05})
         with httpx.Client(trust_env=False) as client:
             body = {"model": "fake", "messages": HELLO, "stream": True}
             text = client.post(f"{served.base_url}/chat/completions", json=body).text

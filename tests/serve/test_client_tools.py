@@ -174,16 +174,13 @@ def test_dangerous_commands_are_not_run_since_nobody_can_be_asked(serve: Any, tm
         assert wire.bodies[1]["messages"][-1]["role"] == "tool"
 
 
-def test_a_process_in_the_background_lives_until_the_server_stops(
-    serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("hermes.serve.served_conversations.LINGER", 0.05)
+def test_a_process_in_the_background_lives_until_the_server_stops(serve: Any, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     command = json.dumps({"command": f"echo $$ > {mark}; sleep 600", "background": True})
     start = sse(delta(tool_calls=[call("terminal", command, index=0, id="c1")]), end("tool_calls"))
     look = sse(delta(tool_calls=[call("process", '{"action": "list"}', index=0, id="c2")]), end("tool_calls"))
     with Wire([start, said("Started."), said("Hi."), look, said("Still running.")]) as wire:
-        served = serve(wire, tools=None)
+        served = serve(wire, tools=None, limits={"idle": 0.05})
         got = served.client().chat.completions.with_raw_response.create(model="fake", messages=ASKED)
         until(lambda: mark.exists() and mark.read_text().strip())
         process = Path("/proc") / mark.read_text().strip()

@@ -82,14 +82,11 @@ def test_turns_of_one_session_wait_for_each_other(serve: Any, make_db: Any) -> N
         assert [len(body["messages"]) for body in wire.bodies] == list(range(2, 22, 2))
 
 
-def test_a_long_line_for_one_session_is_told_to_come_later(
-    serve: Any, make_db: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hermes.serve.served_conversations.LONGEST_LINE", 0)
+def test_a_long_line_for_one_session_is_told_to_come_later(serve: Any, make_db: Any) -> None:
     db = make_db()
     db.create_session("s1", "cli")
     with Wire([sse(delta(content="Hm"), STALL)]) as wire:
-        served = serve(wire, db=db)
+        served = serve(wire, db=db, limits={"queue": 0})
         client = served.client()
         named = {"X-Hermes-Session-Id": "s1"}
         first = client.chat.completions.create(model="fake", messages=HELLO, stream=True, extra_headers=named)

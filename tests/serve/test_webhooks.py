@@ -246,11 +246,12 @@ def test_a_delivery_larger_than_github_ever_sends_is_refused(hooked: Any) -> Non
     assert hooks.post("gh", body, x_hub_signature_256=mac(body)).status_code == 202
 
 
-def test_a_sender_that_dawdles_is_hung_up_on_and_others_are_served(
-    hooked: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hermes.serve.webhooks.SLOWEST", 0.3)
-    hooks = hooked()
+class Impatient(Webhook):
+    slowest = 0.3
+
+
+def test_a_sender_that_dawdles_is_hung_up_on_and_others_are_served(hooked: Any) -> None:
+    hooks = hooked(kind=Impatient)
     with socket.create_connection(("127.0.0.1", hooks.adapter.port), timeout=10) as slow:
         slow.sendall(b"POST /webhooks/gh HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert hooks.post("gh", BODY, x_hub_signature_256=mac(BODY)).status_code == 202

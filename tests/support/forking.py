@@ -10,6 +10,7 @@ interpreter or the loader, a function before the start, measured lines.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import io
 import json
 import os
@@ -19,10 +20,13 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +34,19 @@ from typing import Any
 _LOADED = (
     "aiohttp", "anyio.streams.tls", "apsw", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
     "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.tool",
-    "hermes.agent.titler", "hermes.chat.oneshot", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
+    "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
     "hermes.cli.sessions.quick", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
     "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it", "openai",
     "openai.types.responses", "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
     "truststore", "yaml",
 )  # fmt: skip
+# what some commands load besides; kept from the first run of such a command
+_LOADED_FOR = {
+    ("acp",): ("hermes.serve.acp_server",),
+    ("mcp",): ("hermes.serve.mcp_server",),
+    ("web",): ("uvicorn", "hermes.serve.web.app"),
+    ("sessions", "browse"): ("hermes.chat.browse_screen",),
+}
 # what the interpreter reads at its start: where these differ, a program is started
 _OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_", "OPENSSL_", "SSL_")
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
@@ -104,6 +115,24 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
 
+def fork_on_terminal(
+    words: Sequence[str], variables: dict[str, str], folder: Path | None, terminal: int
+) -> tuple[int, int] | None:
+    """Fork `python -m module words…` as the leader of a session on this terminal; None: it can't be forked.
+
+    Gives its process id and the pipe that brings its end: the wait status and the seconds of processor time ("=id").
+    """
+    if list(words[:2]) != [sys.executable, "-m"] or not _server.serves(variables):
+        return None
+    job: dict[str, Any] = {"module": words[2], "words": list(words[3:]), "folder": str(folder or os.getcwd())}
+    job |= {"env": variables, "session": True, "terminal": True}
+    ended, told = os.pipe()
+    try:
+        return _server.fork(job, [terminal] * 3, told), ended
+    finally:
+        os.close(told)
+
+
 class _Server:
     """The process that forks, at the other end of a socket. It is started when it is first needed, and ends with this one."""
 
@@ -114,7 +143,7 @@ class _Server:
 
     def serves(self, variables: dict[str, str]) -> bool:
         """Whether a program with these variables can be forked."""
-        if not forks():
+        if not forks() or _hides_a_library(variables):
             return False
         with self._lock:
             if self._socket is None:
@@ -157,6 +186,16 @@ def _of_the_start(variables: dict[str, str]) -> dict[str, str]:
     }
 
 
+def _hides_a_library(variables: dict[str, str]) -> bool:
+    """Whether PYTHONPATH has another module in place of an installed one, which would be loaded already in a fork."""
+    for part in variables.get("PYTHONPATH", "").split(os.pathsep):
+        if part and part not in sys.path and Path(part).is_dir():
+            names = {entry.name.partition(".")[0] for entry in Path(part).iterdir()}
+            if any(name.isidentifier() and find_spec(name) is not None for name in names):
+                return True
+    return False
+
+
 _server = _Server()
 
 
@@ -183,7 +222,7 @@ def _forking(channel: socket.socket) -> dict[str, Any] | None:
             told = handles.pop()
             if not Path(job["folder"]).is_dir():
                 number = -2  # ENOENT
-            elif (number := os.fork()) == 0:
+            elif _load_for(job["words"]) and (number := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for handle in (wake, woken, told, *waiting.values()):
@@ -197,6 +236,21 @@ def _forking(channel: socket.socket) -> dict[str, Any] | None:
             else:
                 os.close(told)
             channel.sendall(struct.pack("=i", number))
+
+
+def _load_for(words: list[str]) -> bool:
+    """Load what this command needs besides, once."""
+    for start in (tuple(words[:2]), tuple(words[:1])):
+        if start in _LOADED_FOR:
+            names = _LOADED_FOR.pop(start)
+            for name in names:
+                with suppress(ImportError):
+                    import_module(name)
+            import gc
+
+            gc.freeze()
+            break
+    return True
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:
@@ -226,6 +280,8 @@ def _settle(job: dict[str, Any]) -> None:
         os.dup2(handle, number)
     for handle in job["streams"]:
         os.close(handle)
+    if job.get("terminal"):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["env"])

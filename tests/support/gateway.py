@@ -23,6 +23,7 @@ from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.runner import Gateway
 from hermes.gateway.startup import made_adapter
+from hermes.gateway.timings import STANDARD, Timings
 from hermes.store.db import SessionDB
 from tests.support.labs.base import Lab
 
@@ -77,6 +78,7 @@ def running(
     clock: Clock | None = None,
     model: Any = None,
     stands_by: bool = False,
+    timings: Timings = STANDARD,
     **config: Any,
 ) -> Iterator[Gateway]:
     """A running gateway; stopped orderly at the end of the block. `stands_by`: another one is connected to its platforms."""
@@ -89,8 +91,9 @@ def running(
         adapters.append(made_adapter(settings, name, {}, home, kind))
     db = SessionDB(home / "state.db")
     gateway = Gateway(
-        db, settings, model or EndpointModel("echo", base_url, None, 100_000), adapters, home, clock=clock or time.time
-    )
+        db, settings, model or EndpointModel("echo", base_url, None, 100_000), adapters, home, clock=clock or time.time,
+        timings=timings,
+    )  # fmt: skip
     done: list[BaseException | None] = []
 
     def live() -> None:

@@ -5,17 +5,25 @@ Keys go in, the screen comes out as text. Waiting always polls for what should a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
+import sys
 import tempfile
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import pytest
+
+from . import relay
+from .forking import fork_on_terminal
 
 _SETTINGS = """
 set -g default-terminal "tmux-256color"
@@ -49,10 +57,40 @@ class Screen:
         }
         settings = self._folder / "tmux.conf"
         settings.write_text(_SETTINGS)
-        size = ["-x", str(width), "-y", str(height)]
         where = ["-c", str(cwd)] if cwd is not None else []
-        words = [*(["env", f"TERM={terminal}"] if terminal else []), *command]
-        self._tmux("-f", str(settings), "new-session", "-d", *size, *where, "--", *words)
+        begin = ["-f", str(settings), "new-session", "-d", "-x", str(width), "-y", str(height), *where, "--"]
+        self._pid: int | None = None
+        if not self._forked(command, (width, height), cwd, terminal, begin):
+            self._tmux(*begin, *(["env", f"TERM={terminal}"] if terminal else []), *command)
+
+    def _forked(
+        self, command: Sequence[str], size: tuple[int, int], cwd: Path | None, terminal: str | None, begin: Sequence[str]
+    ) -> bool:  # fmt: skip
+        """Fork the program instead of starting it, on a terminal that a relay in the pane shows; False if that can't be."""
+        controller, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        as_in_tmux = {"TERM": terminal or "tmux-256color", "TERM_PROGRAM": "tmux", "TMUX": f"{self._folder / 's'},1,0"}
+        try:
+            found = fork_on_terminal(command, self._env | as_in_tmux, cwd, slave)
+        finally:
+            os.close(slave)
+        try:
+            if found is None:
+                return False
+            self._pid, ended = found
+            try:
+                with socket.socket(socket.AF_UNIX) as door:
+                    door.settimeout(60)
+                    door.bind(str(self._folder / "relay"))
+                    door.listen()
+                    self._tmux(*begin, sys.executable, "-I", "-S", relay.__file__, str(self._folder / "relay"))
+                    with door.accept()[0] as channel:
+                        socket.send_fds(channel, [b"x"], [controller, ended])
+            finally:
+                os.close(ended)
+        finally:
+            os.close(controller)
+        return True
 
     def _tmux(self, *words: str, input: str | None = None, check: bool = True) -> str:
         done = subprocess.run(
@@ -135,7 +173,7 @@ class Screen:
 
     def pid(self) -> int:
         """The program's process id."""
-        return int(self._tmux("display-message", "-p", "#{pane_pid}"))
+        return self._pid if self._pid is not None else int(self._tmux("display-message", "-p", "#{pane_pid}"))
 
     def resize(self, width: int, height: int) -> None:
         """Make the terminal another size."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
 
 
-__all__ = ["compress", "estimate_tokens", "plan", "too_long"]
+__all__ = ["compress", "estimate_tokens", "too_long"]
 
 LEASE_SECONDS = 60.0
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
@@ -94,18 +94,20 @@ def compress(
     focus: str | None = None,
     new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    lease: float = LEASE_SECONDS,
 ) -> str:
     """Continue a session in a compressed child; returns the child's id.
 
     A session that was compressed before is followed to its newest child, and that is compressed. While another process
     compresses the same session, it raises InvalidInput; if that process finished in between, the id of its child is returned
     and nothing is compressed twice. InvalidInput also when there is nothing to leave out, ModelError when the model
-    gives no summary or `cancelled()` turns true; in each of these cases the session is unchanged.
+    gives no summary or `cancelled()` turns true; in each of these cases the session is unchanged. After a process was
+    killed here, another one can compress the session when `lease` seconds have passed.
     """
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
     session_id = db.get_compression_tip(session_id)
-    with _alone(db, session_id) as token:
+    with _alone(db, session_id, lease) as token:
         if db.get_compression_tip(session_id) != session_id:
             return db.get_compression_tip(session_id)
         messages = db.get_messages(session_id)
@@ -163,14 +165,14 @@ def _commit(
 
 
 @contextmanager
-def _alone(db: SessionDB, session_id: str) -> Iterator[int]:
+def _alone(db: SessionDB, session_id: str, seconds: float) -> Iterator[int]:
     """Hold a session's compression lock, renewed for as long as the model takes; gives the lease's token."""
     name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
-    token = db.acquire_lease(name, holder, LEASE_SECONDS)
+    token = db.acquire_lease(name, holder, seconds)
     if token is None:
         raise InvalidInput(f"session {session_id} is being compressed by another process; wait for it to finish")
     try:
-        with kept(db, KeptLease(name, token, LEASE_SECONDS)):
+        with kept(db, KeptLease(name, token, seconds)):
             yield token
     finally:
         with suppress(StoreError):  # it expires; the finished compression must not look like a failure
@@ -299,27 +301,14 @@ def _with_header(summary: str, middle: Sequence[Mapping[str, Any]], session_id: 
 
 
 Row = Mapping[str, Any]
-Plan = tuple[int | None, int | None]  # the last message of the head and the first of the tail, by id
 
 
-def plan(messages: Sequence[Row], config: Config) -> Plan | None:
-    """(head_until, tail_from): message ids, None for an empty head or tail. None when there is nothing to leave out.
+def edges_of(messages: Sequence[Row], config: Config) -> tuple[int, int] | None:
+    """(head, tail): messages[head:tail] is what would be summarised. None when there is nothing to leave out.
 
     The head is the first exchange (`compression.protect_first_n` messages, widened to whole turns, and system messages
     before them), the tail the last `protect_last_n` messages, widened in the same manner. The messages are those of get_messages.
     """
-    edges = edges_of(messages, config)
-    if edges is None:
-        return None
-    head, tail = edges
-    return (
-        messages[head - 1]["id"] if head else None,
-        messages[tail]["id"] if tail < len(messages) else None,
-    )
-
-
-def edges_of(messages: Sequence[Row], config: Config) -> tuple[int, int] | None:
-    """The same as positions: messages[head:tail] is what would be summarised."""
     count = len(messages)
     first, last = max(0, config.compression.protect_first_n), max(0, config.compression.protect_last_n)
     opening = next((n for n, row in enumerate(messages) if row.get("role") != "system"), count)

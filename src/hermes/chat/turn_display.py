@@ -52,6 +52,15 @@ class _Question:
         self.answer: SimpleQueue[bool | Answer] = SimpleQueue()
 
 
+def _ending(inbox: SimpleQueue[Any]) -> int | None:
+    """The terminating signal that waits in the inbox of a turn that has ended, or None."""
+    found = None
+    while not inbox.empty():
+        item = inbox.get()
+        found = int(item) if item in ENDING else found
+    return found
+
+
 class TurnDisplay:
     """Runs turns one after the other; `confirm` may be called from any thread of a turn."""
 
@@ -89,7 +98,10 @@ class TurnDisplay:
             wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if typing is not None else []))
             with handled(dict.fromkeys(wanted, lambda got, frame: inbox.put(signal.Signals(got)))):
                 worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
-                return self._listen(turn, inbox, display, each, typing)
+                interrupted = self._listen(turn, inbox, display, each, typing)
+            if (number := _ending(inbox)) is not None:
+                raise Terminated(number)
+            return interrupted
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store the reply so far
             turn.interrupt()
             if worker is not None:
@@ -131,6 +143,7 @@ class TurnDisplay:
                     raise Terminated(number) from None
                 continue
             if isinstance(item, _Ended):
+                number = number or _ending(inbox) or 0  # it may have come while the last words were shown
                 if number:
                     raise Terminated(number)
                 if item.error is not None:

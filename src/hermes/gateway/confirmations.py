@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from hermes.gateway.events import Choice
 
-PATIENCE = 300.0  # seconds
 _LOOK = 0.1  # seconds between two checks whether the turn was interrupted
 _YES = frozenset("yes y ok okay ja oui si sí sim да はい 是 好 예 네 👍 ✅ /yes /approve".split())
 _SHADES = frozenset("\ufe0f🏻🏼🏽🏾🏿")  # skin tones of 👍
@@ -31,9 +30,9 @@ class Question:
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
-    def wait(self, cancelled: Callable[[], bool]) -> bool:
-        """The answer; no, if none comes in time or the turn is interrupted."""
-        end = time.monotonic() + PATIENCE
+    def wait(self, cancelled: Callable[[], bool], seconds: float) -> bool:
+        """The answer; no, if none comes within so many seconds or the turn is interrupted."""
+        end = time.monotonic() + seconds
         while not cancelled() and (left := end - time.monotonic()) > 0:
             try:
                 return self.answer.get(timeout=min(left, _LOOK))
@@ -73,6 +72,6 @@ def pressed(text: str) -> Press | None:
     return None if found is None else Press(found[2], found[1] == "yes")
 
 
-def wording(question: str) -> str:
+def wording(question: str, seconds: float) -> str:
     """A question as it is sent to a chat."""
-    return f"{question}\n\nReply **yes** or **no** (no answer within {PATIENCE / 60:g} minutes is a no)."
+    return f"{question}\n\nReply **yes** or **no** (no answer within {seconds / 60:g} minutes is a no)."

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.events import Event, Reaction, Revision
     from hermes.gateway.settings import PlatformSettings
+    from hermes.gateway.timings import Timings
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.gateway_writer import Writer
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+LONGEST_PAUSE = 300.0  # seconds before a lost connection is established again
 REFUSED_PAUSE = 300.0  # seconds; the owner may replace a wrong token meanwhile
 PATIENCE = 60.0  # seconds a connection may take to be established
 STOOD_WELL = 30.0  # a connection that lasted so many seconds was good: the next pause is short again
@@ -36,7 +37,7 @@ class Connection:
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, writer: Writer, config: Config,
         take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
-        react: Callable[[str, Event], Awaitable[None]],
+        react: Callable[[str, Event], Awaitable[None]], timings: Timings,
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -49,7 +50,7 @@ class Connection:
         self.delivery.is_waiting = store.is_waiting
         self.identity: str | None = None
         self.accepts = True
-        self._store, self._writer = store, writer
+        self._store, self._writer, self._timings = store, writer, timings
         secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
         self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
         self._take, self._revise, self._react = take, revise, react
@@ -129,7 +130,8 @@ class Connection:
             error = await self._stay()
             failures = 1 if time.monotonic() - begun > STOOD_WELL else failures + 1
             refused = isinstance(error, PlatformRefused)
-            pause = REFUSED_PAUSE if refused else min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10))
+            pause = min(LONGEST_PAUSE, self._timings.reconnect * 2 ** min(failures - 1, 10))
+            pause = REFUSED_PAUSE if refused else pause
             pause = max(pause * random.uniform(0.8, 1.2), getattr(error, "retry_after", 0.0))
             self.log.error("%s; trying again in %.0f s", error, pause)
             self._tell("refused" if refused else "lost", error=str(error) or type(error).__name__)

@@ -21,18 +21,20 @@ TIMEOUT = 60.0
 _log = logging.getLogger("hermes.gateway")
 
 
-def run_hook(config: Config, name: str, session: SessionRow | None, **more: Any) -> threading.Thread | None:
+def run_hook(
+    config: Config, name: str, session: SessionRow | None, *, timeout: float = TIMEOUT, **more: Any
+) -> threading.Thread | None:
     """Run a hook in the background; a failure only goes to the log."""
     command = config.hooks.get(name)
     if not command or session is None:
         return None
     data = json.dumps({**session, **more}, default=str).encode()
-    thread = threading.Thread(target=_run, args=(name, command, data), name=f"hermes-{name}", daemon=True)
+    thread = threading.Thread(target=_run, args=(name, command, data, timeout), name=f"hermes-{name}", daemon=True)
     thread.start()
     return thread
 
 
-def _run(name: str, command: str | list[str], data: bytes) -> None:
+def _run(name: str, command: str | list[str], data: bytes, timeout: float) -> None:
     """Run it until it ends, or to the time limit; then its children are killed, too. Its standard error goes to the log."""
     with tempfile.TemporaryFile() as errors:
         try:
@@ -44,11 +46,11 @@ def _run(name: str, command: str | list[str], data: bytes) -> None:
             _log.error("the hook %s could not be started: %s", name, error)
             return
         try:
-            started.communicate(data, timeout=TIMEOUT)
+            started.communicate(data, timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGKILL)
             started.wait()
-            _log.error("the hook %s did not end within %g s and was killed", name, TIMEOUT)
+            _log.error("the hook %s did not end within %g s and was killed", name, timeout)
             return
         if started.returncode != 0:
             errors.seek(0, os.SEEK_END)

@@ -123,15 +123,15 @@ class PrivateFile(RotatingFileHandler):
         return open(handle, "a", encoding="utf-8")
 
 
-def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False) -> Path:
-    """Log to the screen and to `<home>/logs/gateway.jsonl`; returns that path."""
+def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False, file_bytes: int = FILE_BYTES) -> Path:
+    """Log to the screen and to `<home>/logs/gateway.jsonl`; returns that path. A longer file is rotated."""
     folder = home / "logs"
     make_private(folder)
     path = folder / "gateway.jsonl"
     mask = Masking(secrets)
     screen = logging.StreamHandler()
     screen.setFormatter(Line())
-    file = PrivateFile(path, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
+    file = PrivateFile(path, maxBytes=file_bytes, backupCount=FILES, encoding="utf-8")
     file.setFormatter(Json())
     root = logging.getLogger()
     sparing = Sparing()

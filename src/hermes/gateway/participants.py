@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hermes.gateway.router import Router
     from hermes.gateway.sessions_index import SessionsIndex
     from hermes.gateway.streaming import StreamedReply
+    from hermes.gateway.timings import Timings
     from hermes.gateway.workers import Lane, LoopCalls
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB, Route
@@ -69,6 +70,7 @@ class Services:
     outbox: Outbox
     index: SessionsIndex
     calls: LoopCalls
+    timings: Timings
 
     @property
     def stopping(self) -> bool:
@@ -204,13 +206,14 @@ class Participant:
         """
         if self.sender is None or is_background(self.route.key):
             return False
+        patience = self._services.timings.answer
         asked = Question(self.sender.id, self._services.clock())
         self.lane.data = asked
         try:
             self._services.outbox.post(
-                self.chat, wording(question), at_once=True, answers=self.answers, choices=buttons(asked)
+                self.chat, wording(question, patience), at_once=True, answers=self.answers, choices=buttons(asked)
             )
-            return asked.wait(self.agent.context.cancelled)
+            return asked.wait(self.agent.context.cancelled, patience)
         finally:
             self.lane.data = None
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 IDLE, DAILY = RESETS
-RESET_SECONDS = 30.0  # between two searches for quiet conversations
 SAVING = ("memory", "skills")  # the tools of the last turn
 _log = logging.getLogger("hermes.gateway")
 
@@ -148,7 +147,7 @@ class Resets:
                     self._workers.add(key, Reset(self._cluster.fence))
             except HermesError as error:
                 _log.warning("could not look for conversations to reset: %s", error)
-            await asyncio.sleep(RESET_SECONDS)
+            await asyncio.sleep(self._services.timings.reset_check)
 
     def _expired(self) -> list[str]:
         """The keys whose conversation is due for a reset and has nothing running."""

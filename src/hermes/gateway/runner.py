@@ -41,6 +41,7 @@ from hermes.gateway.revisions import Revisions
 from hermes.gateway.router import Router
 from hermes.gateway.sessions_index import SessionsIndex, write_index
 from hermes.gateway.settings import listening
+from hermes.gateway.timings import STANDARD, Timings
 from hermes.gateway.workers import LoopCalls, Workers, log_failure
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_writer import Writer
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 FORGET_SECONDS = 3600.0
 WELCOME_SECONDS = 2.0
 STOP_SECONDS = 10.0  # the whole stop
-TURN_SECONDS = 5.0  # for turns to end by themselves
 CUT_SECONDS = 1.5  # for interrupted turns to end
 SEND_SECONDS = 1.0  # at least this long for sending what is ready
 LEAVE_SECONDS = 1.0  # for adapters to disconnect, and again for everything else to close
@@ -67,7 +67,7 @@ class Gateway:
 
     def __init__(
         self, db: SessionDB, config: Config, model: Model, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path, *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.time, timings: Timings = STANDARD,
     ) -> None:  # fmt: skip
         self.db, self.home = db, home
         self.store = store = GatewayDB(db, clock=clock)
@@ -86,9 +86,21 @@ class Gateway:
         names = list(router.adapters)
         self._cluster = Cluster(store, names, home, cut=self._cut_short, gone=self._store_gone)
         outbox = Outbox(store, router, self._cluster, calls)
-        index = SessionsIndex(store, db.sessions_dir)
+        index = SessionsIndex(store, db.sessions_dir, timings)
         self.services = Services(
-            db, store, config, home, clock, threading.Event(), access, self.agents, router, outbox, index, calls
+            db,
+            store,
+            config,
+            home,
+            clock,
+            threading.Event(),
+            access,
+            self.agents,
+            router,
+            outbox,
+            index,
+            calls,
+            timings,
         )
         self.writer = Writer(store, gone=self._store_gone)
         self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
@@ -140,6 +152,7 @@ class Gateway:
                 self.inbox.received,
                 revise,
                 self.inbox.reacted,
+                self.services.timings,
             )
             connection.delivery.sure = partial(self._cluster.sure, platform)
             connection.delivery.fence = partial(self._cluster.platform_fence, platform)
@@ -185,7 +198,7 @@ class Gateway:
     async def _wind_down(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Receive nothing more, let turns end or interrupt them, send what is ready, and disconnect."""
         workers, connections = self.workers, list(self.connections.values())
-        turns_end = self.loop.time() + TURN_SECONDS
+        turns_end = self.loop.time() + self.services.timings.turns_end
         for connection in connections:
             connection.accepts = False
         workers.stop()

@@ -21,20 +21,19 @@ from hermes.home import make_private
 from hermes.store import encryption_keys
 
 if TYPE_CHECKING:
+    from hermes.gateway.timings import Timings
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.routes import IndexEntry
 
-PAUSE = 2.0  # seconds between two writes, at least
-SHARE = 20  # and so many times as long as the last write took
-LOOK = 60.0  # seconds between two checks for changes without a notification: a title, another process
+SHARE = 20  # between two writes at least so many times as long as the last one took
 _log = logging.getLogger("hermes.gateway")
 
 
 class SessionsIndex:
     """Keeps the file up to date. `touched` may be called from any thread, and costs nothing."""
 
-    def __init__(self, store: GatewayDB, folder: Path) -> None:
-        self._store, self._folder = store, folder
+    def __init__(self, store: GatewayDB, folder: Path, timings: Timings) -> None:
+        self._store, self._folder, self._timings = store, folder, timings
         self._changed = True
 
     def touched(self) -> None:
@@ -46,14 +45,14 @@ class SessionsIndex:
         loop, looked = asyncio.get_running_loop(), float("-inf")
         while True:
             begun = loop.time()
-            if self._changed or begun - looked >= LOOK:
+            if self._changed or begun - looked >= self._timings.index_check:
                 self._changed, looked = False, begun
                 try:
                     await asyncio.to_thread(write_index, self._store, self._folder)
                 except (HermesError, OSError) as error:
                     self._changed = True
                     _log.warning("sessions.json could not be written: %s", error)
-            await asyncio.sleep(max(PAUSE, SHARE * (loop.time() - begun)))
+            await asyncio.sleep(max(self._timings.index_pause, SHARE * (loop.time() - begun)))
 
 
 def entries(store: GatewayDB) -> dict[str, Any]:

@@ -31,7 +31,6 @@ SOURCE = "batch"
 ENDED = "batch_done"  # the end_reason of a line's session
 _LOOK = 0.2  # seconds between two looks at the clock
 _STOPPING = 15.0  # seconds in which interrupted turns keep what they have
-_USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 class BatchAgent(Agent):

@@ -25,9 +25,10 @@ from hermes.agent.tools.toolbox import Toolbox
 from hermes.errors import HermesError
 from hermes.serve import completions, responses
 from hermes.serve.api_errors import ApiError, api_error_of, unforeseen
+from hermes.serve.api_limits import STANDARD, ApiLimits
 from hermes.serve.api_requests import ApiRequest, parse_json, read_body
 from hermes.serve.authorization import CALLER, Guard, check_api
-from hermes.serve.event_stream import SILENCE, EventStream, JsonBody
+from hermes.serve.event_stream import EventStream, JsonBody
 from hermes.serve.models import Models
 from hermes.serve.served_conversations import ServedConversations
 from hermes.serve.served_turn import Item, Outcome, ServedTurn
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 SESSION = "X-Hermes-Session-Id"
-LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
-_SLOWEST = 120.0  # seconds a request may take to arrive
 _GONE = 499  # the client has disconnected
 
 
@@ -53,6 +52,7 @@ def api_app(
     token: str | None,
     insecure: bool = False,
     tools: Callable[[], list[Tool]] | None = None,
+    limits: ApiLimits = STANDARD,
 ) -> Starlette:
     """The application, for HttpServer(app, config.api_server.host, config.api_server.port).
 
@@ -60,7 +60,7 @@ def api_app(
     None stands for the built-in ones and those of the MCP servers.
     """
     secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
-    api = _Api(db, config, model, home, tools)
+    api = _Api(db, config, model, home, tools, limits)
     return Starlette(
         routes=[
             Route("/health", api.health, methods=["GET"]),
@@ -79,10 +79,10 @@ class _Api:
     """The routes. What needs an event loop is created when the server starts."""
 
     def __init__(
-        self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None
-    ) -> None:
+        self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None, limits: ApiLimits
+    ) -> None:  # fmt: skip
         self._db, self._config, self._model, self._home = db, config, model, home
-        self._given = tools
+        self._given, self._limits = tools, limits
         self._turns: ServedConversations
         self._models: Models
 
@@ -99,7 +99,9 @@ class _Api:
             return await asyncio.shield(made)
 
         self._models = Models(self._model)
-        self._turns = await asyncio.to_thread(ServedConversations, self._db, self._config, self._home, tools)
+        self._turns = await asyncio.to_thread(
+            ServedConversations, self._db, self._config, self._home, tools, self._limits
+        )
         try:
             yield
         finally:
@@ -122,7 +124,7 @@ class _Api:
 
     async def chat(self, request: Request) -> Response:
         """A turn, requested as a chat completion."""
-        body = await _json_of(request)
+        body = await _json_of(request, self._limits)
         ask, wanted = completions.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
         answer = completions.CompletionAnswer(wanted)
@@ -134,7 +136,7 @@ class _Api:
 
     async def respond(self, request: Request) -> Response:
         """A turn, requested as a response."""
-        body = await _json_of(request)
+        body = await _json_of(request, self._limits)
         ask, wanted = responses.read(body, _session_of(request))
         ask.caller = request.scope.get(CALLER)
         answer = responses.ResponseAnswer(body, wanted)
@@ -164,7 +166,7 @@ class _Api:
             turn = await self._turns.begin(ask, model)
             try:
                 if streamed is not None:
-                    first = await turn.next(SILENCE)
+                    first = await turn.next(self._limits.silence)
                     if isinstance(first, Outcome) and first.error is not None:
                         raise api_error_of(first.error)
                     return EventStream(streamed(turn, first), turn, _named(turn.session_id))
@@ -181,8 +183,8 @@ class _Api:
         return await _unless_gone(request, work())
 
 
-async def _json_of(request: Request) -> Any:
-    data = await read_body(request, LARGEST, _SLOWEST)
+async def _json_of(request: Request, limits: ApiLimits) -> Any:
+    data = await read_body(request, limits.largest, limits.slowest)
     return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
 
 

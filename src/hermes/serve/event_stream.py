@@ -13,7 +13,6 @@ from hermes.serve.served_turn import Item, Outcome, ServedTurn
 
 DONE = "data: [DONE]\n\n"
 STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from closing a silent connection
-SILENCE = 15.0  # seconds
 
 
 def data(value: Any, event: str | None = None) -> str:
@@ -29,7 +28,7 @@ async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item |
         yield STILL_HERE if item is None else item
         if isinstance(item, Outcome):
             return
-        item = await turn.next(SILENCE)
+        item = await turn.next(turn.silence)
 
 
 class JsonBody(JSONResponse):

@@ -29,12 +29,11 @@ from hermes.store.conversation_cache import last_id, messages_after
 if TYPE_CHECKING:
     from hermes.agent.tools.base import Tool
     from hermes.config import Config
+    from hermes.serve.api_limits import ApiLimits
     from hermes.store.db import SessionDB
 
 
-LONGEST_LINE = 16  # requests that wait for one session
 MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
-LINGER = 10.0  # seconds an agent stays after its turn
 WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
 PAUSE = 0.1  # seconds between two checks whether it has ended
 
@@ -51,11 +50,13 @@ class _Taken:
 class ServedConversations:
     """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
-    def __init__(self, db: SessionDB, config: Config, home: Path, tools: Callable[[], Awaitable[list[Tool]]]) -> None:
+    def __init__(
+        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], Awaitable[list[Tool]]], limits: ApiLimits
+    ) -> None:
         self.places = RequestSessions(db, config, home)
         self._db, self._config, self._home = db, config, home
-        self._tools = tools
-        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=LINGER)
+        self._tools, self._limits = tools, limits
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=limits.idle)
         self._running: set[ServedTurn] = set()
         self._closed = False
 
@@ -128,7 +129,7 @@ class ServedConversations:
 
     async def _enter(self, name: str) -> None:
         """Reserve a conversation, until `leave`."""
-        if self._conversations.users(name) > LONGEST_LINE:
+        if self._conversations.users(name) > self._limits.queue:
             raise ApiError(429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2)
         ticket = self._conversations.queue(name)
         try:
@@ -173,10 +174,12 @@ class ServedConversations:
         def make() -> ServedAgent:
             row = self._db.get_session(session_id)
             cwd = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
-            return ServedAgent(
+            agent = ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
                 cwd=cwd if cwd.is_dir() else Path.cwd(),
             )  # fmt: skip
+            agent.first_wait = self._limits.first_retry
+            return agent
 
         agent = self._conversations.take(name, None, make)
         agent.model = model
@@ -203,7 +206,7 @@ class ServedConversations:
             finally:
                 self._give_back(agent)  # before the caller gets the end of the turn, and uses another server
 
-        turn = ServedTurn(begin, account, over)
+        turn = ServedTurn(begin, account, over, self._limits.silence)
         turn.session_id = agent.session_id
         self._running.add(turn)
         turn.start()

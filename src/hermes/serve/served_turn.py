@@ -109,9 +109,11 @@ class ServedTurn:
         begin: Callable[[], Turn],
         account: Callable[[ReplyWords, BaseException | None], Outcome],
         over: Callable[[], None],
+        silence: float,
     ) -> None:
         """`begin` creates the turn, in the thread it will run in."""
         self.session_id = ""  # the session of the turn
+        self.silence = silence  # seconds without an item, after which a stream says that it still runs
         self._begin, self._account, self._over = begin, account, over
         self._loop = asyncio.get_running_loop()
         self._items: asyncio.Queue[Item] = asyncio.Queue()

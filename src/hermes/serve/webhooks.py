@@ -91,12 +91,13 @@ def webhook_app(
     log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     strangers: bool = False,
     clock: Callable[[], float] = time.time,
+    slowest: float = SLOWEST,
 ) -> Starlette:
     """The application. `keep` is awaited for each new delivery; when it returns, the sender gets 202.
 
     Routes without a secret accept programs of this machine, or everyone (`strangers`).
     """
-    hooks = _Hooks(routes, keep, log, strangers, clock)
+    hooks = _Hooks(routes, keep, log, strangers, clock, slowest)
     return Starlette(
         routes=[
             HttpRoute("/health", _health, methods=["GET"]),
@@ -117,8 +118,10 @@ class _Hooks:
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         strangers: bool,
         clock: Callable[[], float],
+        slowest: float,
     ) -> None:
         self._routes, self._keep, self._log, self._strangers, self._clock = routes, keep, log, strangers, clock
+        self._slowest = slowest
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def arrive(self, request: Request) -> JSONResponse:
@@ -127,7 +130,7 @@ class _Hooks:
         if route is None:
             return _answer(404, "unknown webhook")
         try:
-            body = await read_body(request, LARGEST, SLOWEST)
+            body = await read_body(request, LARGEST, self._slowest)
             delivery = self._believed(route, request.headers, body)
             return await self._taken(route, delivery, request.headers, body)
         except BadSignature as refused:

@@ -19,7 +19,6 @@ pytest.importorskip("nio")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
-from hermes.gateway.platforms.matrix import adapter as matrix_adapter
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -470,13 +469,12 @@ def test_a_dropped_connection_is_taken_up_again_and_nothing_is_lost(lab: Lab, tm
     run(work())
 
 
-def test_the_gateway_is_told_when_the_server_stays_away(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matrix_adapter, "PAUSES", (0.0, 0.01))
+def test_the_gateway_is_told_when_the_server_stays_away(lab: Lab, tmp_path: Path) -> None:
+    adapter = matrix(lab, tmp_path)
+    adapter.pauses = (0.0, 0.01)
 
     async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
+        async with connected(adapter) as link:
             lab.proxy.fail(20, 503, path="/sync")
             lab.say("unheard")
             await link.until(lambda: link.losses, "the loss is not told")

@@ -327,12 +327,13 @@ def test_a_dropped_stream_is_opened_again(lab: Lab, tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_daemon_that_answers_late_is_listened_to(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal_adapter, "OPENING", 0.2)
+def test_a_daemon_that_answers_late_is_listened_to(lab: Lab, tmp_path: Path) -> None:
+    adapter = signal(lab, tmp_path)
+    adapter.opening = 0.2
     lab.late = True
 
     async def work() -> None:
-        async with connected(signal(lab, tmp_path)) as link:
+        async with connected(adapter) as link:
             await link.until(lab.listeners, "nobody listens")
             lab.say("heard at once")
             await link.event("heard at once")
@@ -341,12 +342,12 @@ def test_a_daemon_that_answers_late_is_listened_to(lab: Lab, tmp_path: Path, mon
     run(work())
 
 
-def test_the_gateway_is_told_when_the_daemon_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signal_adapter, "PAUSES", (0.0, 0.01))
-
+def test_the_gateway_is_told_when_the_daemon_stays_away(tmp_path: Path) -> None:
     async def work() -> None:
         lab = Lab()
-        async with connected(signal(lab, tmp_path)) as link:
+        adapter = signal(lab, tmp_path)
+        adapter.pauses = (0.0, 0.01)
+        async with connected(adapter) as link:
             await asyncio.to_thread(lab.close)
             with socket.socket() as kept:  # nobody else is to listen on that port meanwhile
                 kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -458,11 +458,10 @@ def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -
     run(scene())
 
 
-def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
     async def scene() -> None:
-        monkeypatch.setattr("hermes.gateway.platforms.slack.socket_mode._HEARTBEAT", 0.1)
         lab.state.deaf = True
-        async with connected(lab) as (_, link):
+        async with connected(lab, heartbeat=0.1) as (_, link):
             await eventually(lambda: link.errors)
             assert isinstance(link.errors[0], PlatformUnreachable)
 

@@ -16,7 +16,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat, Event
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.platforms.telegram import Telegram, updates
+from hermes.gateway.platforms.telegram import Telegram
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import BOT, CHANNEL, GROUP, IDS, TOPIC, Lab, person
 
@@ -403,11 +403,12 @@ def test_an_edited_caption_changes_what_the_whole_album_says(lab: Lab) -> None:
     asyncio.run(scene())
 
 
-def test_an_album_that_comes_bit_by_bit_is_one_event(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "_ALBUM_PAUSE", 1.0)
+def test_an_album_that_comes_bit_by_bit_is_one_event(lab: Lab) -> None:
+    adapter = telegram(lab)
+    adapter.album_pause = 1.0
 
     async def scene() -> None:
-        async with connected(telegram(lab)) as link:
+        async with connected(adapter) as link:
             album = {"media_group_id": "8"}
             lab.post({**lab.file(b"one", "1.jpg", "image/jpeg"), "caption": "both"}, **album)
             await link.until(lambda: lab.handed_out)
@@ -530,12 +531,13 @@ def test_server_errors_are_waited_out(lab: Lab) -> None:
     assert [one.text for one in heard(lab, 1)] == ["patience"]
 
 
-def test_after_too_many_failures_the_gateway_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "_FAILURES", 1)
+def test_after_too_many_failures_the_gateway_is_told(lab: Lab) -> None:
     lab.bad_polls = 1000
+    adapter = telegram(lab)
+    adapter.poll_failures = 1
 
     async def scene() -> None:
-        async with connected(telegram(lab)) as link:
+        async with connected(adapter) as link:
             await link.until(lambda: link.losses)
             assert isinstance(link.losses[0], PlatformUnreachable)
 
@@ -554,11 +556,12 @@ def test_a_revoked_token_is_final(lab: Lab) -> None:
     lab.revoked = False
 
 
-def test_two_programs_with_one_bot_are_told_apart(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updates, "_FAILURES", 0)
+def test_two_programs_with_one_bot_are_told_apart(lab: Lab) -> None:
+    adapter = telegram(lab)
+    adapter.poll_failures = 0
 
     async def scene() -> None:
-        async with connected(telegram(lab)) as first:
+        async with connected(adapter) as first:
             await first.until(lambda: lab.calls("getUpdates"))
             async with connected(telegram(lab)):
                 await first.until(lambda: first.losses)

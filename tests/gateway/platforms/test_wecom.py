@@ -582,7 +582,8 @@ def test_whatever_is_decrypted_is_read_or_refused(data: bytes) -> None:
         fields = fields_of(data)
     except ValueError:
         return
-    app_event(fields)
+    event = app_event(fields)
+    assert event is None or event.chat.chat_id == event.sender.user_id
 
 
 @given(st.dictionaries(st.sampled_from(["MsgId", "FromUserName", "MsgType", "Content", "MediaId", "CreateTime", "Label"]), st.text(max_size=20)))  # fmt: skip

@@ -80,8 +80,11 @@ def made(lab: Lab, **settings: Any) -> Any:
 
 
 @asynccontextmanager
-async def connected(lab: Lab, **settings: Any) -> AsyncIterator[tuple[Any, Recorder]]:
+async def connected(
+    lab: Lab, *, heartbeat: float | None = None, **settings: Any
+) -> AsyncIterator[tuple[Any, Recorder]]:
     adapter, link = made(lab, **settings), Recorder()
+    adapter.heartbeat = heartbeat or adapter.heartbeat
     await adapter.connect(link)
     try:
         yield adapter, link

@@ -16,13 +16,16 @@ LOCK_SECONDS = 10.0
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One writer at a time in this folder, across processes; the folder is created if it is missing."""
+def locked(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """One writer at a time in this folder, across processes; the folder is created if it is missing.
+
+    ToolError when another process still writes after so many seconds.
+    """
     with explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + LOCK_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,7 +17,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, Chat, Event, Sender
 from hermes.gateway.platforms.listener import Registration, listen_app
 from hermes.serve.server import is_loopback
-from hermes.serve.webhooks import Arrived, WebhookRoute, routes_of, webhook_app
+from hermes.serve.webhooks import SLOWEST, Arrived, WebhookRoute, routes_of, webhook_app
 from hermes.texts import harmless, shortened
 
 LOG = "log"
@@ -37,6 +37,7 @@ class Webhook(Adapter):
         Setting(name="insecure", help="listen everywhere without secrets", kind=bool, default=False),
     )
     capabilities = Capabilities(longest=100_000, idempotent=True)
+    slowest = SLOWEST  # seconds a delivery may take to arrive
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -73,7 +74,8 @@ class Webhook(Adapter):
         await self.disconnect()
         routes = self._routes()
         self._link = link
-        app = webhook_app(routes, self._keep, log=link.log, strangers=not is_loopback(self._host()))
+        strangers = not is_loopback(self._host())
+        app = webhook_app(routes, self._keep, log=link.log, strangers=strangers, slowest=self.slowest)
         port = self.values.get("port")
         place = replace(self.webhook_place, host=self._host(), port=8644 if port is None else int(port))
         self._registration = await listen_app(place, "/webhooks", app=app, link=link)

@@ -21,7 +21,6 @@ _LONGEST_MARKDOWN = 40_000  # longer texts are shown as they are: parsing them t
 _MOST_BRACKETS = 2_000  # each may begin a link, which is looked for up to the end of the text
 _LONGEST_CODE = 20_000  # that is highlighted
 _LONGEST_LINE = 5_000  # of code that is highlighted
-PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @cache

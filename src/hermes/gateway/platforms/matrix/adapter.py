@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -77,6 +77,8 @@ class Matrix(Adapter):
         tells_edits=True, tells_deletions=True, quotes=True, files=True, largest_file=50_000_000, longest_caption=6000,
         tells_reactions=True,
     )  # fmt: skip
+
+    pauses: Sequence[float] = PAUSES  # seconds before each attempt to sync again
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -150,7 +152,7 @@ class Matrix(Adapter):
         """Give the gateway the events, in order, until the connection can't be kept."""
         client, link, memory = self._client, self._link, self._memory
         assert client is not None and link is not None and memory is not None
-        retries = Retries(link, client.user_id, PAUSES)
+        retries = Retries(link, client.user_id, self.pauses)
         try:
             while True:
                 await self._accept_invitations(client, link)

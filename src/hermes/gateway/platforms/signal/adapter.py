@@ -12,7 +12,7 @@ import base64
 import binascii
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote as quoted
@@ -31,7 +31,6 @@ from hermes.gateway.platforms.signal.formatting import styled
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3
 _PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
-_MENTION = "\ufffc"  # the placeholder of a mention in the text
 
 
 class Signal(Adapter):
@@ -55,6 +54,9 @@ class Signal(Adapter):
         tells_edits=True, tells_deletions=True, files=True, largest_file=LARGEST_FILE, longest_caption=2000,
         tells_reactions=True,
     )  # fmt: skip
+
+    opening = OPENING  # seconds to wait for the answer to the stream's request
+    pauses: Sequence[float] = PAUSES  # seconds before each attempt to open a broken stream again
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -88,7 +90,7 @@ class Signal(Adapter):
             await self._find_account(self._daemon)
             await self._find_ourselves(self._daemon)
             self._tasks.start(self._listen(self._daemon, link, opened), name="signal")
-            await asyncio.wait({opened}, timeout=OPENING)
+            await asyncio.wait({opened}, timeout=self.opening)
             if opened.done():
                 opened.result()
         except BaseException:
@@ -130,7 +132,7 @@ class Signal(Adapter):
 
     async def _listen(self, daemon: Daemon, link: Link, opened: asyncio.Future[None]) -> None:
         """Give the gateway the messages, in order, until the stream can't be opened any more."""
-        retries = Retries(link, self._account, PAUSES)
+        retries = Retries(link, self._account, self.pauses)
 
         def stands() -> None:
             if not opened.done():

@@ -34,7 +34,7 @@ from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
 from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
 from hermes.gateway.platforms.slack import formatting as form
-from hermes.gateway.platforms.slack.socket_mode import Envelope, SocketMode
+from hermes.gateway.platforms.slack.socket_mode import HEARTBEAT, Envelope, SocketMode
 from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, EditLimit, Unformattable, ask, courtesy
 
 BASE_URL = "https://slack.com/api/"
@@ -85,6 +85,8 @@ class Slack(Adapter):
         longest_choice=500,
     )
 
+    heartbeat = HEARTBEAT  # seconds between our pings
+
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._base = self.text("base_url").rstrip("/") + "/"
@@ -124,7 +126,7 @@ class Slack(Adapter):
 
             self._connection = SocketMode(
                 self._http(), ticket=self._ticket, read=self._said, keep=partial(hand_over, link), spool=self._spool,
-                connected=lambda: link.connected(identity), lost=link.lost, log=link.log,
+                connected=lambda: link.connected(identity), lost=link.lost, log=link.log, heartbeat=self.heartbeat,
             )  # fmt: skip
             self._connection.take_up()
             await self._connection.open()

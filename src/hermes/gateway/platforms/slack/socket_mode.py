@@ -23,7 +23,7 @@ from hermes.gateway.platforms.intake import Receipt, Spool
 from hermes.gateway.platforms.slack.web_api import kind
 
 _HELLO = 15.0  # seconds for a new connection to begin
-_HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
+HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
 _LINGER = 30.0  # seconds an old connection is read beside its successor
 _LONGEST_PAUSE = 30.0  # seconds between two tries to store an event
 
@@ -49,8 +49,10 @@ class SocketMode:
         connected: Callable[[], None],
         lost: Callable[[PlatformError], None],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+        heartbeat: float = HEARTBEAT,
     ) -> None:
         self._session = session
+        self._heartbeat = heartbeat
         self._ticket = ticket
         self._read_event = read
         self._keep = keep
@@ -72,7 +74,7 @@ class SocketMode:
         address = await self._ticket()
         try:
             socket = await self._session.ws_connect(
-                address, heartbeat=_HEARTBEAT, timeout=aiohttp.ClientWSTimeout(ws_close=1.0), max_msg_size=0
+                address, heartbeat=self._heartbeat, timeout=aiohttp.ClientWSTimeout(ws_close=1.0), max_msg_size=0
             )
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             # The error's own text may hold the address, and with it the ticket: it is not shown.

@@ -30,7 +30,7 @@ from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
-from hermes.gateway.platforms.telegram.updates import PollingReceiver, WebhookReceiver
+from hermes.gateway.platforms.telegram.updates import ALBUM_PAUSE, FAILURES, PollingReceiver, WebhookReceiver
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Telegram allows; a shorter one could be guessed
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -90,6 +90,9 @@ class Telegram(Adapter):
         tells_reactions=True,
     )  # fmt: skip
 
+    poll_failures = FAILURES  # in a row, before the connection counts as lost
+    album_pause = ALBUM_PAUSE  # seconds to wait for more pictures of an album
+
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._bot: Bot | None = None
@@ -147,7 +150,9 @@ class Telegram(Adapter):
 
         self._albums.read = read
         if secret is None:
-            return PollingReceiver(bot, link, identity, self._albums)
+            return PollingReceiver(
+                bot, link, identity, self._albums, failures=self.poll_failures, album_pause=self.album_pause
+            )
         url = self.text("webhook_url")
         return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, place=self._place())
 

@@ -39,16 +39,19 @@ if TYPE_CHECKING:
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query", "message_reaction")
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for an update before it answers with none
-_ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
-_FAILURES = 5  # in a row, before the connection counts as lost
+ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
+FAILURES = 5  # in a row, before the connection counts as lost
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
 class PollingReceiver:
     """Polls for messages until it is stopped, or until too many polls in a row have failed (`Link.lost`)."""
 
-    def __init__(self, bot: Bot, link: Link, identity: str, albums: Albums) -> None:
+    def __init__(
+        self, bot: Bot, link: Link, identity: str, albums: Albums, *, failures: int, album_pause: float
+    ) -> None:
         self._bot, self._link, self._identity, self._albums = bot, link, identity, albums
+        self._failures, self._album_pause = failures, album_pause
         self._offset: int | None = None  # the first update that is not stored yet
         self._tasks = Tasks()
 
@@ -61,7 +64,7 @@ class PollingReceiver:
         await self._tasks.stop()
 
     async def _run(self) -> None:
-        pauses = [min(0.25 * 2**number, 5.0) for number in range(1, _FAILURES + 1)]
+        pauses = [min(0.25 * 2**number, 5.0) for number in range(1, self._failures + 1)]
         retries = Retries(self._link, self._identity, pauses)
         try:
             while True:
@@ -91,7 +94,7 @@ class PollingReceiver:
         for _ in range(_ALBUM_ROUNDS):
             if _open_album(updates) is None or len(updates) >= _MOST:
                 break
-            await asyncio.sleep(_ALBUM_PAUSE)
+            await asyncio.sleep(self._album_pause)
             more = await self._updates(0)
             if len(more) <= len(updates):
                 break

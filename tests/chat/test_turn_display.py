@@ -1,0 +1,53 @@
+"""Showing a turn: a signal that ends the program is obeyed at every moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hermes.agent.turn import Done, Text, Turn
+from hermes.chat.signals import Terminated, signals_raise
+from hermes.chat.turn_display import TurnDisplay
+from hermes.errors import ModelUnreachable
+
+
+class Slow:
+    """A display that is still showing the last words when the turn has ended; then the signal comes."""
+
+    def __init__(self, last: type) -> None:
+        self._last = last
+
+    def feed(self, event: Any) -> None:
+        if isinstance(event, self._last):
+            end = time.monotonic() + 30
+            while any(thread.name == "hermes-turn" for thread in threading.enumerate()):
+                assert time.monotonic() < end, "the turn does not end"
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def tick(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def whole() -> Iterator[Any]:
+    yield Text("That is all.")
+    yield Done("That is all.")
+
+
+def broken() -> Iterator[Any]:
+    yield Text("That is")
+    raise ModelUnreachable("the line broke")
+
+
+@pytest.mark.parametrize(("events", "last"), [(whole, Done), (broken, Text)])
+def test_a_signal_that_comes_while_the_last_words_are_shown_ends_the_program(events: Any, last: type) -> None:
+    with signals_raise(), pytest.raises(Terminated) as ended:
+        TurnDisplay(lambda question: False).run(Turn(events(), threading.Event()), Slow(last))  # type: ignore[arg-type]
+    assert ended.value.number == signal.SIGTERM
