@@ -232,7 +232,9 @@ class SecondLook:
 
         sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
         rows = {row[0]: row for row in rows_of(self._tx, sql, [one for ids in sequences.values() for one in ids])}
-        sessions, starts, order = [], [], []
+        sessions: list[str] = []
+        starts: list[int] = []
+        order: list[int] = []
         for session_id, ids in sequences.items():
             some = [one for one in ids if one in rows]
             if some:
