@@ -1,6 +1,9 @@
 """Ask the questions of the labelled set and print recall@1/3/10 by session, recall@10 by message, MRR and time.
 
-    python -m benchmarks.recall.run [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
+    python -m benchmarks.recall.run [--set SET] [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
+
+Sets: `labelled` (six languages), `dialogues` (long dialogues of two people in English), `speakers` (the same, each message with
+the name of who wrote it).
 
 One table for words alone, and where a model for search by meaning is installed one for meaning alone and one for both.
 `found` is how many questions had any hit: for those without an answer ("no answer" names a person who never spoke of it,
@@ -17,8 +20,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recall.dialogues import dialogues
 from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set
 
+SETS = {"labelled": labelled_set, "dialogues": dialogues, "speakers": lambda: dialogues(speakers=True)}
 LIMIT = 20  # hits asked for, as the program asks for them
 HEADS = ("questions", "@1", "@3", "@10", "message@10", "MRR", "found", "ms")
 
@@ -75,6 +80,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Fill a store, ask, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recall.run", description=__doc__.splitlines()[0])
+    parser.add_argument("--set", choices=SETS, default="labelled", help="which chats and questions")
     parser.add_argument(
         "--set-aside", action="store_true", help="the questions that are set aside, not those to tune on"
     )
@@ -85,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=1, help="how many times as large the store is")
     parser.add_argument("--by", choices=("words", "meaning", "both"), action="append", help="only this table")
     options = parser.parse_args(arguments)
-    chats, questions = labelled_set()
+    chats, questions = SETS[options.set]()
 
     from hermes_state import SessionDB
 

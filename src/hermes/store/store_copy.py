@@ -20,6 +20,7 @@ from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
 from hermes.store.gateway_tables import statements as gateway_statements
+from hermes.store.meaning import vectors
 from hermes.store.session_exports import OWN_KEYS
 from hermes.store.sync import tables as sync_tables
 
@@ -139,6 +140,10 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
     if synced:
         sync_tables.prepare(here)
         tables += _tables([one for one in sync_tables.TABLES if one.startswith("CREATE TABLE")])
+    with there.read() as tx:
+        meant = vectors.are_kept(tx)
+    if meant:
+        vectors.prepare(here)
     moved = Moved()
     while True:
         moved.rounds += 1
@@ -146,7 +151,11 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         with there.read():
             for table in tables:
                 _Copy(there, here, table, moved, progress).run()
-        if (moved.written, moved.removed) == before:
+            is_same = (moved.written, moved.removed) == before
+            if is_same and meant:  # no part of the proof: they are made in the background all the time
+                for table in _tables(vectors.TABLES):
+                    _Copy(there, here, table, moved, None).run()
+        if is_same:
             break
         if moved.rounds == ROUNDS:
             raise StoreError(
@@ -286,7 +295,7 @@ def _flat(keys: Sequence[Key]) -> list[Any]:
 
 def _plain(name: str, value: Any) -> Any:
     """A value that both engines accept."""
-    if name == "content_rest":
+    if name in ("content_rest", "vector"):
         return None if value is None else Blob(value)
     return codec.restored(value)
 

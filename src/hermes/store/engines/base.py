@@ -141,6 +141,8 @@ class Scope:
     sessions: str = "TRUE"
     """The sessions `s` it may see, without those it sees a part of: for how many there are."""
     session_params: tuple[Any, ...] = ()
+    by_message: bool = False
+    """Whether it may see only some messages of those sessions (of a time, a role, a tool)."""
 
 
 class FullText(Protocol):

@@ -108,4 +108,5 @@ def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
         where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
         params = [*params, filters.tool, f'"name":"{filters.tool}"']
     shown, shown_params = session_filter(msgspec.structs.replace(filters, model=None), visible_to, "s")
-    return Scope(where, tuple(params), needs_sessions=True, sessions=shown, session_params=tuple(shown_params))
+    by_message = any(getattr(filters, name) is not None for name in ("role_filter", "since", "until", "tool", "model"))
+    return Scope(where, tuple(params), True, shown, tuple(shown_params), by_message)

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,12 +25,13 @@ from hermes.store.search.message_texts import rows_of
 if TYPE_CHECKING:
     import numpy as np
 
-LOOKED_AT = 40  # sessions by words, and as many by meaning
+LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
 WEIGHT = 6.0  # of a deviation
 BEST, TOGETHER, WHOLE = 0.5, 0.5, 0.25
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
 AT_ONCE = 5_000  # vectors
+EVERY = 1 << 62  # more than any message's id
 FRESH = 600.0  # seconds until pages are read again from the beginning
 _VECTORS = (
     "SELECT message_id, size, vector FROM message_vectors WHERE model = '{model}' AND length(vector) = {numbers}"
@@ -59,6 +61,8 @@ class _Pages:
         self._places: dict[str, tuple[int, int]] = {}  # session → its newest page, and how many messages it has
         self._sessions: list[str] = []  # of each page
         self._first: list[int] = []  # the first message of each page
+        self._last: list[int] = []  # and the last one
+        self._gone: set[str] = set()  # sessions that were deleted since their pages were read
         self._sums: Any = None
         self._unit: Any = None
 
@@ -86,8 +90,11 @@ class _Pages:
                 page, held = len(self._sessions), 0
                 self._sessions.append(session_id)
                 self._first.append(message_id)
+                self._last.append(message_id)
+            self._last[page] = message_id
             self._places[session_id] = page, held + 1
             pages[number] = page
+        self._gone.difference_update(row[0] for row in rows)
         before = 0 if self._sums is None else len(self._sums)
         sums = np.zeros((len(self._sessions), found.shape[1]), dtype=np.float32)
         if before:
@@ -102,11 +109,15 @@ class _Pages:
     def is_empty(self) -> bool:
         return self._sums is None
 
-    def nearest(self, asked: np.ndarray[Any, Any], visible: set[str] | None, most: int) -> dict[str, int]:
-        """The sessions with the nearest pages, each with the first message of its nearest page."""
+    def nearest(
+        self, asked: np.ndarray[Any, Any], visible: dict[str, tuple[int, int]] | None, most: int
+    ) -> dict[str, int]:
+        """The sessions with the nearest pages, each with the first message of its nearest page. `visible`: only these sessions,
+        and of each only pages between two messages."""
         import numpy as np
 
         found: dict[str, int] = {}
+        seen = self._gone.copy()
         near = _times(self._unit, asked)
         first = 8 * most
         if visible is None and len(near) > first:  # the whole order is not needed
@@ -116,11 +127,20 @@ class _Pages:
             order = np.argsort(-near, kind="stable")
         for page in order.tolist():
             session_id = self._sessions[page]
-            if session_id not in found and (visible is None or session_id in visible):
+            if session_id not in seen and (visible is None or self._is_visible(page, visible.get(session_id))):
                 found[session_id] = self._first[page]
+                seen.add(session_id)
                 if len(found) == most:
                     break
         return found
+
+    def forget(self, session_ids: set[str]) -> None:
+        """Sessions were deleted: they take no place of others."""
+        self._gone |= session_ids
+
+    def _is_visible(self, page: int, between: tuple[int, int] | None) -> bool:
+        """Whether a page has messages between two."""
+        return between is not None and self._first[page] <= between[1] and self._last[page] >= between[0]
 
 
 _PAGES: weakref.WeakKeyDictionary[Engine, dict[str, _Pages]] = weakref.WeakKeyDictionary()
@@ -158,70 +178,111 @@ class SecondLook:
 
     def candidates(self) -> dict[str, int]:
         """The sessions whose pages are nearest, each with a message to look around."""
-        visible = None
-        if self._scope.needs_sessions:
-            sql = f"SELECT s.id FROM sessions s WHERE {self._scope.sessions}"
-            visible = {row[0] for row in self._tx.rows(sql, self._scope.session_params)}
+        visible = self._visible()
         found: dict[str, int] = {}
         for _, asked, pages in self._asked:
-            for session_id, message_id in pages.nearest(asked, visible, LOOKED_AT).items():
+            near = pages.nearest(asked, visible, LOOKED_AT)
+            while visible is None and (gone := near.keys() - self._existing(near)):
+                pages.forget(set(gone))
+                near = pages.nearest(asked, visible, LOOKED_AT)
+            for session_id, message_id in near.items():
                 found.setdefault(session_id, message_id)
         return found
 
+    def _existing(self, session_ids: Collection[str]) -> set[str]:
+        marks = ", ".join("?" * len(session_ids)) or "NULL"
+        return {row[0] for row in self._tx.rows(f"SELECT id FROM sessions WHERE id IN ({marks})", tuple(session_ids))}
+
+    def _visible(self) -> dict[str, tuple[int, int]] | None:
+        """The sessions that may be seen, each with its first and last message that may; None for all."""
+        scope = self._scope
+        if not scope.needs_sessions:
+            return None
+        if scope.by_message:  # nearer sessions without such a message take no place of those that have one
+            sql = (
+                "SELECT m.session_id, min(m.id), max(m.id) FROM messages m JOIN sessions s ON s.id = m.session_id"
+                f" WHERE {scope.where} GROUP BY m.session_id"
+            )
+            return {row[0]: (int(row[1]), int(row[2])) for row in self._tx.rows(sql, scope.params)}
+        rows = self._tx.rows(f"SELECT s.id FROM sessions s WHERE {scope.sessions}", scope.session_params)
+        return dict.fromkeys((row[0] for row in rows), (0, EVERY))
+
     def look(self, sequences: dict[str, list[int]]) -> Nearness:
-        """How near the messages of these sessions are."""
-        sessions: dict[str, list[float]] = {}
-        messages: dict[int, list[float]] = {}
+        """How near the messages of these sessions are. The first model that has vectors of a session decides."""
+        found = Nearness({}, {})
         related = []
         for encoder, asked, _ in self._asked:
-            nearest, count = self._looked(encoder, asked, sequences, sessions, messages)
-            least, more = encoder.unrelated
-            related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
-        return Nearness(
-            {one: sum(values) / len(values) for one, values in sessions.items()},
-            {one: sum(values) / len(values) for one, values in messages.items()},
-            sum(related) / len(related),
-        )
+            left = {one: ids for one, ids in sequences.items() if one not in found.sessions}
+            nearest, count = self._looked(encoder, asked, left, found)
+            if count:
+                least, more = encoder.unrelated
+                related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
+        found.related = sum(related) / len(related) if related else -math.inf
+        return found
 
     def _looked(
         self,
         encoder: encoders.Encoder,
         asked: np.ndarray[Any, Any],
         sequences: dict[str, list[int]],
-        sessions: dict[str, list[float]],
-        messages: dict[int, list[float]],
+        nearness: Nearness,
     ) -> tuple[float, int]:
         """Add to what sessions and messages count; the nearest cosine, and of how many."""
         import numpy as np
 
         sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
-        ids = [one for sequence in sequences.values() for one in sequence]
-        rows = {row[0]: row for row in rows_of(self._tx, sql, ids)}
-        order = [
-            (session_id, [rows[one] for one in sequence if one in rows]) for session_id, sequence in sequences.items()
-        ]
-        order = [(session_id, some) for session_id, some in order if some]
+        rows = {row[0]: row for row in rows_of(self._tx, sql, [one for ids in sequences.values() for one in ids])}
+        sessions: list[str] = []
+        starts: list[int] = []
+        order: list[int] = []
+        for session_id, ids in sequences.items():
+            some = [one for one in ids if one in rows]
+            if some:
+                sessions.append(session_id)
+                starts.append(len(order))
+                order += some
         if not order:
             return 0.0, 0
-        found = vectors.as_floats(row[2] for _, some in order for row in some)
-        sizes = np.array([row[1] for _, some in order for row in some], dtype=np.float32)[:, None]
+        found = vectors.as_floats(rows[one][2] for one in order)
+        sizes = np.array([rows[one][1] for one in order], dtype=np.float32)
         cosines = _times(found, asked)
         middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
-        weighed = found * sizes
-        starts = np.cumsum([0, *(len(some) for _, some in order[:-1])])
-        before, after = np.zeros_like(weighed), np.zeros_like(weighed)
-        before[1:], after[:-1] = weighed[:-1], weighed[1:]
-        before[starts], after[starts[1:] - 1] = 0.0, 0.0  # no window reaches into the next session
-        together = np.maximum.reduceat(_cosines(weighed + before + after, asked), starts)
-        whole = _cosines(np.add.reduceat(weighed, starts, axis=0), asked)
+        together = np.maximum.reduceat(_of_three(found, sizes, cosines, starts), starts)
+        whole = _cosines(np.add.reduceat(found * sizes[:, None], starts, axis=0), asked)
         nearest = np.maximum.reduceat(cosines, starts)
         values = BEST * nearest + TOGETHER * together + WHOLE * whole - (BEST + TOGETHER + WHOLE) * middle
-        for (session_id, _), value in zip(order, values, strict=True):
-            sessions.setdefault(session_id, []).append(float(WEIGHT * value / spread))
-        deviations = ((cosines - middle) / spread).tolist()
-        for row, deviation in zip((row for _, some in order for row in some), deviations, strict=True):
-            messages.setdefault(row[0], []).append(deviation)
+        nearness.sessions.update(zip(sessions, (WEIGHT * values / spread).tolist(), strict=True))
+        nearness.messages.update(zip(order, ((cosines - middle) / spread).tolist(), strict=True))
         return float(cosines.max()), len(cosines)
+
+
+def _of_three(
+    found: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], cosines: np.ndarray[Any, Any], starts: list[int]
+) -> np.ndarray[Any, Any]:
+    """The cosine of each message together with the one before and the one after, weighed by their sizes; no window reaches
+    into the next session. Computed from the products of neighbours: sums of whole vectors take several times as long."""
+    import numpy as np
+
+    count = len(found)
+    session = np.zeros(count, dtype=np.int64)
+    session[starts[1:]] = 1
+    session = np.cumsum(session)
+    along, square = sizes * cosines, sizes * sizes
+    for step in (1, 2):
+        if count <= step:
+            continue
+        same = session[:-step] == session[step:]
+        product = 2.0 * np.einsum("ij,ij->i", found[:-step], found[step:]) * sizes[:-step] * sizes[step:] * same
+        if step == 1:
+            own, length = along.copy(), square.copy()
+            along[1:] += own[:-1] * same
+            along[:-1] += own[1:] * same
+            square[1:] += length[:-1] * same + product
+            square[:-1] += length[1:] * same + product
+        else:
+            square[1:-1] += product
+    near: np.ndarray[Any, Any] = along / np.sqrt(np.maximum(square, 1e-9))
+    return near
 
 
 def _times(rows: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,198 @@
+"""How long questions and keyword searches take in a store of long dialogues, and what a vector costs.
+
+    python -m benchmarks.recall.speed [--messages 100000] [--store FILE_OR_URL] [--indexing]
+
+The store is filled the first time and kept where `--store` is given. Every search asks for 20 hits; printed are the median of
+the waiting time and of the processor time (on a server with that of its connections). Texts repeat in a store of this
+size, and each is encoded once: `--indexing` measures the encoding itself, on distinct messages, with a store that is appended to
+at the same time: what an append waits with the indexer at work and without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs.common import percentile, quiet_gc
+from benchmarks.jobs.processor import meter
+from benchmarks.recall.dialogues import dialogues
+from benchmarks.recall.labelled_set import BETWEEN, Chat
+
+MESSAGES_OF_A_PAIR = 319
+ASKED = 120  # questions of each kind of search
+KEYWORDS = {
+    "one word": ["pottery", "Reykjavik", "accordion", "chemotherapy", "marshmallows", "penicillin", "physiotherapy", "Paddington"],
+    "two words": ["children thrilled", "repair cost", "neighbours tolerant", "teacher patient", "passwords locks", "colours calm"],
+    "phrase": ['"the best part of the whole trip"', '"read every label twice"', '"gift from heaven"', '"stole a sock"'],
+    "prefix": ["physio*", "volunt*", "camp*", "allerg*", "celebrat*"],
+    "OR": ["tomatoes OR strawberries", "guitar OR cello OR clarinet", "Lisbon OR Kyoto"],
+    "inside a word": ["iotherap", "arshmallo", "eykjavi", "ccordio"],
+    "nothing found": ["xylophonist", "zeppelins", "quokka"],
+}  # fmt: skip
+
+
+class Remembered:
+    """An encoder that reads a text only once."""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder, self._known = encoder, {}  # type: ignore[var-annotated]
+        self.name = encoder.name
+
+    def suits(self, text: str) -> bool:
+        return bool(self._encoder.suits(text))
+
+    def passages(self, texts: Sequence[str]) -> tuple[Any, list[int]]:
+        import numpy as np
+
+        if fresh := list({text for text in texts if text not in self._known}):
+            self._known.update(zip(fresh, zip(*self._encoder.passages(fresh), strict=True), strict=True))
+        found = [self._known[text] for text in texts]
+        return np.array([vector for vector, _ in found]), [size for _, size in found]
+
+
+def opened(store: str) -> Any:
+    from hermes_state import SessionDB
+
+    return SessionDB(**({"url": store} if "://" in store else {"db_path": Path(store)}))
+
+
+def exported(chats: Sequence[Chat]) -> Iterator[dict[str, Any]]:
+    """The sessions as they are imported."""
+    for chat in chats:
+        messages = [
+            {"role": role, "content": text, "timestamp": chat.started + BETWEEN * number}
+            for number, (role, text) in enumerate(chat.messages)
+        ]
+        yield {"id": chat.id, "source": "telegram", "started_at": chat.started, "messages": messages}
+
+
+def filled(db: Any, messages: int) -> list[str]:
+    """Fill an empty store; the questions to ask."""
+    chats, questions = dialogues(round(messages / MESSAGES_OF_A_PAIR))
+    if not db.message_count():
+        db.import_sessions(exported(chats))
+        db.catch_up()
+    step = max(1, len(questions) // ASKED)
+    return [question.text for question in questions[::step]][:ASKED]
+
+
+def with_vectors(db: Any) -> list[str]:
+    """Make the vectors that are missing; the models."""
+    try:
+        from hermes.store.meaning import encoders, vectors
+        from hermes.store.meaning.indexer import Indexer
+    except ImportError:  # an older version is measured
+        return []
+    found = encoders.installed()
+    if found:
+        vectors.prepare(db._engine)
+        for encoder in found:
+            Indexer(db._engine).make(Remembered(encoder))  # type: ignore[arg-type]
+    return [encoder.name for encoder in found]
+
+
+def measured(store: str, ask: Callable[[str], Any], queries: Sequence[str]) -> str:
+    """A row of the table."""
+    for query in queries[:3]:
+        ask(query)
+    ran, clock = meter(store), time.perf_counter
+    taken, worked = [], []
+    with quiet_gc():
+        for query in queries:
+            before, work = clock(), ran()
+            ask(query)
+            taken.append(clock() - before)
+            worked.append(ran() - work)
+    half, most = percentile(taken, 0.5) * 1e3, percentile(taken, 0.95) * 1e3
+    return f"{half:>9.2f}{most:>9.2f}{percentile(worked, 0.5) * 1e3:>12.2f}"
+
+
+def searches(store: str, messages: int) -> None:
+    """Print the table of searches."""
+    with opened(store) as db:
+        questions = filled(db, messages)
+        print(f"{db.message_count()} messages, {db.session_count()} sessions")
+        print(f"{'':<28}{'p50 ms':>9}{'p95 ms':>9}{'processor':>12}")
+        for name, queries in KEYWORDS.items():
+            print(f"{name:<28}{measured(store, db.search_messages, queries * 6)}")
+        by_words = partial(db.search_messages, by="words") if hasattr(db, "index_meaning") else db.search_messages
+        print(f"{'questions, words':<28}{measured(store, by_words, questions)}", flush=True)
+        models = with_vectors(db)
+        if models:
+            db.search_messages("Is a model loaded before the first question?")
+            print(f"{'questions, words and vectors':<28}{measured(store, db.search_messages, questions)}")
+            for name in ("one word", "two words"):
+                print(f"{name + ', with vectors':<28}{measured(store, db.search_messages, KEYWORDS[name] * 6)}")
+            print("models: " + ", ".join(models))
+
+
+def indexing(folder: Path) -> None:
+    """Print what a vector costs, and what an append waits while vectors are made."""
+    from hermes.store.meaning import encoders
+
+    texts = list(dict.fromkeys(text for chat in dialogues(20, speakers=True)[0] for _, text in chat.messages))[:2000]
+    with opened(str(folder / "indexing.db")) as db:
+        db.import_session(next(exported([Chat("distinct", 0.0, [("user", text) for text in texts])])))
+        for encoder in encoders.installed():
+            encoder.question("Is the model loaded?")
+            before = time.process_time()
+            with_only(db, encoder)
+            spent = (time.process_time() - before) * 1000 / len(texts)
+            print(f"{encoder.name}: {spent:.2f} ms of processor time a message ({len(texts)} messages)", flush=True)
+    for busy in (False, True):
+        with opened(str(folder / f"appends-{busy}.db")) as db:
+            db.import_session(next(exported([Chat("distinct", 0.0, [("user", text) for text in texts])])))
+            worker = threading.Thread(target=db.index_meaning)
+            if busy:
+                worker.start()
+                time.sleep(1.0)
+            db.create_session("appends", "cli")
+            taken = []
+            for number in range(100):
+                before = time.perf_counter()
+                db.append_message("appends", "user", f"message {number}")
+                taken.append(time.perf_counter() - before)
+                time.sleep(0.005)
+            assert not busy or worker.is_alive(), (
+                "the machine is too busy: the vectors were made before the appends ended"
+            )
+            during = "while vectors are made" if busy else "alone"
+            print(
+                f"append {during}: p50 {percentile(taken, 0.5) * 1e3:.2f} ms, p99 {percentile(taken, 0.99) * 1e3:.2f} ms"
+            )
+            if busy:
+                worker.join()
+
+
+def with_only(db: Any, encoder: Any) -> None:
+    """Make the vectors of one model, as the program does it."""
+    from hermes.store.meaning import vectors
+    from hermes.store.meaning.indexer import Indexer
+
+    vectors.prepare(db._engine)
+    Indexer(db._engine).make(encoder)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fill, ask, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recall.speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--store", help="a file or an empty PostgreSQL database, kept; a new file unless given")
+    parser.add_argument("--indexing", action="store_true", help="what a vector costs, in place of searches")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.indexing:
+            indexing(Path(folder))
+        else:
+            searches(options.store or str(Path(folder) / "state.db"), options.messages)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
