@@ -214,6 +214,7 @@ def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, mod
         until(lambda: not gateway.store.unanswered())
         lab.say("so what do we need?", where="thread")
         assert whole(lab, 5, where="thread")[4] == "echo: [Alice] so what do we need?"
-        told = [str(m["content"]) for m in model.requests[-1]["messages"] if m["role"] == "user"]
+        asked = [[str(m["content"]) for m in one["messages"] if m["role"] == "user"] for one in model.requests]
+        told = next(one for one in reversed(asked) if one[-1].endswith("so what do we need?"))  # no title's
         assert "[Bob] Alice, I have no cinnamon" in "\n".join(told)
         assert "[Alice] then without" in "\n".join(told)

@@ -68,7 +68,7 @@ class Wire:
         self.seen: list[Delivery] = []
         self.statuses: list[int] = []
 
-    def post(self, url: str, **request: Any) -> None:
+    def post(self, url: str, *, name: str = "", **request: Any) -> None:
         made = httpx.Request("POST", url, **request)
         path = made.url.raw_path.decode()
         skipped = ("host", "content-length")

@@ -16,7 +16,7 @@ from hermes.gateway.startup import made_adapters
 
 WHOLE: dict[str, dict[str, Any]] = {
     "whatsapp": {"phone_number_id": "1", "access_token": "t" * 20, "app_secret": "s" * 20, "verify_token": "v" * 20},
-    "sms": {"account_sid": "AC1", "auth_token": "t" * 20, "phone_number": "+491511"},
+    "sms": {"account_sid": "AC" + "1" * 32, "auth_token": "t" * 20, "phone_number": "+491511"},
     "mattermost": {"url": "https://chat.example", "token": "t" * 20},
     "feishu": {"app_id": "cli_1", "app_secret": "s" * 20, "mode": "webhook", "encrypt_key": "k" * 16},
     "dingtalk": {"client_id": "c", "client_secret": "s" * 20},

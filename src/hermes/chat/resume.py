@@ -58,17 +58,23 @@ def other_folder(db: SessionDB, session_id: str) -> str | None:
     )
 
 
-def is_elsewhere(db: SessionDB, session_id: str) -> bool:
+def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
     """Whether another running process holds the session.
 
-    A crashed process counts as running until its lease expires; if it ran on this machine we can see that it is gone,
-    and release its leases.
+    A gateway that has just answered holds it for a moment longer, so a held session is looked at again for `patience`
+    seconds. A crashed process counts as running until its lease expires; if it ran on this machine we can see that it
+    is gone, and release its leases.
     """
-    holder = db.session_holder(session_id)
-    if holder is None:
-        return False
-    if not is_gone(holder) and not is_ours(holder):
-        return True
+    end = time.monotonic() + patience
+    while True:
+        holder = db.session_holder(session_id)
+        if holder is None:
+            return False
+        if is_gone(holder) or is_ours(holder):
+            break
+        if time.monotonic() >= end:
+            return True
+        time.sleep(0.05)
     token = db.hold_session(session_id, holder, ttl=1.0)
     if token is not None:
         db.release_lease(f"session:{session_id}", token)
