@@ -282,6 +282,8 @@ def _settle(job: dict[str, Any]) -> None:
         os.close(handle)
     if job.get("terminal"):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for one in (signal.SIGHUP, signal.SIGQUIT):  # ignored where the tests were started by nohup: it would never end
+            signal.signal(one, signal.SIG_DFL)
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["env"])
