@@ -68,7 +68,8 @@ class BlueBubbles(Adapter):
         self._api: _Api | None = None
         self._registration: Registration | None = None
         self._tasks = Tasks()
-        self._behind = asyncio.Event()  # a delivery was not stored
+        self._behind = asyncio.Event()  # a delivery was not stored, or left to the question by time
+        self._asking = False  # messages are being asked for by time
         self._private = False
         self._state = home / "bluebubbles.json"  # when we last were up to date
 
@@ -104,6 +105,7 @@ class BlueBubbles(Adapter):
                 await self._happened(link, json.loads(call.body))
             return 200
 
+        self._asking = True  # until what arrived meanwhile was read: newer messages come after it
         try:
             identity = await self._identified(api)
             self._registration = await self.listen(link, delivered, signed=self._is_ours, seconds=10)
@@ -159,6 +161,9 @@ class BlueBubbles(Adapter):
         what = self._understood(data, updated=item["type"] == "updated-message")
         if what is None:
             return
+        if isinstance(what, Event) and (self._asking or self._behind.is_set()):
+            self._behind.set()  # earlier ones are on their way: the question by time brings this one in its order
+            return
         try:
             await hand_over(link, what)
         except BaseException:
@@ -190,6 +195,13 @@ class BlueBubbles(Adapter):
 
     async def _catch_up(self, link: Link, api: _Api) -> None:
         """Hand over messages since we last were up to date; on the very first connection none."""
+        self._asking = True
+        try:
+            await self._read_on(link, api)
+        finally:
+            self._asking = False
+
+    async def _read_on(self, link: Link, api: _Api) -> None:
         since = self._noted()
         if since is None:
             newest = await self._asked_for(api, sort="DESC", limit=1)
