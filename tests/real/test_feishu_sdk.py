@@ -47,28 +47,6 @@ def sdk(started: VendorSdk) -> VendorSdk:
     return started
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[tuple[Lab, Wiretap]]:
-    lab = Lab()
-    tap = Wiretap(lab.port)
-    yield lab, tap
-    tap.close()
-    lab.close()
-
-
-@pytest.fixture
-def lab(place: tuple[Lab, Wiretap]) -> Iterator[Lab]:
-    place[0].reset()
-    yield place[0]
-    assert place[0].problems() == []
-
-
-@pytest.fixture
-def tap(place: tuple[Lab, Wiretap], lab: Lab) -> Wiretap:
-    place[1].forget()
-    return place[1]
-
-
 @pytest.fixture
 def listening(lab: Lab, tap: Wiretap, sdk: VendorSdk) -> Iterator[VendorSdk]:
     """The SDK with its long connection open."""

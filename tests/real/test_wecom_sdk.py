@@ -36,28 +36,6 @@ def started() -> Iterator[VendorSdk]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[tuple[Lab, Wiretap]]:
-    lab = Lab()
-    tap = Wiretap(lab.port)
-    yield lab, tap
-    tap.close()
-    lab.close()
-
-
-@pytest.fixture
-def lab(place: tuple[Lab, Wiretap]) -> Iterator[Lab]:
-    place[0].reset()
-    yield place[0]
-    assert place[0].problems() == []
-
-
-@pytest.fixture
-def tap(place: tuple[Lab, Wiretap], lab: Lab) -> Wiretap:
-    place[1].forget()
-    return place[1]
-
-
 @pytest.fixture
 def sdk(started: VendorSdk, tap: Wiretap) -> Iterator[VendorSdk]:
     """The SDK, subscribed."""

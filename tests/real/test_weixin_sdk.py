@@ -33,28 +33,6 @@ def sdk() -> Iterator[VendorSdk]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[tuple[Lab, Wiretap]]:
-    lab = Lab()
-    tap = Wiretap(lab.port)
-    yield lab, tap
-    tap.close()
-    lab.close()
-
-
-@pytest.fixture
-def lab(place: tuple[Lab, Wiretap]) -> Iterator[Lab]:
-    place[0].reset()
-    yield place[0]
-    assert place[0].problems() == []
-
-
-@pytest.fixture
-def tap(place: tuple[Lab, Wiretap], lab: Lab) -> Wiretap:
-    place[1].forget()
-    return place[1]
-
-
 def address(tap: Wiretap) -> str:
     return f"http://127.0.0.1:{tap.port}"
 
