@@ -3,7 +3,8 @@
     python -m benchmarks.recall.run [--set SET] [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
 
 Sets: `labelled` (six languages), `dialogues` (long dialogues of two people in English), `speakers` (the same, each message with
-the name of who wrote it).
+the name of who wrote it), `friends` (pairs to whom nearly everything happens once; `unnamed`: without the names of who wrote),
+`assistant` (one person's chats with an assistant among many about other things).
 
 One table for words alone, and where a model for search by meaning is installed one for meaning alone and one for both.
 `found` is how many questions had any hit: for those without an answer ("no answer" names a person who never spoke of it,
@@ -20,10 +21,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recall.assistant_chats import assistant_chats
 from benchmarks.recall.dialogues import dialogues
+from benchmarks.recall.friends import friends
 from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set
 
-SETS = {"labelled": labelled_set, "dialogues": dialogues, "speakers": lambda: dialogues(speakers=True)}
+SETS = {
+    "labelled": labelled_set, "dialogues": dialogues, "speakers": lambda: dialogues(speakers=True),
+    "friends": friends, "unnamed": lambda: friends(speakers=False), "assistant": assistant_chats,
+}  # fmt: skip
+UNANSWERED = ("no answer", "unanswered", "near: ")  # kinds of questions without an answer
 LIMIT = 20  # hits asked for, as the program asks for them
 HEADS = ("questions", "@1", "@3", "@10", "message@10", "MRR", "found", "ms")
 
@@ -70,7 +77,7 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
         cells = [f"{len(rows):>11}"]
         for head in HEADS[1:]:
             values = sorted(row[head] for row in rows if head in row)
-            shown = "–" if not values or (name in ("no answer", "unanswered") and head not in ("found", "ms")) else None
+            shown = "–" if not values or (name.startswith(UNANSWERED) and head not in ("found", "ms")) else None
             middle = values[len(values) // 2] if head == "ms" and values else sum(values) / max(1, len(values))
             cells.append(f"{shown or format(middle, '.2f'):>11}")
         lines.append(f"{name:<14}" + "".join(cells))
@@ -106,11 +113,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{made} vectors of {', '.join(models)}: {spent:.1f} ms of processor time a message")
             db.search_messages("Is a model loaded before the first question?")
         for by in options.by or (("words", "meaning", "both") if models else ("words",)):
-            _ask(db, [one for one in questions if one.set_aside == options.set_aside], by, options.missed)
+            ask(db, [one for one in questions if one.set_aside == options.set_aside], by, options.missed)
     return 0
 
 
-def _ask(db: Any, questions: list[Question], by: str, missed: str | None) -> None:
+def ask(db: Any, questions: list[Question], by: str, missed: str | None = None) -> None:
+    """Print the table of these questions."""
     results: dict[str, list[dict[str, float]]] = defaultdict(list)
     for question in questions:
         row = measured(db, question, by)

@@ -1,26 +1,30 @@
 """How long questions and keyword searches take in a store of long dialogues, and what a vector costs.
 
-    python -m benchmarks.recall.speed [--messages 100000] [--store FILE_OR_URL] [--indexing]
+    python -m benchmarks.recall.speed [--messages 10000 40000 100000] [--postgres | --store FILE_OR_URL] [--indexing]
 
-The store is filled the first time and kept where `--store` is given. Every search asks for 20 hits; printed are the median of
-the waiting time and of the processor time (on a server with that of its connections). Texts repeat in a store of this
-size, and each is encoded once: `--indexing` measures the encoding itself, on distinct messages, with a store that is appended to
-at the same time: what an append waits with the indexer at work and without it.
+The store is filled the first time and kept where `--store` is given; `--postgres` starts a server for the run. Every search
+asks for 20 hits; printed are the median and the 95th percentile of the waiting time and the median of the processor time, on
+a server that of its connections beside ours, and the load of the machine: a busy one changes waiting times, processor times
+little. `--statements` prints, too, where a question's time goes on a server.
+Texts repeat in a store of this size, and each is encoded once: `--indexing` measures the encoding itself, on distinct messages,
+with a store that is appended to at the same time: what an append waits with the indexer at work and without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs.common import percentile, quiet_gc
-from benchmarks.jobs.processor import meter
+from benchmarks.jobs.processor import server_meter
 from benchmarks.recall.dialogues import dialogues
 from benchmarks.recall.labelled_set import BETWEEN, Chat
 
@@ -35,6 +39,12 @@ KEYWORDS = {
     "inside a word": ["iotherap", "arshmallo", "eykjavi", "ccordio"],
     "nothing found": ["xylophonist", "zeppelins", "quokka"],
 }  # fmt: skip
+
+
+FILTERED: dict[str, dict[str, Any]] = {
+    "one word, role assistant": {"role_filter": ["assistant"]},
+    "one word, role tool": {"role_filter": ["tool"]},
+}
 
 
 class Remembered:
@@ -86,14 +96,14 @@ def with_vectors(db: Any) -> list[str]:
     """Make the vectors that are missing; the models."""
     try:
         from hermes.store.meaning import encoders, vectors
-        from hermes.store.meaning.indexer import Indexer
+        from hermes.store.meaning.vector_indexer import VectorIndexer
     except ImportError:  # an older version is measured
         return []
     found = encoders.installed()
     if found:
         vectors.prepare(db._engine)
         for encoder in found:
-            Indexer(db._engine).make(Remembered(encoder))  # type: ignore[arg-type]
+            VectorIndexer(db._engine).make(Remembered(encoder))  # type: ignore[arg-type]
     return [encoder.name for encoder in found]
 
 
@@ -101,35 +111,101 @@ def measured(store: str, ask: Callable[[str], Any], queries: Sequence[str]) -> s
     """A row of the table."""
     for query in queries[:3]:
         ask(query)
-    ran, clock = meter(store), time.perf_counter
-    taken, worked = [], []
+    server, clock, own = server_meter(store), time.perf_counter, time.process_time
+    taken, ours, theirs = [], [], []
     with quiet_gc():
         for query in queries:
-            before, work = clock(), ran()
+            before, work, served = clock(), own(), server()
             ask(query)
             taken.append(clock() - before)
-            worked.append(ran() - work)
-    half, most = percentile(taken, 0.5) * 1e3, percentile(taken, 0.95) * 1e3
-    return f"{half:>9.2f}{most:>9.2f}{percentile(worked, 0.5) * 1e3:>12.2f}"
+            ours.append(own() - work)
+            theirs.append(server() - served)
+    both = [one + other for one, other in zip(ours, theirs, strict=True)]
+    shown = (percentile(taken, 0.5), percentile(taken, 0.95), *(percentile(one, 0.5) for one in (both, ours, theirs)))
+    return "".join(f"{one * 1e3:>9.2f}" for one in shown)
 
 
-def searches(store: str, messages: int) -> None:
+def searches(store: str, messages: int, statements: bool) -> None:
     """Print the table of searches."""
     with opened(store) as db:
         questions = filled(db, messages)
-        print(f"{db.message_count()} messages, {db.session_count()} sessions")
-        print(f"{'':<28}{'p50 ms':>9}{'p95 ms':>9}{'processor':>12}")
+        if "://" in store:
+            db.vacuum()  # as a server's own housekeeping has done a minute later
+        print(f"{db.message_count()} messages, {db.session_count()} sessions; load {os.getloadavg()[0]:.1f}")
+        print(f"{'':<28}{'p50 ms':>9}{'p95 ms':>9}{'processor':>11}{'ours':>7}{'server':>9}")
         for name, queries in KEYWORDS.items():
             print(f"{name:<28}{measured(store, db.search_messages, queries * 6)}")
+        for name, filters in FILTERED.items():
+            print(f"{name:<28}{measured(store, partial(db.search_messages, **filters), KEYWORDS['one word'] * 6)}")
         by_words = partial(db.search_messages, by="words") if hasattr(db, "index_meaning") else db.search_messages
         print(f"{'questions, words':<28}{measured(store, by_words, questions)}", flush=True)
         models = with_vectors(db)
         if models:
             db.search_messages("Is a model loaded before the first question?")
             print(f"{'questions, words and vectors':<28}{measured(store, db.search_messages, questions)}")
+            since = partial(db.search_messages, since=_middle(db))
+            print(f"{'  of the second half':<28}{measured(store, since, questions)}")
             for name in ("one word", "two words"):
                 print(f"{name + ', with vectors':<28}{measured(store, db.search_messages, KEYWORDS[name] * 6)}")
             print("models: " + ", ".join(models))
+        print(f"load {os.getloadavg()[0]:.1f}", flush=True)
+        if statements and "://" in store:
+            with counted_statements() as told:
+                for question in questions:
+                    db.search_messages(question)
+            for sql, (calls, seconds, rows) in sorted(told.items(), key=lambda one: -one[1][1]):
+                share = len(questions)
+                print(f"{calls / share:6.1f} times{seconds / share * 1e3:8.2f} ms{rows / share:9.1f} rows  {sql[:110]}")
+
+
+def _middle(db: Any) -> float:
+    """A time with about half of all messages after it."""
+    with db._engine.read() as tx:
+        half = int(tx.value("SELECT count(*) FROM messages")) // 2
+        return float(tx.value("SELECT timestamp FROM messages ORDER BY timestamp LIMIT 1 OFFSET ?", (half,)))
+
+
+@contextmanager
+def counted_statements() -> Iterator[dict[str, list[float]]]:
+    """How often each statement is sent to a server, how long its answer takes, and how many rows that has."""
+    from hermes.store.engines.postgres.transaction import PostgresTx
+
+    told: dict[str, list[float]] = {}
+    asked = PostgresTx._asked
+
+    def counting(self: PostgresTx, statement: bytes, *rest: Any) -> list[Any]:
+        before = time.perf_counter()
+        rows = asked(self, statement, *rest)
+        one = told.setdefault(statement.decode(), [0, 0.0, 0])
+        one[0], one[1], one[2] = one[0] + 1, one[1] + time.perf_counter() - before, one[2] + len(rows)
+        return rows
+
+    PostgresTx._asked = counting  # type: ignore[method-assign, assignment]
+    try:
+        yield told
+    finally:
+        PostgresTx._asked = asked  # type: ignore[method-assign]
+
+
+@contextmanager
+def a_server(folder: Path) -> Iterator[Callable[[int], str]]:
+    """A PostgreSQL server in a folder; a call gives the URL of a new database."""
+    from benchmarks.server import SETTINGS
+    from tests.support.postgres import Cluster
+
+    folder.chmod(0o755)
+    cluster = Cluster("18", folder / "postgres", SETTINGS)
+    cluster.make()
+    cluster.start()
+
+    def database(messages: int) -> str:
+        cluster.sql(f"CREATE DATABASE asked_{messages}")
+        return cluster.url(f"asked_{messages}")
+
+    try:
+        yield database
+    finally:
+        cluster.stop()
 
 
 def indexing(folder: Path) -> None:
@@ -173,24 +249,34 @@ def indexing(folder: Path) -> None:
 def with_only(db: Any, encoder: Any) -> None:
     """Make the vectors of one model, as the program does it."""
     from hermes.store.meaning import vectors
-    from hermes.store.meaning.indexer import Indexer
+    from hermes.store.meaning.vector_indexer import VectorIndexer
 
     vectors.prepare(db._engine)
-    Indexer(db._engine).make(encoder)
+    VectorIndexer(db._engine).make(encoder)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Fill, ask, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recall.speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=100_000)
-    parser.add_argument("--store", help="a file or an empty PostgreSQL database, kept; a new file unless given")
+    parser.add_argument("--messages", type=int, nargs="+", default=[100_000], help="one or more sizes (default 100000)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--store", help="a file or an empty PostgreSQL database, kept; a new file unless given")
+    where.add_argument("--postgres", action="store_true", help="on a PostgreSQL server that is started for this run")
+    parser.add_argument("--statements", action="store_true", help="where a question's time goes on a server")
     parser.add_argument("--indexing", action="store_true", help="what a vector costs, in place of searches")
     options = parser.parse_args(arguments)
+    if options.store and len(options.messages) > 1:
+        parser.error("--store holds one size")
     with tempfile.TemporaryDirectory() as folder:
         if options.indexing:
             indexing(Path(folder))
+        elif options.postgres:
+            with a_server(Path(folder)) as database:
+                for messages in options.messages:
+                    searches(database(messages), messages, options.statements)
         else:
-            searches(options.store or str(Path(folder) / "state.db"), options.messages)
+            for messages in options.messages:
+                searches(options.store or str(Path(folder) / f"{messages}.db"), messages, options.statements)
     return 0
 
 

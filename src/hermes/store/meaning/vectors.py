@@ -26,7 +26,7 @@ META = "meaning"  # the key of state_meta that records that the table exists
 MEANT = ("user", "assistant")  # roles whose messages have vectors
 TABLES = (
     "CREATE TABLE IF NOT EXISTS message_vectors (message_id INTEGER NOT NULL, model TEXT NOT NULL, size INTEGER NOT NULL,"
-    " vector BLOB, PRIMARY KEY (message_id, model)) WITHOUT ROWID",
+    " vector BLOB, PRIMARY KEY (message_id, model))",  # with row ids: else a vector beside its key needs a page of its own
 )
 _WATCHED = ("id", "content", "content_rest", "content_format", "role")
 _SHOWN_CHANGED = "(coalesce(old.hidden, 0) IN (-3, -4)) <> (coalesce(new.hidden, 0) IN (-3, -4))"  # redacted, replaced
@@ -58,7 +58,7 @@ _PUT = (
 )
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class MessageWithoutVector(msgspec.Struct, frozen=True):
     """A message that has no row of a model yet, in the order of `_COLUMNS`."""
 
     id: int
@@ -111,17 +111,17 @@ def missing(tx: Tx, model: str) -> int:
     return max(0, int(tx.value("SELECT count(*) FROM messages")) - int(have))
 
 
-def waiting(tx: Tx, model: str, after: int, to: int, most: int) -> list[Waiting]:
+def waiting(tx: Tx, model: str, after: int, to: int, most: int) -> list[MessageWithoutVector]:
     """The next messages without a row of this model, among the ids after one and up to another."""
     rows = tx.rows(
         f"SELECT {_COLUMNS} FROM messages m WHERE m.id > ? AND m.id <= ? AND NOT EXISTS (SELECT 1 FROM message_vectors v"
         " WHERE v.message_id = m.id AND v.model = ?) ORDER BY m.id LIMIT ?",
         (after, to, model, most),
     )
-    return [Waiting(*row) for row in rows]
+    return [MessageWithoutVector(*row) for row in rows]
 
 
-def encoded(encoder: Encoder, some: Sequence[Waiting]) -> list[tuple[int, bytes | None]]:
+def encoded(encoder: Encoder, some: Sequence[MessageWithoutVector]) -> list[tuple[int, bytes | None]]:
     """Size and vector of each of these messages."""
     texts = [one.text() for one in some]
     meant = [number for number, text in enumerate(texts) if text and encoder.suits(text)]
@@ -133,10 +133,10 @@ def encoded(encoder: Encoder, some: Sequence[Waiting]) -> list[tuple[int, bytes 
     return out
 
 
-def store(tx: Tx, model: str, some: Sequence[Waiting], made: Sequence[tuple[int, bytes | None]]) -> None:
+def store(tx: Tx, model: str, some: Sequence[MessageWithoutVector], made: Sequence[tuple[int, bytes | None]]) -> None:
     """Store them, without those whose message was changed or deleted while they were made."""
     marks = ", ".join("?" * len(some))
-    now = {row[0]: Waiting(*row) for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE m.id IN ({marks})",
+    now = {row[0]: MessageWithoutVector(*row) for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE m.id IN ({marks})",
                                                     [one.id for one in some])}  # fmt: skip
     rows = [
         (one.id, model, size, None if vector is None else codec.Blob(vector))
@@ -147,7 +147,7 @@ def store(tx: Tx, model: str, some: Sequence[Waiting], made: Sequence[tuple[int,
         tx.run_many(_PUT, rows)
 
 
-def _same(now: Waiting | None, then: Waiting) -> bool:
+def _same(now: MessageWithoutVector | None, then: MessageWithoutVector) -> bool:
     gone = (REDACTED, REPLACED)
     return (
         now is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store import codec, messages
+from hermes.store import codec, message_reading
 from hermes.store.engines.base import COMPACTED, Tx
 from hermes.store.index_text import plain_calls, plain_parts
 from hermes.store.search.message_texts import rows_of, texts_of
@@ -27,19 +27,19 @@ class _Message(msgspec.Struct, frozen=True):
 
     id: int
     session_id: str
-    role: Any  # texts as they are stored: see codec.restored
+    role: Any  # Any: texts as they are stored, see codec.restored
     timestamp: float
     content: Any
     rest: bytes | None
     form: str | None
     tool_name: Any
     tool_calls: Any
-    model: str | None
+    model: Any
     hidden: int | None
-    source: str
-    session_model: str | None
+    source: Any
+    session_model: Any
     session_started: float
-    title: str | None
+    title: Any
     is_carried: bool
     """Whether another session shows messages of this one's."""
     before: int | None
@@ -61,10 +61,10 @@ class _Session(msgspec.Struct, frozen=True):
     """The session under which a hit is shown."""
 
     id: str
-    source: str
-    model: str | None
+    source: Any
+    model: Any
     started_at: float
-    title: str | None
+    title: Any
 
 
 _MESSAGES = (
@@ -72,17 +72,17 @@ _MESSAGES = (
     " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
     " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
     " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND "
-    + messages.FOUND.replace("m.", "b.")
+    + message_reading.FOUND.replace("m.", "b.")
     + " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
     " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND "
-    + messages.FOUND.replace("m.", "a.")
+    + message_reading.FOUND.replace("m.", "a.")
     + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
-    " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id IN ({marks})"
+    " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {these}"
 )
 # Of long tool output the beginning is plain text on the row: no need to unpack it.
 _NEIGHBOURS = (
     "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
-    " FROM messages WHERE id IN ({marks})"
+    " FROM messages WHERE {these}"
 )
 
 
@@ -92,7 +92,7 @@ def shown(
     """The hits as SessionDB.search_messages documents them, in this order."""
     if not ranking:
         return []
-    read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking])]
+    read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking], "m.id")]
     found = {message.id: message for message in read}
     around = {number for one in found.values() for number in (one.before, one.after) if number is not None}
     contexts = [_context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))]
@@ -109,8 +109,8 @@ def shown(
                 "id": message.id, "session_id": session.id, "role": codec.restored(message.role),
                 "timestamp": message.timestamp, "snippet": _snippet(message, needles),
                 "context": [neighbour.copy() for neighbour in context],
-                "source": session.source, "model": message.model or session.model,
-                "session_started": session.started_at, "title": session.title,
+                "source": codec.restored(session.source), "model": codec.restored(message.model or session.model),
+                "session_started": session.started_at, "title": codec.restored(session.title),
                 "tool_name": codec.restored(message.tool_name), "score": one.score, "reason": one.reason,
                 "relaxed": one.reason == "relaxed", "why": one.why,
             }

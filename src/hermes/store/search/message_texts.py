@@ -9,15 +9,15 @@ from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
 from hermes.store.index_text import fold, lacks_one, plain, plain_calls, plain_parts
 
-_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE id IN ({marks})"
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
 _AT_ONCE = 500
 
 
-def rows_of(tx: Tx, sql: str, ids: Sequence[int]) -> Iterable[Row]:
-    """The rows of these messages, by a statement with `{marks}` for their ids."""
+def rows_of(tx: Tx, sql: str, ids: Sequence[int], column: str = "id") -> Iterable[Row]:
+    """The rows of these messages, by a statement with `{these}` as a condition for the column that has their ids."""
     for start in range(0, len(ids), _AT_ONCE):
-        some = ids[start : start + _AT_ONCE]
-        yield from tx.rows(sql.format(marks=", ".join("?" * len(some))), some)
+        these, params = tx.among(column, ids[start : start + _AT_ONCE])
+        yield from tx.rows(sql.format(these=these), params)
 
 
 def texts_of(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING
 
 from hermes import times
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query, positive
 from hermes.store.search.findings import Findings
-from hermes.store.search.passages import Passages, Word, best_passages
 from hermes.store.search.query_trees import either
+from hermes.store.search.question_ranking import Passages, Preference, QuestionWord, best_passages
+from hermes.store.search.ranking import Ranked
 from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
+
+if TYPE_CHECKING:
+    from hermes.store.search.second_look import SecondLook
 
 ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
 FEWEST, MOST = 400, 2_000  # of one word, the newest
@@ -93,20 +98,36 @@ def relax(findings: Findings, query: Query) -> None:
 
 
 def _add_passages(
-    findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[Word], *, holding: bool = False
+    findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[QuestionWord], *, holding: bool = False
 ) -> None:
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
     needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
     findings.needles = _telling(needles) or findings.needles
     held = any(word.holders for word in words)
     asked = " ".join(query.words)
-    look = None if holding else findings.second_look(asked)
-    if not held and look is None:
-        return
-    from hermes.store.search.periods import preference  # its patterns are compiled for questions only
+    from hermes.store.search import periods  # its patterns are compiled for questions only
 
+    named = periods.spans(asked, times.now())
+    look = None if holding else findings.second_look(asked)
+    if held or look is not None:
+        _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
+    if named and findings.missing > 0 and periods.names_no_topic(asked, times.now()):
+        from hermes.store.search.of_a_time import is_of_a_time, of_a_time
+
+        if not is_of_a_time(findings.tx, [hit.id for hit in findings.hits], named):
+            _add_fresh(findings, of_a_time(findings.tx, findings.scope, named, periods.PREFERRED))
+
+
+def _add_best(
+    findings: Findings,
+    asked: str,
+    words: Sequence[QuestionWord],
+    look: SecondLook | None,
+    preferred: Preference | None,
+    *,
+    holding: bool,
+) -> None:
     need = findings.missing + len(findings.seen)
-    preferred = preference(asked, times.now())
     if findings.by == "meaning" and look is not None:
         words = []
     found = best_passages(findings.tx, words, findings.scope, need, preferred, look)
@@ -116,6 +137,10 @@ def _add_passages(
     if holding:
         ids = {holder[0] for word in words for holder in word.holders}.union(*(word.also for word in words))
         hits = [hit for hit in hits if hit.id in ids]
+    _add_fresh(findings, hits)
+
+
+def _add_fresh(findings: Findings, hits: Sequence[Ranked]) -> None:
     fresh = [hit for hit in hits if hit.id not in findings.seen][: findings.missing]
     findings.seen.update(hit.id for hit in fresh)
     findings.hits += fresh
@@ -129,27 +154,35 @@ def _is_answered(found: Passages, asked: str) -> bool:
     return found.held >= enough or (found.related is not None and found.related >= NEARER)
 
 
-def _held(findings: Findings, groups: Sequence[Group]) -> list[Word]:
+def _held(findings: Findings, groups: Sequence[Group]) -> list[QuestionWord]:
     """Each word with the messages that hold it."""
     text, tx, scope = findings.text, findings.tx, findings.scope
     most = min(MOST, max(FEWEST, ROWS // max(1, len(groups))))
-    words = []
-    for group in groups:
-        holders = text.holders(tx, either(group.leaves), scope, most)
-        if not holders and (around := _around(findings, group.leaves[0])):  # in no message: it may be a part of a word
+    found = text.holders(tx, [either(group.leaves) for group in groups], scope, most)
+    parts: list[int] = []  # words in no message: they may be parts of others
+    for number, group in enumerate(groups):
+        if not found[number] and (around := _around(findings, group.leaves[0])):
             group.leaves = around
-            holders = text.holders(tx, either(around), scope, most)
-        also: Set[int] = frozenset()
-        held = float(len(holders))
-        if len(holders) == most:
-            also = frozenset(text.holder_ids(tx, either(group.leaves), OLDER * most))
-            newest, oldest = holders[0][0], holders[-1][0]
-            held *= newest / max(1, newest - oldest)
-        words.append(Word(holders, group.weight, also, held))
+            parts.append(number)
+    if parts:
+        again = text.holders(tx, [either(groups[number].leaves) for number in parts], scope, most)
+        for number, holders in zip(parts, again, strict=True):
+            found[number] = holders
+    common = [number for number, holders in enumerate(found) if len(holders) == most]
+    older = text.holder_ids(tx, [either(groups[number].leaves) for number in common], OLDER * most) if common else []
+    words = [
+        QuestionWord(holders, group.weight, held=float(len(holders)))
+        for group, holders in zip(groups, found, strict=True)
+    ]
+    for number, ids in zip(common, older, strict=True):
+        word = words[number]
+        word.also = frozenset(ids)
+        newest, oldest = word.holders[0][0], word.holders[-1][0]
+        word.held *= newest / max(1, newest - oldest)
     return words
 
 
-def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[Word]) -> bool:
+def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[QuestionWord]) -> bool:
     """Whether some message has all that a question is about."""
     if any(word.also for word in words):
         return bool(findings.candidates(And(tuple(either(group.leaves) for group in groups)), 1))
@@ -164,22 +197,29 @@ def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[
 
 def groups_of(findings: Findings, query: Query) -> list[Group]:
     """The topic of a question: each content word with its forms, each pair of an unspaced script."""
+    from hermes.store.search.periods import without_times  # its patterns are compiled for questions only
+
+    asked = " ".join(query.words)
+    typed = pieces(fold(asked))
+    groups = _topics(findings, query, pieces(without_times(asked, times.now()))) or _topics(findings, query, typed)
+    return (groups or [Group([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
+
+
+def _topics(findings: Findings, query: Query, typed: Sequence[str]) -> list[Group]:
     groups: dict[str, Group] = {}
-    typed = pieces(fold(" ".join(query.words)))
     names = _names(query)
     stem = stemmer(language_of(word for text in query.words for word in text.split()))
+    forms = _forms(findings, [piece for piece in typed if not UNSPACED.match(piece) and _is_topic(piece)], stem)
     for piece in typed:
         if UNSPACED.match(piece):
             for i in range(max(1, len(piece) - 1)):
                 pair = piece[i : i + 2]
                 if pair not in STOP_PAIRS:
                     groups.setdefault(pair, Group([Leaf(pair, "phrase")]))
-        elif piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit()):
-            leaves = [Leaf(form, "phrase") for form in _forms(findings, piece, stem)]
+        elif _is_topic(piece):
+            leaves = [Leaf(form, "phrase") for form in forms[piece]]
             groups.setdefault(stem(piece), Group(leaves, A_NAME if piece in names else 1.0))
-    if not groups:
-        groups = {piece: Group([Leaf(piece, "phrase")]) for piece in typed}
-    return list(groups.values())[:GROUPS]
+    return list(groups.values())
 
 
 def _names(query: Query) -> set[str]:
@@ -190,16 +230,21 @@ def _names(query: Query) -> set[str]:
     }
 
 
-def _forms(findings: Findings, word: str, stem: Callable[[str], str]) -> list[str]:
-    """A word and its other forms in this store."""
-    base = stem(word)
-    forms = [word]
-    if len(base) >= 3:
-        found = findings.text.words_starting(findings.tx, base[: max(3, len(base) - 1)], 400)
-        forms += [
+def _is_topic(piece: str) -> bool:
+    return piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit())
+
+
+def _forms(findings: Findings, words: Sequence[str], stem: Callable[[str], str]) -> dict[str, list[str]]:
+    """Each word with its other forms in this store."""
+    forms = {word: [word] for word in words}
+    bases = {word: base for word in forms if len(base := stem(word)) >= 3}
+    starts = [base[: max(3, len(base) - 1)] for base in bases.values()]
+    listed = findings.text.words_starting(findings.tx, starts, 400) if starts else []
+    for (word, base), found in zip(bases.items(), listed, strict=True):
+        forms[word] += [
             form for form in sorted(found, key=lambda one: (len(one), one)) if stem(form) == base and form != word
         ]
-    return forms[:FORMS]
+    return {word: found[:FORMS] for word, found in forms.items()}
 
 
 def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:

@@ -24,7 +24,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     score: float
     reason: str
     why: str = "words"
-    """What found it: words, meaning or both."""
+    """What found it: words, meaning, both, or the time that was named."""
 
 
 def ranked(found: Sequence[Candidate], reason: str, most: int, bonus: dict[str, float] | None = None) -> list[Ranked]:

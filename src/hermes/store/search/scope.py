@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.store import messages
+from hermes.store import message_reading
+from hermes.store.arguments import checked_bound
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.visibility import User, in_folder, session_clause
@@ -38,7 +39,7 @@ NO_FILTERS = Filters()
 def scope_of(tx: Tx, filters: Filters, visible_to: User | None) -> Scope:
     """The messages this search may return; where nothing is hidden from an owner, no session row has to be read."""
     if visible_to is None and filters == NO_FILTERS and _nothing_is_hidden(tx):
-        return Scope(messages.FOUND)
+        return Scope(message_reading.FOUND)
     return _narrowed(filters, visible_to)
 
 
@@ -93,7 +94,7 @@ def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
     own, own_params = session_filter(filters, visible_to, "s")
     other, other_params = session_filter(filters, visible_to, "o")
     where = (
-        f"(({messages.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
+        f"(({message_reading.FOUND} AND {own}) OR EXISTS (SELECT 1 FROM session_refs r JOIN sessions o ON o.id = r.session_id"
         f" WHERE r.from_session = m.session_id AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL"
         f" AND {CARRIABLE} AND {other}))"
     )
@@ -101,9 +102,9 @@ def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
     if filters.role_filter is not None:
         roles = _as_list(filters.role_filter, "role_filter")
         where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles)) or 'NULL'})", params + roles
-    for value, sign in ((filters.since, ">="), (filters.until, "<=")):
+    for name, value, sign in (("since", filters.since, ">="), ("until", filters.until, "<=")):
         if value is not None:
-            where, params = f"{where} AND m.timestamp {sign} ?", [*params, float(value)]
+            where, params = f"{where} AND m.timestamp {sign} ?", [*params, checked_bound(value, name)]
     if filters.tool is not None:
         where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
         params = [*params, filters.tool, f'"name":"{filters.tool}"']

@@ -3,7 +3,7 @@
 A session counts by its nearest message, its nearest three messages in a row and all of it together, each as so many
 deviations from the middle of what was looked at; a message by its own nearness. Sessions whose pages (a few messages in a
 row) are nearest join those that the words found: a question in other words, or in another language, shares none with its
-answer. The weights were found on public dialogues.
+answer. The weights were compared on the sets of `make recall`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,17 +28,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
-WEIGHT = 6.0  # of a deviation
+WEIGHT = 12.0  # of a deviation
 BEST, TOGETHER, WHOLE = 0.5, 0.5, 0.25
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
 AT_ONCE = 5_000  # vectors
 EVERY = 1 << 62  # more than any message's id
 FRESH = 600.0  # seconds until pages are read again from the beginning
+FIRST_CHECKED, MOST_CHECKED = 64, 1_024  # sessions whose visibility is read at once; beyond that, all
 _VECTORS = (
     "SELECT message_id, size, vector FROM message_vectors WHERE model = '{model}' AND length(vector) = {numbers}"
-    " AND message_id IN ({marks})"
+    " AND {these}"
 )
+
+
+_Vector = tuple[int, int, bytes]  # the message, of how many tokens it was made, its numbers
 
 
 class Nearness(msgspec.Struct):
@@ -109,25 +115,30 @@ class _Pages:
     def is_empty(self) -> bool:
         return self._sums is None
 
-    def nearest(
-        self, asked: np.ndarray[Any, Any], visible: dict[str, tuple[int, int]] | None, most: int
-    ) -> dict[str, int]:
+    def nearness(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """How near each page is."""
+        return _times(self._unit, asked)
+
+    def nearest(self, near: np.ndarray[Any, Any], visible: _Visible | None, most: int) -> dict[str, int]:
         """The sessions with the nearest pages, each with the first message of its nearest page. `visible`: only these sessions,
         and of each only pages between two messages."""
         import numpy as np
 
         found: dict[str, int] = {}
         seen = self._gone.copy()
-        near = _times(self._unit, asked)
         first = 8 * most
         if visible is None and len(near) > first:  # the whole order is not needed
             some = np.argpartition(-near, first)[:first]
-            order = some[np.argsort(-near[some], kind="stable")]
+            order: Iterable[int] = some[np.argsort(-near[some], kind="stable")].tolist()
         else:
-            order = np.argsort(-near, kind="stable")
-        for page in order.tolist():
+            order = _in_order(near, 4 * first)
+        for page in order:
             session_id = self._sessions[page]
-            if session_id not in seen and (visible is None or self._is_visible(page, visible.get(session_id))):
+            if session_id in seen:
+                continue
+            if visible is not None and session_id not in visible.known:
+                visible.read(self._sessions[one] for one in _in_order(near, 4 * first))
+            if visible is None or self._is_visible(page, visible.known.get(session_id)):
                 found[session_id] = self._first[page]
                 seen.add(session_id)
                 if len(found) == most:
@@ -143,24 +154,46 @@ class _Pages:
         return between is not None and self._first[page] <= between[1] and self._last[page] >= between[0]
 
 
+class _Visible:
+    """Which sessions may be seen, each with its first and last message that may: read for the nearest ones, a few at first."""
+
+    def __init__(self, read: Callable[[Sequence[str] | None], dict[str, tuple[int, int]]]) -> None:
+        self._read = read
+        self._next = FIRST_CHECKED
+        self.known: dict[str, tuple[int, int] | None] = {}
+
+    def read(self, session_ids: Iterable[str]) -> None:
+        """Read the next of these sessions that are not known yet; after several times all of them."""
+        every = self._next > MOST_CHECKED
+        asked: dict[str, None] = {}
+        for one in session_ids:
+            if one not in self.known:
+                asked[one] = None
+                if len(asked) == self._next and not every:
+                    break
+        found = self._read(None if every else [*asked])
+        self.known.update((one, found.get(one)) for one in asked)
+        self._next *= 4
+
+
 _PAGES: weakref.WeakKeyDictionary[Engine, dict[str, _Pages]] = weakref.WeakKeyDictionary()
+
+
+Vector = Any  # an array of numpy
+Asked = tuple[encoders.Encoder, Vector, _Pages, Vector]  # a model, the question's vector, the pages, how near each is
 
 
 class SecondLook:
     """One question, as each model that has vectors in this store and knows its language understands it."""
 
-    def __init__(
-        self, tx: Tx, scope: Scope, asked: list[tuple[encoders.Encoder, np.ndarray[Any, Any], _Pages]]
-    ) -> None:
+    def __init__(self, tx: Tx, scope: Scope, asked: list[Asked]) -> None:
         self._tx, self._scope, self._asked = tx, scope, asked
 
     @classmethod
     def at(cls, engine: Engine, tx: Tx, scope: Scope, question: str) -> SecondLook | None:
-        """None where there are no vectors, or no model for them: then words alone decide."""
-        if not vectors.are_kept(tx):
-            return None
+        """None where there is no model for the vectors of this store: then words alone decide."""
         known = _PAGES.setdefault(engine, {})
-        asked = []
+        able = []
         for encoder in encoders.installed():
             if not encoder.suits(question):
                 continue
@@ -168,92 +201,145 @@ class SecondLook:
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder)
-            if pages.is_empty:
-                continue
-            try:
-                asked.append((encoder, encoder.question(question), pages))
-            except StoreError:  # its file is damaged: `hermes doctor` says so
-                continue
+            if not pages.is_empty:
+                able.append((encoder, pages))
+        asked = _understood(able, question)
         return cls(tx, scope, asked) if asked else None
 
     def candidates(self) -> dict[str, int]:
         """The sessions whose pages are nearest, each with a message to look around."""
-        visible = self._visible()
+        visible = _Visible(self._seen) if self._scope.needs_sessions else None
+        near = [pages.nearest(nearness, visible, LOOKED_AT) for _, _, pages, nearness in self._asked]
+        while visible is None and (gone := set().union(*near) - self._existing(set().union(*near))):
+            for number, (_, _, pages, nearness) in enumerate(self._asked):
+                if gone & near[number].keys():
+                    pages.forget(gone)
+                    near[number] = pages.nearest(nearness, visible, LOOKED_AT)
         found: dict[str, int] = {}
-        for _, asked, pages in self._asked:
-            near = pages.nearest(asked, visible, LOOKED_AT)
-            while visible is None and (gone := near.keys() - self._existing(near)):
-                pages.forget(set(gone))
-                near = pages.nearest(asked, visible, LOOKED_AT)
-            for session_id, message_id in near.items():
+        for sessions in near:
+            for session_id, message_id in sessions.items():
                 found.setdefault(session_id, message_id)
         return found
 
     def _existing(self, session_ids: Collection[str]) -> set[str]:
-        marks = ", ".join("?" * len(session_ids)) or "NULL"
-        return {row[0] for row in self._tx.rows(f"SELECT id FROM sessions WHERE id IN ({marks})", tuple(session_ids))}
+        these, params = self._tx.among("id", list(session_ids))
+        return {row[0] for row in self._tx.rows(f"SELECT id FROM sessions WHERE {these}", params)}
 
-    def _visible(self) -> dict[str, tuple[int, int]] | None:
-        """The sessions that may be seen, each with its first and last message that may; None for all."""
-        scope = self._scope
-        if not scope.needs_sessions:
-            return None
+    def _seen(self, session_ids: Sequence[str] | None) -> dict[str, tuple[int, int]]:
+        """Those of these sessions (None: of all) that may be seen, each with its first and last message that may."""
+        scope, tx = self._scope, self._tx
+        column = "m.session_id" if scope.by_message else "s.id"
+        these, params = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
         if scope.by_message:  # nearer sessions without such a message take no place of those that have one
             sql = (
                 "SELECT m.session_id, min(m.id), max(m.id) FROM messages m JOIN sessions s ON s.id = m.session_id"
-                f" WHERE {scope.where} GROUP BY m.session_id"
+                f" WHERE {these} AND {scope.where} GROUP BY m.session_id"
             )
-            return {row[0]: (int(row[1]), int(row[2])) for row in self._tx.rows(sql, scope.params)}
-        rows = self._tx.rows(f"SELECT s.id FROM sessions s WHERE {scope.sessions}", scope.session_params)
+            return {row[0]: (int(row[1]), int(row[2])) for row in tx.rows(sql, (*params, *scope.params))}
+        rows = tx.rows(
+            f"SELECT s.id FROM sessions s WHERE {these} AND {scope.sessions}", (*params, *scope.session_params)
+        )
         return dict.fromkeys((row[0] for row in rows), (0, EVERY))
 
     def look(self, sequences: dict[str, list[int]]) -> Nearness:
-        """How near the messages of these sessions are. The first model that has vectors of a session decides."""
+        """How near the messages of these sessions are. Of each session one model decides: the first one, unless it knows the
+        language of less than half of the messages that another one knows."""
+        left = sequences
+        shares: list[dict[str, list[_Vector]]] = []
+        for encoder, _, _, _ in self._asked:
+            read = self._read(encoder, left)
+            for session_id in [one for before in shares for one in before.keys() & read.keys()]:
+                earlier = next(one for one in shares if session_id in one)
+                if 2 * len(earlier[session_id]) < len(read[session_id]):
+                    del earlier[session_id]
+                else:
+                    del read[session_id]
+            shares.append(read)
+            left = {one: ids for one, ids in left.items() if 2 * len(read.get(one, ())) < len(ids)}
         found = Nearness({}, {})
         related = []
-        for encoder, asked, _ in self._asked:
-            left = {one: ids for one, ids in sequences.items() if one not in found.sessions}
-            nearest, count = self._looked(encoder, asked, left, found)
-            if count:
+        for (encoder, asked, _, _), read in zip(self._asked, shares, strict=True):
+            if read:
+                nearest, count = _compared(read, asked, found)
                 least, more = encoder.unrelated
                 related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
         found.related = sum(related) / len(related) if related else -math.inf
         return found
 
-    def _looked(
-        self,
-        encoder: encoders.Encoder,
-        asked: np.ndarray[Any, Any],
-        sequences: dict[str, list[int]],
-        nearness: Nearness,
-    ) -> tuple[float, int]:
-        """Add to what sessions and messages count; the nearest cosine, and of how many."""
-        import numpy as np
-
+    def _read(self, encoder: encoders.Encoder, sequences: dict[str, list[int]]) -> dict[str, list[_Vector]]:
+        """The vectors that a model made of the messages of each session, in their order."""
         sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
-        rows = {row[0]: row for row in rows_of(self._tx, sql, [one for ids in sequences.values() for one in ids])}
-        sessions: list[str] = []
-        starts: list[int] = []
-        order: list[int] = []
-        for session_id, ids in sequences.items():
-            some = [one for one in ids if one in rows]
-            if some:
-                sessions.append(session_id)
-                starts.append(len(order))
-                order += some
-        if not order:
-            return 0.0, 0
-        found = vectors.as_floats(rows[one][2] for one in order)
-        sizes = np.array([rows[one][1] for one in order], dtype=np.float32)
-        cosines = _times(found, asked)
-        middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
-        together = np.maximum.reduceat(_of_three(found, sizes, cosines, starts), starts)
-        whole = _cosines(np.add.reduceat(found * sizes[:, None], starts, axis=0), asked)
-        nearest = np.maximum.reduceat(cosines, starts)
-        values = BEST * nearest + TOGETHER * together + WHOLE * whole - (BEST + TOGETHER + WHOLE) * middle
-        nearness.sessions.update(zip(sessions, (WEIGHT * values / spread).tolist(), strict=True))
-        nearness.messages.update(zip(order, ((cosines - middle) / spread).tolist(), strict=True))
-        return float(cosines.max()), len(cosines)
+        rows = {
+            row[0]: row
+            for row in rows_of(self._tx, sql, [one for ids in sequences.values() for one in ids], "message_id")
+        }
+        found = {session_id: [rows[one] for one in ids if one in rows] for session_id, ids in sequences.items()}
+        return {session_id: some for session_id, some in found.items() if some}
+
+
+def _compared(read: dict[str, list[_Vector]], asked: np.ndarray[Any, Any], nearness: Nearness) -> tuple[float, int]:
+    """Add to what sessions and messages count; the nearest cosine, and of how many."""
+    import numpy as np
+
+    rows = [row for some in read.values() for row in some]
+    starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
+    found = vectors.as_floats(row[2] for row in rows)
+    sizes = np.array([row[1] for row in rows], dtype=np.float32)
+    cosines = _times(found, asked)
+    middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
+    together = np.maximum.reduceat(_of_three(found, sizes, cosines, starts), starts)
+    whole = _cosines(np.add.reduceat(found * sizes[:, None], starts, axis=0), asked)
+    nearest = np.maximum.reduceat(cosines, starts)
+    values = BEST * nearest + TOGETHER * together + WHOLE * whole - (BEST + TOGETHER + WHOLE) * middle
+    nearness.sessions.update(zip(read, (WEIGHT * values / spread).tolist(), strict=True))
+    nearness.messages.update(zip((row[0] for row in rows), ((cosines - middle) / spread).tolist(), strict=True))
+    return float(cosines.max()), len(cosines)
+
+
+def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str) -> list[Asked]:
+    """A question as each model understands it, without those that can't: the last in this thread, each other in its own.
+
+    A model runs on one processor, most of the time without Python's lock: a caller waits for the slowest, not for all.
+    """
+    found: list[Asked | None] = [None] * len(models)
+
+    def understand(number: int) -> None:
+        encoder, pages = models[number]
+        with suppress(StoreError):  # its file is damaged: `hermes doctor` says so
+            vector = _vector(encoder, question)  # type: ignore[arg-type]
+            found[number] = encoder, vector, pages, pages.nearness(vector)
+
+    begun = []
+    here = list(range(len(models)))
+    with suppress(RuntimeError):  # no thread can start: they run one after the other
+        while len(here) > 1:
+            thread = threading.Thread(target=understand, args=(here[0],), daemon=True, name="hermes-question")
+            thread.start()
+            begun.append(thread)
+            del here[0]
+    for number in here:
+        understand(number)
+    for thread in begun:
+        thread.join()
+    return [one for one in found if one is not None]
+
+
+@lru_cache(maxsize=64)
+def _vector(encoder: encoders.Encoder, question: str) -> np.ndarray[Any, Any]:
+    """The next page of hits, and the same question in other sessions, need no model."""
+    return encoder.question(question)
+
+
+def _in_order(near: np.ndarray[Any, Any], first: int) -> Iterator[int]:
+    """The pages from the nearest on, of equally near ones the older first; few need more than the first ones."""
+    import numpy as np
+
+    some = np.empty(0, dtype=np.int64)
+    if len(near) > first:
+        some = np.flatnonzero(near >= -np.partition(-near, first)[first])
+        some = some[np.argsort(-near[some], kind="stable")]
+        yield from some.tolist()
+    yield from np.argsort(-near, kind="stable")[len(some) :].tolist()
 
 
 def _of_three(

@@ -30,7 +30,7 @@ LEASE, LEASE_SECONDS = "meaning", 60.0
 OFF_CHECKS = 64  # appends between two looks whether it was switched on
 
 
-class Indexer:
+class VectorIndexer:
     """The vectors of one open store."""
 
     def __init__(self, engine: Engine) -> None:
