@@ -150,6 +150,18 @@ def test_a_newer_or_foreign_version_opens_read_only_with_a_word_and_is_never_alt
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
+def test_a_file_of_a_newer_version_of_this_program_says_to_upgrade(make_db, tmp_path, sqlite_only):
+    db = make_db(name="n")
+    db.create_session("s", "cli")
+    db.close()
+    path = tmp_path / "store-n" / "state.db"
+    plain_sql(path, "PRAGMA user_version = 99")
+    with pytest.warns(UserWarning, match="a newer Hermes Sessions .version 99.; .* Upgrade this program") as said:
+        db = make_db(name="n")
+    assert len(said) == 1 and str(path) in str(said[0].message)
+    assert db.read_only is True and [row["id"] for row in db.list_sessions_rich()] == ["s"]
+
+
 def test_a_newer_or_foreign_version_can_be_imported(make_db, tmp_path, sqlite_only):
     path = tmp_path / "store-x" / "state.db"
     foreign_file(path, 17)

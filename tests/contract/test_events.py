@@ -90,7 +90,10 @@ def test_transcripts_bring_events_back(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         db.create_session("s", "telegram")
         failed(db)
+        for kind in ("another kind", "title", "state"):
+            assert db.record_event("s", kind, f"words of {kind}")
         before, folder = db.get_session_events("s"), db.sessions_dir
+        assert len(before) == 4 and db.check() == []
         assert '"event":"model_error"' in (folder / "s.jsonl").read_text()
         (folder / "s.jsonl").unlink()
         db.repair()  # written again from the database

@@ -46,3 +46,11 @@ def test_sessions_are_counted_by_source_the_largest_first_without_the_trash(db: 
     db.trash_session("s3")
     assert db.source_counts() == {"telegram": 3, "cli": 1}
     assert db.source_counts(visible_to=("telegram", "2")) == {"telegram": 1}
+
+
+def test_what_is_in_the_trash_stays_there_and_is_counted(db: Any) -> None:
+    data = [{"id": name, "source": "cli", "messages": [{"role": "user", "content": name}]} for name in "abc"]
+    assert db.import_sessions(data) == {"sessions": 3, "messages": 3, "skipped": 0}
+    db.trash_session("a")
+    assert db.import_sessions(data) == {"sessions": 0, "messages": 0, "skipped": 3, "trashed": 1}
+    assert [row["id"] for row in db.list_trash()] == ["a"] and db.session_count() == 2

@@ -16,6 +16,7 @@ from hermes.errors import InvalidInput
 from hermes.store.codec import Blob
 from hermes.store.db import SessionDB
 from hermes.store.meaning import encoders
+from hermes.store.search import second_look
 from hermes.store.store_copy import move
 from tests.support.sizes import size
 
@@ -238,6 +239,28 @@ def test_filters_apply_before_the_nearest_are_chosen(db):
             assert {hit["session_id"] for hit in db.search_messages(ASKED, by=by, **narrowed)} == {"far"}, narrowed
     early = db.search_messages(ASKED, until=1_000.0)
     assert [hit["session_id"] for hit in early] == ["near-0"]
+
+
+def test_sessions_outside_the_filter_are_passed_over_however_many_are_nearer(db, monkeypatch):
+    """Whether a session may be seen is read for a few of the nearest, then for more, then for all."""
+    for number in range(30):
+        db.create_session(f"near-{number}", "cli", started_at=1_000.0 + number)
+        db.append_message(f"near-{number}", "user", NEARER, timestamp=1_000.0 + number)
+    talk(db, "far", FARTHER, source="telegram")
+    db.index_meaning()
+    wanted = [
+        {},
+        {"source_filter": ["telegram"]},
+        {"since": 2_000.0},
+        {"since": 1_010.0, "until": 1_012.0},
+        {"until": 1.0},
+    ]
+    at_once = [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted]
+    assert [len({hit["session_id"] for hit in hits}) for hits in at_once][1:] == [1, 1, 3, 0]
+    for first_checked, most_checked in ((1, 4), (2, 1), (1, 1_000)):
+        monkeypatch.setattr(second_look, "FIRST_CHECKED", first_checked)
+        monkeypatch.setattr(second_look, "MOST_CHECKED", most_checked)
+        assert [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted] == at_once
 
 
 def test_a_page_outside_the_filter_is_no_candidate(db):

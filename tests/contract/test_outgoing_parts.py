@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from hermes.gateway.events import Chat, Choice, FileReference, choices_of, context_of, destination, file_of, from_json
-from hermes.store import gateway_queues
+from hermes.store import gateway_outbox
 from hermes.store.gateway_db import GatewayDB
 
 CHAT = Chat(platform="plain", chat_id="7", account="work")
@@ -25,9 +27,9 @@ def test_it_is_there_until_the_message_is_sent_or_given_up(db: Any) -> None:
     found = gateway.unsent()
     assert [context_of(part.chat) for part in found] == [context, context]
     assert choices_of(found[0].chat) == buttons and from_json(found[0].chat, Chat) == CHAT
-    without = gateway_queues.without_context(first.chat)
-    gateway.together([lambda tx: gateway_queues.sent(tx, first.id, "m1", 1.0, without)])
-    gateway.together([lambda tx: gateway_queues.unsendable(tx, second.id, "too late", 1.0)])
+    without = gateway_outbox.without_context(first.chat)
+    gateway.together([lambda tx: gateway_outbox.sent(tx, first.id, "m1", 1.0, without)])
+    gateway.together([lambda tx: gateway_outbox.unsendable(tx, second.id, "too late", 1.0)])
     assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}] * 2
     assert gateway.unsent() == []
 
@@ -67,7 +69,8 @@ def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) 
     assert texts == [(None, False), ("its title", True), (None, False)]
 
 
-def test_a_plain_deletion_removes_the_files_that_only_this_session_owned(db: Any) -> None:
+@pytest.mark.parametrize("way", ["delete_session", "shred_session"])
+def test_a_deletion_removes_the_files_that_only_this_session_owned(db: Any, way: str) -> None:
     gateway = GatewayDB(db)
     made = {"one": b"only of one", "two": b"only of two", "both": b"of one and two", "said": b"shown in a message"}
     kept = {name: db.keep_attachment(data) for name, data in made.items()}
@@ -82,10 +85,10 @@ def test_a_plain_deletion_removes_the_files_that_only_this_session_owned(db: Any
     db.append_message("two", "tool", f"sent {kept['said']}")
     notes = "SELECT key FROM state_meta WHERE key LIKE 'sent_file:%' ORDER BY key"
     assert len(db.sql(notes)) == 5
-    assert db.delete_session("one")
+    assert getattr(db, way)("one")
     assert {name for name in made if gateway.attachment(kept[name]) is not None} == {"two", "both", "said"}
     assert [row["key"].split(":")[1] for row in db.sql(notes)] == ["two", "two"]
-    assert db.delete_session("two")
+    assert getattr(db, way)("two")
     assert [name for name in made if gateway.attachment(kept[name]) is not None] == []
     assert db.sql(notes) == []
     assert db.check() == []

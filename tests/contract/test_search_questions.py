@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 
 import pytest
 
@@ -128,3 +129,78 @@ def test_a_short_word_of_a_question_is_not_looked_for_inside_of_others(db):
     talk(db, "s", "she ordered a bracelet", "the keyboardlayout is German")
     assert db.search_messages("who won the okapi race near the volcano") == []
     assert db.search_messages("which keyboard does the okapi have")[0]["session_id"] == "s"
+
+
+PARSERS = {
+    "en": "We looked at the parser and made a plan.", "de": "Wir haben den Zerteiler angesehen und einen Plan gemacht.",
+    "es": "Miramos el analizador e hicimos un plan.", "fr": "Nous avons regardé l'analyseur et fait un plan.",
+    "vi": "Chúng tôi đã xem bộ phân tích và lập kế hoạch.", "zh": "我们看了解析器，做了一个计划。",
+}  # fmt: skip
+LAST_WEEK = {
+    "en": "What did we say about the parser {}?", "de": "Was haben wir {} zum Zerteiler gesagt?",
+    "es": "¿Qué dijimos del analizador {}?", "fr": "Qu'avons-nous dit de l'analyseur {} ?",
+    "vi": "{} chúng ta nói gì về bộ phân tích?", "zh": "{}我们说了解析器什么？",
+}  # fmt: skip
+AGO = {
+    "en": ("two weeks ago", "five months ago"), "de": ("vor zwei Wochen", "vor fünf Monaten"),
+    "es": ("hace dos semanas", "hace cinco meses"), "fr": ("il y a deux semaines", "il y a cinq mois"),
+    "vi": ("Hai tuần trước", "Năm tháng trước"), "zh": ("两周前", "五个月前"),
+}  # fmt: skip
+
+
+def first(db, question):
+    return next((hit["session_id"] for hit in db.search_messages(question)), None)
+
+
+def spoken(db, session, days, *texts):
+    """A session so many days ago."""
+    began = time.time() - days * 86_400
+    db.create_session(session, "telegram", started_at=began)
+    for number, text in enumerate(texts):
+        db.append_message(session, ("user", "assistant")[number % 2], text, timestamp=began + 60 * number)
+
+
+@pytest.mark.parametrize("language", PARSERS)
+def test_a_time_in_words_prefers_its_sessions(db, language):
+    for name, days in (("weeks", 14), ("months", 150), ("long", 500), ("new", 1)):
+        spoken(db, name, days, PARSERS[language])
+    weeks, months = (LAST_WEEK[language].format(ago) for ago in AGO[language])
+    assert (first(db, weeks), first(db, months)) == ("weeks", "months")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What did we talk about two weeks ago?", "Worüber haben wir vor zwei Wochen gesprochen?",
+        "¿De qué hablamos hace dos semanas?", "De quoi avons-nous parlé il y a deux semaines ?",
+        "Hai tuần trước chúng ta nói chuyện gì?", "两周前我们聊了什么？",
+    ],
+)  # fmt: skip
+def test_a_time_without_a_topic_finds_the_sessions_of_that_time(db, question):
+    spoken(db, "then", 14, "The harbour freezes every winter.", "It did in 1963.")
+    spoken(db, "later", 2, "Ribbons are on sale.")
+    hits = db.search_messages(question)
+    assert [(hit["session_id"], hit["why"]) for hit in hits] == [("then", "time")]
+    assert db.search_messages(question, session_ids=["later"]) == []
+    assert db.search_messages("Who repaired the xylophone two weeks ago?") == []  # a topic that nobody spoke of
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Which instrument did Ben buy?", "drum"), ("What did Anna say about her violin?", "violin"),
+        ("Was hat Jürgen gekauft?", "piano"), ("李雷买了什么？", "小提琴"), ("王芳买了什么？", "钢琴"), ("Hạnh đã mua gì?", "guitar"),
+        ("Qu'est-ce qu'Élodie a acheté ?", "flute"), ("¿Qué compró José?", "trumpet"), ("What did O’Brien buy?", "harp"),
+    ],
+)  # fmt: skip
+def test_a_speaker_is_a_word_of_what_was_said(db, question, answer):
+    talk(db, "violin", "Anna: I bought a violin from the old shop.", "Ben: My violin broke last year.")
+    talk(db, "drum", "Ben: I bought a drum from the old shop.", "Anna: How loud is it?")
+    talk(db, "piano", "[Jürgen] Ich habe ein Klavier gekauft.", "[Zoë] Wie schön, Jürgen!")
+    talk(db, "小提琴", "李雷：我买了一把小提琴。", "王芳：真好听！")
+    talk(db, "钢琴", "王芳：我买了一架钢琴。", "李雷：真好！")
+    talk(db, "guitar", "Nguyễn Hạnh: Tôi đã mua một cây đàn ghi-ta.", "Bình: Hay quá!")
+    talk(db, "flute", "Élodie : J'ai acheté une flûte traversière.", "Rémi : Bravo !")
+    talk(db, "trumpet", "José: Compré una trompeta.", "Inés: ¡Qué bien!")
+    talk(db, "harp", "O'Brien: I bought a harp.", "Mary-Jane: Lovely.")
+    assert first(db, question) == answer

@@ -259,3 +259,21 @@ def test_pin_and_archive_say_whether_the_session_exists(db, call):
     db.create_session("s", "cli")
     assert getattr(db, call)("s") is True
     assert getattr(db, call)("nobody") is False
+
+
+def test_several_sessions_and_their_tags_at_once_are_those_one_by_one(db):
+    for number, name in enumerate(("one", "o'clock", "部", 'a,b{}\\"')):
+        db.create_session(name, "telegram", user_id=str(number % 2))
+        db.append_message(name, "user", "hello")
+        db.tag_session(name, *("b", "a")[: number % 3])
+    ids = [row["id"] for row in db.list_sessions_rich(limit=20)]
+    assert len(ids) == 4
+    for user in (None, ("telegram", "0"), ("telegram", "9")):
+        several, tags = (
+            db.get_sessions([*ids, "nobody"], visible_to=user),
+            db.tags_of([*ids, "nobody"], visible_to=user),
+        )
+        one_by_one = {one: row for one in ids if (row := db.get_session(one, visible_to=user)) is not None}
+        assert several == one_by_one and len(several) == {None: 4, "0": 2, "9": 0}[user and user[1]]
+        assert tags == {**{one: db.get_tags(one, visible_to=user) for one in ids}, "nobody": []}
+    assert (db.get_sessions([]), db.tags_of([])) == ({}, {})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from zstandard import ZstdDecompressor
 
-from hermes.interop.sync_exchange import Result, StorePlace, sync
+from hermes.interop.sync_exchange import StorePlace, SyncResult, sync
 from hermes.interop.sync_folder import FolderPlace
 
 from . import DAY, shown, talk
@@ -30,7 +30,7 @@ def pair(make_db, tmp_path):
     other.close()
 
 
-def meet(db: Any, folder: Path, **more: Any) -> Result:
+def meet(db: Any, folder: Path, **more: Any) -> SyncResult:
     result = sync(db, FolderPlace(folder, db), **more)
     assert result.problems == []
     return result

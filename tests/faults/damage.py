@@ -11,7 +11,7 @@ import apsw
 from . import size
 
 Harm = Callable[[bytearray, random.Random], None]
-PAGE = 4096
+PAGE = 2048  # bytes of a page of a new file
 EACH = size(1, 3)  # places of each kind
 
 

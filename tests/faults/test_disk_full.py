@@ -151,6 +151,9 @@ def test_a_store_can_be_read_and_closed_and_opened_on_a_full_disk(mounts: None, 
         remote.fill(str(path.parent / "ballast"))
         assert len(remote.get_messages("talk")) == 30
         remote.close()
+        remote.open(str(path), read_only=True)  # `hermes sessions list` works while the disk is full
+        assert [row["id"] for row in remote.get_messages("talk")] == ids
+        remote.close()
         for read_only in (True, False):
             try:
                 remote.open(str(path), read_only=read_only)

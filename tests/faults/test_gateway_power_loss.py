@@ -21,8 +21,8 @@ EVENTS, DISKS = 40, 60
 CHILD = """
 import os, sys
 from functools import partial
-from hermes.store import gateway_queues
-from hermes.store.gateway_db import GatewayDB
+from hermes.store import gateway_outbox
+from hermes.store.gateway_db import Arrival, GatewayDB
 from hermes_state import SessionDB
 
 folder = sys.argv[2]
@@ -30,13 +30,13 @@ acks = os.open(os.path.join(folder, "told.acks"), os.O_WRONLY | os.O_CREAT | os.
 db = SessionDB(db_path=os.path.join(folder, "state.db"), transcripts="off")
 store = GatewayDB(db)
 db.create_session("s", "plain")
-store.put_route("k", platform="plain", chat_type="dm", chat="{}", display_name=None, user_id="u", shared=False)
 
 def told(step, number, value):
     os.write(acks, f"{step} {number} {value}\\n".encode())
 
 for number in range(EVENTS):
-    event = store.receive("plain", f"e{number}", "k", "{}")
+    arrival = Arrival("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
+    event = store.together([partial(store.keep, arrival=arrival)])[0].id
     told("in", number, event)
     held, turn = db.take_turn("s", "me")
     with db.fenced("turn:s", turn):
@@ -45,9 +45,9 @@ for number in range(EVENTS):
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_leases([("session:s", held), ("turn:s", turn)])
-    store.together([partial(gateway_queues.sending, outbox_id=part.id, at=1.0)])
+    store.together([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
     told("sending", number, part.id)
-    store.together([partial(gateway_queues.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
+    store.together([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))

@@ -333,6 +333,23 @@ def test_rows_of_another_program_get_their_lines(folder: Path) -> None:
         assert db.check() == []
 
 
+def test_rows_that_another_program_has_just_written_are_no_finding(folder: Path) -> None:
+    path = folder / "state.db"
+    with store(path) as db:
+        db.create_session("talk", "cli")
+        db.append_message("talk", "user", "ours")
+    with (
+        closing(sqlite3.connect(path)) as sql,
+        sql,
+    ):  # as a program of schema 11 does: it counts, and knows no other column
+        sql.execute("INSERT INTO messages(session_id, role, content, timestamp) VALUES ('talk', 'user', 'theirs', 5e9)")
+        sql.execute("UPDATE sessions SET message_count = message_count + 1 WHERE id = 'talk'")
+    with store(path) as db:
+        assert db.check() == []
+        assert_transcripts_whole(db)
+        assert db.get_session("talk")["last_active"] == 5e9
+
+
 def test_the_transcripts_of_killed_writers_alone_give_the_same_store(nursery: Nursery, folder: Path) -> None:
     """Kill four writers, open once, throw the database away: everything is in the files."""
     path, dice = folder / "store" / "state.db", seeded("rebuild")

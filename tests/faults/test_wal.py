@@ -69,9 +69,9 @@ def rubbish(kind: str) -> bytes:
         "text": b"not a log at all\n" * 3000,
         "random": dice.randbytes(200_000),
         "zeros": bytes(100_000),
-        "header only": wal_header(4096, dice),
-        "header and half a frame": wal_header(4096, dice) + dice.randbytes(3000),
-        "header and random frames": wal_header(4096, dice) + dice.randbytes(4120 * 12),
+        "header only": wal_header(2048, dice),
+        "header and half a frame": wal_header(2048, dice) + dice.randbytes(1500),
+        "header and random frames": wal_header(2048, dice) + dice.randbytes(2072 * 12),
         "header of another page size": wal_header(8192, dice) + dice.randbytes(8216 * 12),
         "impossible page size": wal_header(1, dice) + dice.randbytes(8216 * 3),
     }[kind]
@@ -133,7 +133,7 @@ def foreign_wal(folder: Path, kind: str) -> Path:
         return Path(f"{left_behind(folder, 40, 'theirs')[0]}-wal")
     path = folder / "other.db"
     folder.mkdir()
-    pages = 4096 if kind == "another program" else 8192
+    pages = 2048 if kind == "another program" else 8192
     with closing(sqlite3.connect(path)) as sql:
         sql.executescript(f"PRAGMA page_size={pages}; PRAGMA journal_mode=WAL; CREATE TABLE recipes(name)")
         sql.executemany("INSERT INTO recipes VALUES (?)", [(f"soup {n}" * 200,) for n in range(100)])

@@ -83,9 +83,7 @@ def built(version: str, name: str) -> Iterator[House]:
     try:
         with SessionDB(url=url) as db:
             _fill(db)
-        security.switch_on(url)
-        security.let_in(url, alice, "telegram", "1")
-        security.let_in(url, bob, "telegram", "2")
+        security.switch_on(url, [(alice, "telegram", "1"), (bob, "telegram", "2")])
         yield House(server, url, alice, bob)
     finally:
         server.forget(name)

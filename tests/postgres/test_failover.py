@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from hermes.errors import StoreReadOnly, StoreUnreachable
-from hermes.store.engines.postgres import engine as engine_module
 from hermes_state import SessionDB
 from tests.support.postgres import Cluster
 from tests.support.program import run
@@ -205,8 +204,8 @@ def test_a_replica_is_opened_for_reading_and_says_so(lasting_pair: Pair, tmp_pat
         assert all(line.startswith("hermes: ") for line in done.err.splitlines()), done
 
 
-def test_of_several_servers_that_are_all_away_each_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PATIENCE", 0.5)
+def test_of_several_servers_that_are_all_away_each_is_named(tmp_path: Path) -> None:
+    url = "postgresql://me:secret@127.0.0.1:1,127.0.0.1:2/x"
     with pytest.raises(StoreUnreachable, match="port 1 failed.*port 2 failed") as raised:
-        SessionDB(db_path=tmp_path / "state.db", url="postgresql://me:secret@127.0.0.1:1,127.0.0.1:2/x")
+        SessionDB(db_path=tmp_path / "state.db", url=url, patience=0.5)
     assert "secret" not in str(raised.value) and "127.0.0.1:1,127.0.0.1:2/x" in str(raised.value)

@@ -37,8 +37,14 @@ def wire(server: Cluster) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def db(wire: Wire, server: Cluster, tmp_path: Path) -> Iterator[Any]:
-    with SessionDB(db_path=tmp_path / "state.db", url=wire.url(server), transcripts="off") as one:
+def patience() -> float:
+    """How long a call waits for the server; a test that is less patient sets it as its parameter."""
+    return 15.0
+
+
+@pytest.fixture
+def db(wire: Wire, server: Cluster, tmp_path: Path, patience: float) -> Iterator[Any]:
+    with SessionDB(db_path=tmp_path / "state.db", url=wire.url(server), transcripts="off", patience=patience) as one:
         one.create_session("s", "cli")
         yield one
 
@@ -140,11 +146,8 @@ def test_a_network_that_comes_back_late_is_waited_for(db: Any, wire: Wire) -> No
     assert words_of(db, "s") == ["patient"]
 
 
-def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_on(
-    db: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "PATIENCE", 0.6)
-    monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
+@pytest.mark.parametrize("patience", [0.6])
+def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_on(db: Any, wire: Wire) -> None:
     wire.shut()
     with pytest.raises(StoreUnreachable, match="can't be reached; is the server running") as raised:
         db.append_message("s", "user", "into the void")
@@ -156,9 +159,8 @@ def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_o
     assert words_of(db, "s") == ["here again"]
 
 
-def test_what_can_not_be_found_out_is_said_so(db: Any, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PATIENCE", 0.6)
-    monkeypatch.setattr("hermes.store.db_messages._AGAIN", 0.0)
+@pytest.mark.parametrize("patience", [0.6])
+def test_what_can_not_be_found_out_is_said_so(db: Any, wire: Wire) -> None:
     db.append_message("s", "user", "first")
     wire.lose_answer(COMMITTED, for_good=True)
     with pytest.raises(StoreUnreachable, match="check before you repeat it") as raised:
@@ -264,8 +266,8 @@ def test_a_process_that_was_stopped_in_a_transaction_is_out_of_the_way_before_ot
 # ------------------------------------------------------------------ others in the way
 
 
-def test_connections_that_are_all_in_use_are_told_and_come_back(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PATIENCE", 0.5)
+@pytest.mark.parametrize("patience", [0.5])
+def test_connections_that_are_all_in_use_are_told_and_come_back(db: Any) -> None:
     leave, inside = threading.Event(), threading.Barrier(engine_module.CONNECTIONS + 1)
 
     def sit() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from hermes.errors import StoreError, StoreFull, StoreUnreachable
-from hermes.store.engines.postgres import engine as engine_module
 from hermes_state import SessionDB
 from tests.faults import (
     Acks,
@@ -188,11 +187,8 @@ def test_a_full_disk_is_told_and_once_there_is_room_everything_goes_on(server: C
         server.sql("DROP DATABASE filled WITH (FORCE)", "DROP TABLESPACE small")
 
 
-def test_a_server_that_dies_of_a_full_disk_has_kept_what_was_acknowledged(
-    server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_dies_of_a_full_disk_has_kept_what_was_acknowledged(server: Cluster, tmp_path: Path) -> None:
     """There is no room for its log: it stops in the middle of a commit, and comes back when there is."""
-    monkeypatch.setattr(engine_module, "PATIENCE", 2.0)
     version = "18" if "pgserver" in str(server.programs) else server.programs.parent.name
     with small_disk(260) as disk:
         other = Cluster(version, disk / "server", {**server.settings, "min_wal_size": "32MB", "max_wal_size": "2GB"})
@@ -203,7 +199,7 @@ def test_a_server_that_dies_of_a_full_disk_has_kept_what_was_acknowledged(
         ballast.write_bytes(b"x" * max(0, free - (20 << 20)))
         kept: list[str] = []
         try:
-            with SessionDB(db_path=tmp_path / "state.db", url=other.url(), transcripts="off") as db:
+            with SessionDB(db_path=tmp_path / "state.db", url=other.url(), transcripts="off", patience=2.0) as db:
                 db.create_session("s", "cli")
                 error = fill(db, "s", kept)
                 assert isinstance(error, (StoreUnreachable, StoreFull)), error

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hermes.errors import InvalidInput
 from hermes.store.engines.store_address import without_password
 from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_rows import Arrival
 from hermes.store.store_copy import move, snapshot
 from hermes_state import SessionDB
 from tests.support import postgres
@@ -63,9 +65,9 @@ def rich(db: SessionDB) -> None:
     db.append_message("last", "user", "its id is never used again")
     db.delete_session("last")
     gateway = GatewayDB(db)
-    gateway.receive("plain", "e1", "key", '{"text": "hello"}')
+    arrival = Arrival("key", "plain", "e1", '{"text": "hello"}', "{}", "dm", display_name="Ann", user_id="1")
+    gateway.together([partial(gateway.keep, arrival=arrival)])
     gateway.post("plain", "{}", "a reply", "n1")
-    gateway.put_route("key", platform="plain", chat_type="dm", chat="{}", display_name="Ann", user_id="1", shared=False)
 
 
 def facts(db: SessionDB) -> dict[str, Any]:

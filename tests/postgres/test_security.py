@@ -242,10 +242,11 @@ def test_the_program_marks_a_tenants_own_sessions_and_writes_nothing_else(fresh:
         (["sessions", "show", "bobs"], 1),
         (["sessions", "search", "teapot"], 0),
         (["sessions", "stats"], 0),
-        (["sessions", "backup", "x.db"], 1),
+        (["sessions", "backup", str(tmp_path / "x.db")], 1),
     ):
         done = run(*words, home=home, env=at)
         assert done.status == status and done.err.count("\n") <= 1 and SECRET not in done.out + done.err, done
+    assert list(tmp_path.glob("x.db*")) == [], "a backup that was refused leaves nothing"
     marks = "SELECT pinned_at IS NOT NULL, archived_at IS NOT NULL FROM sessions WHERE id = "
     assert fresh.ask(fresh.alice, f"{marks}'alices'") == [(True, True)]
     assert fresh.ask(fresh.bob, f"{marks}'shared'") == [(False, False)]
@@ -288,10 +289,13 @@ def test_tables_made_later_are_closed_even_to_who_is_granted_everything(fresh: H
         assert fresh.ask(fresh.alice, f"SELECT count(*) FROM {place}.{table}") == [(0,)], table
 
 
-def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House) -> None:
+def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_path: Path) -> None:
     assert security.tenants(fresh.url) == sorted([(fresh.alice, "telegram", "1"), (fresh.bob, "telegram", "2")])
-    assert security.shut_out(fresh.url, fresh.alice)
-    assert not security.shut_out(fresh.url, fresh.alice)
+    words, at = ("sessions", "migrate", "--rls", "--remove-tenant", fresh.alice), {"HERMES_STORE_URL": fresh.url}
+    done = run(*words, home=tmp_path / "home", env=at)
+    assert (done.status, done.err) == (0, "") and "row-level security is on; 1 tenant" in done.out
+    again = run(*words, home=tmp_path / "home", env=at)
+    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is no tenant of this store\n")
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
     security.switch_on(fresh.url)  # again, as after an upgrade
@@ -306,11 +310,11 @@ def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House) -> None
 
 def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: House) -> None:
     with pytest.raises(InvalidInput, match="no database role"):
-        security.let_in(house.url, "nobody_of_that_name", "telegram", "1")
+        security.switch_on(house.url, [("nobody_of_that_name", "telegram", "1")])
     with pytest.raises(InvalidInput, match="sees everything"):
-        security.let_in(house.url, "postgres", "telegram", "1")
+        security.switch_on(house.url, [("postgres", "telegram", "1")])
     with pytest.raises(StoreError):  # a tenant can't let anybody in
-        security.let_in(house.of(house.alice), house.alice, "telegram", "2")
+        security.switch_on(house.of(house.alice), [(house.alice, "telegram", "2")])
 
 
 def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh: House, tmp_path: Path) -> None:
@@ -332,7 +336,8 @@ def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh:
     [
         ([], "Give --to URL"),
         (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
-        (["--tenant", "alice=telegram:1"], "goes with --rls"),
+        (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
+        (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),
         (["--rls"], "only PostgreSQL separates rows"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: H
 
 
 def test_one_role_too_many_lets_in_nobody_else_either(fresh: House) -> None:
-    security.shut_out(fresh.url, fresh.alice)
+    security.switch_on(fresh.url, without=[fresh.alice])
     with pytest.raises(InvalidInput, match="no database role"):
         security.switch_on(fresh.url, [(fresh.alice, "telegram", "1"), ("no_such_role", "telegram", "2")])
     assert [row[0] for row in security.tenants(fresh.url)] == [fresh.bob]

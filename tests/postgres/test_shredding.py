@@ -64,3 +64,18 @@ def test_a_table_in_use_is_named_and_a_second_try_rewrites_it(url: str) -> None:
             assert done is not None and len(done["unfinished"]) == 1 and "attachments in" in done["unfinished"][0]
         done = db.shred_session("gone")
         assert done is not None and (done["messages"], done["unfinished"]) == (20, [])
+
+
+def test_rows_that_another_transaction_may_still_see_are_named(url: str) -> None:
+    word = f"xq{os.urandom(8).hex()}zl"
+    with SessionDB(url=url) as db:
+        conversation(db, word)
+        with psycopg.connect(url) as other:
+            other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            other.execute("SELECT 1")  # its snapshot stays; it locks no table
+            done = db.shred_session("gone")
+            assert done is not None and len(done["unfinished"]) == 1, done
+            assert "messages" in done["unfinished"][0] and "open transaction" in done["unfinished"][0]
+            assert files_with(word)
+        done = db.shred_session("gone")
+        assert done is not None and done["unfinished"] == []

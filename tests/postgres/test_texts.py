@@ -37,6 +37,27 @@ def test_parameters_keep_their_values(given_values: list[object]) -> None:
     ] == given_values
 
 
+@given(st.lists(ANY | ODD | st.text(st.sampled_from('"\\{},\x01 nul')) | st.just("NULL"), min_size=1))
+def test_arrays_keep_their_texts(texts: list[str]) -> None:
+    """By the rules of the server's array literals, read as it reads them."""
+    written = text_encoding.array(texts)
+    assert written[0] == "{" and written[-1] == "}"
+    read = re.findall(r'"((?:[^"\\]|\\.)*)"(?:,|$)', written[1:-1], re.DOTALL)
+    assert [re.sub(r"\\(.)", r"\1", one, flags=re.DOTALL) for one in read] == texts
+
+
+def test_the_server_reads_such_arrays(url: str) -> None:
+    texts = ['"', "\\", "a,b", "{}", "", "NULL", "null", "\x01", "部\0", "\ud800", " x ", "%s ?"]
+    with SessionDB(url=url) as db, db._engine.read() as tx:
+        for some in (texts, texts[:5], texts[:1], []):
+            these, params = tx.among("one", some)
+            found = tx.rows(
+                f"SELECT one FROM unnest(?::text[]) one WHERE {these}", (text_encoding.array(texts), *params)
+            )
+            assert [row[0] for row in found] == some
+        assert tx.rows("SELECT unnest(?::bigint[])", (text_encoding.array([3, -1]),)) == [(3,), (-1,)]
+
+
 def test_bytes_are_text_unless_they_say_otherwise() -> None:
     assert text_encoding.value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
     assert text_encoding.value(Blob(b"\xff\0")) == b"\xff\0"

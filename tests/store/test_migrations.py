@@ -27,11 +27,13 @@ from support import (
     tip_of,
 )
 from support.old_files import OLD_VERSIONS, ROOT, TIP, build, columns
-from tests.support.sizes import size
+from tests.support.sizes import size, some
 
 Made = dict[str, Any]
 Maker = Callable[..., tuple[Path, Made]]
 every_version = pytest.mark.parametrize("version", OLD_VERSIONS)
+# What follows from rows that are all there: the oldest, the newest and two between them, or all.
+some_versions = pytest.mark.parametrize("version", some(OLD_VERSIONS, 4))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def titled(made: Made) -> dict[str, str]:
 # ── the builder itself ──
 
 
-@every_version
+@some_versions
 def test_the_builder_makes_what_the_version_had(version, old_file):
     path, made = old_file(version)
     for table in ("sessions", "messages"):
@@ -121,7 +123,7 @@ def test_a_file_just_taken_over_is_sound_and_needs_no_repair(version, old_file):
         assert_rows_kept(db, made)
 
 
-@every_version
+@some_versions
 def test_plain_sql_still_reads_the_rows_as_they_were(version, old_file):
     path, made = old_file(version)
     with SessionDB(db_path=path) as db:
@@ -137,7 +139,7 @@ def test_plain_sql_still_reads_the_rows_as_they_were(version, old_file):
             assert texts[row["id"]] == row["content"]
 
 
-@every_version
+@some_versions
 def test_everything_is_found_at_once_and_after_catching_up(version, old_file):
     path, made = old_file(version, fill="standard")
     with SessionDB(db_path=path) as db:
@@ -161,7 +163,7 @@ def test_every_hit_in_an_upgraded_file_is_marked(version, old_file):
             db.catch_up()
 
 
-@every_version
+@some_versions
 def test_the_list_shows_previews_and_last_activity(version, old_file):
     path, made = old_file(version)
     expected = expected_listing(made)
@@ -171,7 +173,7 @@ def test_the_list_shows_previews_and_last_activity(version, old_file):
         assert listing(db, order_by_last_active=True) == by_activity
 
 
-@every_version
+@some_versions
 def test_compressed_chains_lead_to_their_tip(version, old_file):
     path, made = old_file(version)
     tips = {row["id"]: tip_of(made, row["id"]) for row in made["sessions"]}
@@ -183,7 +185,7 @@ def test_compressed_chains_lead_to_their_tip(version, old_file):
         assert (chain["message_count"], chain["ended_at"]) == (2, None)
 
 
-@pytest.mark.parametrize("version", [version for version in OLD_VERSIONS if version >= 3])
+@pytest.mark.parametrize("version", some([version for version in OLD_VERSIONS if version >= 3], 3))
 def test_titles_resolve_by_their_family(version, old_file):
     path, made = old_file(version)
     holders = titled(made)
@@ -229,7 +231,7 @@ def test_meta_values_are_kept(old_file):
 # ── the file afterwards ──
 
 
-@every_version
+@some_versions
 def test_the_file_says_eleven_and_writes_to_the_index_by_no_trigger(version, old_file):
     path, _ = old_file(version)
     SessionDB(db_path=path).close()
@@ -245,7 +247,7 @@ def test_the_file_says_eleven_and_writes_to_the_index_by_no_trigger(version, old
     assert plain_sql(path, "PRAGMA foreign_key_check") == []
 
 
-@every_version
+@some_versions
 def test_opening_a_second_time_changes_nothing(version, old_file):
     path, made = old_file(version)
     with SessionDB(db_path=path) as db:
@@ -298,7 +300,7 @@ def test_the_conversation_goes_on_in_an_upgraded_file(version, old_file):
 READ_ONLY_FILES = {"state.db", "state.db-wal", "state.db-shm"}
 
 
-@every_version
+@some_versions
 def test_an_old_file_can_be_read_and_searched_without_a_byte_of_it_changing(version, old_file):
     path, made = old_file(version)
     before = digest(path)
@@ -329,7 +331,7 @@ def test_rows_that_a_killed_program_left_in_the_wal_are_read_in_place(version, o
     assert digest(path) == before
 
 
-@pytest.mark.parametrize("version", OLD_VERSIONS)
+@some_versions
 def test_rows_that_a_killed_program_left_in_the_wal_are_upgraded_too(version, old_file):
     path, made = old_file(version, leave_wal=True)
     with SessionDB(db_path=path) as db:
@@ -399,7 +401,7 @@ with SessionDB(db_path=Path(sys.argv[1])) as db:
     db.catch_up()
 print(time.perf_counter() - began, flush=True)
 """
-KILLS = size(5, 12)
+KILLS = size(3, 12)
 
 
 def opener(path: Path, *more: str) -> subprocess.Popen[str]:
@@ -449,7 +451,7 @@ def assert_sound(path: Path, made: Made) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [6, 11])
+@pytest.mark.parametrize("version", some([6, 11], 1))
 def test_a_kill_at_any_moment_of_the_upgrade_loses_nothing(version, old_file):
     span = whole_open(old_file, version)
     ends = []
@@ -460,7 +462,7 @@ def test_a_kill_at_any_moment_of_the_upgrade_loses_nothing(version, old_file):
     assert ends[0] == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("version", [6, 11])
+@pytest.mark.parametrize("version", some([6, 11], 1))
 def test_an_upgrade_that_is_killed_again_and_again_still_ends_whole(version, old_file):
     span = whole_open(old_file, version)
     path, made = old_file(version, sessions=60)
@@ -472,7 +474,7 @@ def test_an_upgrade_that_is_killed_again_and_again_still_ends_whole(version, old
 # ── two at once ──
 
 
-@pytest.mark.parametrize("version", [1, 6, 10, 11])
+@pytest.mark.parametrize("version", some([1, 6, 10, 11], 2))
 def test_two_processes_upgrade_the_same_file_at_the_same_moment(version, old_file):
     path, made = old_file(version, sessions=20)
     session = made["sessions"][-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_queues
+from hermes.store import gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 
@@ -117,9 +117,9 @@ def test_the_newest_row_is_not_forgotten(tmp_path: Path) -> None:
         parts = store.unsent()
         assert len(parts) == 3
         for part in parts:
-            store.together([partial(gateway_queues.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
+            store.together([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
         now[0] += 30 * 86400
-        assert store.forget_mail() == 4
+        assert store.forget_mail(last_days=-1) == 4
         again = store.receive("plain", "another", "k", "{}")
         assert again is not None and again > max(numbers)
         assert store.post("plain", "{}", "x", "nonce").id > max(part.id for part in parts)

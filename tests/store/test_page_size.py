@@ -17,10 +17,10 @@ def page_size(path: Path) -> int:
         connection.close()
 
 
-def test_a_new_file_has_pages_of_4_kb(tmp_path: Path) -> None:
+def test_a_new_file_has_pages_of_2_kb(tmp_path: Path) -> None:
     with SessionDB(db_path=tmp_path / "state.db") as db:
         db.create_session("one", "cli")
-    assert page_size(tmp_path / "state.db") == 4096
+    assert page_size(tmp_path / "state.db") == 2048
 
 
 def test_a_file_with_pages_of_8_kb_is_read_and_written(tmp_path: Path) -> None:

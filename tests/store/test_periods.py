@@ -49,6 +49,55 @@ def day(iso: str, days: int) -> tuple[date, date]:
         ("last month", day("2025-05-01", 31)),
         ("el año pasado", (date(2024, 1, 1), date(2025, 1, 1))),
         ("what did we buy in 2022", (date(2022, 1, 1), date(2023, 1, 1))),
+        ("what happened two weeks ago", day("2025-06-01", 7)),
+        ("Was war vor zwei Wochen?", day("2025-06-01", 7)),
+        ("¿Qué pasó hace dos semanas?", day("2025-06-01", 7)),
+        ("Que s'est-il passé il y a deux semaines ?", day("2025-06-01", 7)),
+        ("hai tuần trước có gì", day("2025-06-01", 7)),
+        ("两周前怎么了", day("2025-06-01", 7)),
+        ("what did she say a few days ago", day("2025-06-13", 5)),
+        ("vor ein paar Tagen", day("2025-06-13", 5)),
+        ("hace unos días", day("2025-06-13", 5)),
+        ("half a year ago", day("2024-09-18", 183)),
+        ("who called on Friday", day("2025-06-13", 1)),
+        ("wer rief am Freitag an", day("2025-06-13", 1)),
+        ("¿Quién llamó el viernes?", day("2025-06-13", 1)),
+        ("Qui a appelé vendredi dernier ?", day("2025-06-13", 1)),
+        ("thứ sáu tuần trước ai gọi", day("2025-06-13", 1)),
+        ("上周五谁打来", day("2025-06-13", 1)),
+        ("letzte Woche Montag", day("2025-06-09", 1)),
+        ("thứ hai tuần trước", day("2025-06-09", 1)),  # not "two weeks ago"
+        ("last weekend", day("2025-06-14", 2)),
+        ("letztes Wochenende", day("2025-06-14", 2)),
+        ("el fin de semana pasado", day("2025-06-14", 2)),
+        ("le week-end dernier", day("2025-06-14", 2)),
+        ("cuối tuần trước", day("2025-06-14", 2)),
+        ("上周末", day("2025-06-14", 2)),
+        ("the week before last", day("2025-06-02", 7)),
+        ("vorletzte Woche", day("2025-06-02", 7)),
+        ("上上周", day("2025-06-02", 7)),
+        ("last night", day("2025-06-17", 1)),
+        ("anoche", day("2025-06-17", 1)),
+        ("tối qua", day("2025-06-17", 1)),
+        ("大前天", day("2025-06-15", 1)),
+        ("this morning", day("2025-06-18", 1)),
+        ("this month", day("2025-06-01", 30)),
+        ("diesen Monat", day("2025-06-01", 30)),
+        ("este mes", day("2025-06-01", 30)),
+        ("ce mois-ci", day("2025-06-01", 30)),
+        ("tháng này", day("2025-06-01", 30)),
+        ("这个月", day("2025-06-01", 30)),
+        ("im letzten Jahr", (date(2024, 1, 1), date(2025, 1, 1))),
+        ("l'an dernier", (date(2024, 1, 1), date(2025, 1, 1))),
+        ("今年", (date(2025, 1, 1), date(2026, 1, 1))),
+        ("in the summer of 2023", day("2023-06-01", 101)),
+        ("im Sommer 2023", day("2023-06-01", 101)),
+        ("mùa hè năm ngoái", day("2024-06-01", 101)),
+        ("去年夏天", day("2024-06-01", 101)),
+        ("mid-May 2024", day("2024-05-01", 38)),
+        ("Feb 12, 2024", day("2024-02-12", 9)),
+        ("am 3.5.2024", day("2024-05-03", 9)),
+        ("2024年五月", day("2024-05-01", 38)),
     ],
 )
 def test_a_time_in_a_question(text, expected):
@@ -64,15 +113,25 @@ def test_a_month_without_a_year_is_that_of_every_year_so_far():
     "text",
     [
         "what may I do", "they march on", "a trip to mars", "Was ist hier kaputt?", "ngày mai đi đâu", "port 2024 in use",
-        "on 30 February 2024", "version 3.5", "the week of the parser",
+        "on 30 February 2024", "version 3.5", "the week of the parser", "it runs on 3.5", "What did April say about June's party?",
+        "Spring Boot fails", "they fall ill", "elle a été malade", "next Friday", "lần thứ hai", "每周五", "sept personnes",
+        "a plan for the weekend", "un viaje de mar", "the Friday report",
     ],
 )  # fmt: skip
 def test_no_time(text):
     assert periods(text, TODAY) == []
 
 
+def test_a_season_that_lasts_may_be_this_one_or_the_one_before():
+    assert periods("last summer", TODAY) == [day("2025-06-01", 101), day("2024-06-01", 101)]
+
+
+def test_a_day_with_the_month_first_or_last():
+    assert periods("on 3/5/2024", TODAY) == [day("2024-05-03", 9), day("2024-03-05", 9)]
+
+
 @given(
-    st.text(alphabet="0123456789 -.年月日天前上周 inmayhoergstd ngàythángnăm,", max_size=60),
+    st.text(alphabet="0123456789 -./年月日天前上周五半个两 inmayhoergstdwk ngàythángnămtrướcvor,", max_size=60),
     st.dates(date(1990, 1, 1), date(2200, 1, 1)),
 )
 def test_any_text_and_day_gives_an_answer(text, today):

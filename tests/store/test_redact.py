@@ -174,7 +174,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=8).map("".join)
 
 
-@settings(max_examples=size(60, 300), deadline=None)
+@settings(max_examples=size(25, 300), deadline=None)
 @given(TEXTS)
 def test_redacting_twice_changes_nothing_more(text: str) -> None:
     once = redact(text)
@@ -221,7 +221,7 @@ def leaves(document: Any) -> list[Any]:
     return [document]
 
 
-@settings(max_examples=size(60, 300), deadline=None)
+@settings(max_examples=size(25, 300), deadline=None)
 @given(DOCUMENTS, st.booleans())
 def test_json_stays_json_with_the_same_shape(document: Any, escaped: bool) -> None:
     read = json.loads(redact(json.dumps(document, ensure_ascii=escaped)))
@@ -230,7 +230,7 @@ def test_json_stays_json_with_the_same_shape(document: Any, escaped: bool) -> No
     assert [type(x) for x in after] == [type(x) for x in before]
 
 
-@settings(max_examples=size(60, 200), deadline=None)
+@settings(max_examples=size(25, 200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["content", "note", "文"]), SECRET_LEAVES | CLEAN_LEAVES), max_size=6))
 def test_leaves_without_a_secret_are_equal_after_the_document_is_redacted(pairs: list[tuple[str, Any]]) -> None:
     document = [{key: value} for key, value in pairs]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput, StoreLocked
-from hermes.gateway.platforms.intake import Spool
+from hermes.gateway.spool import Spool
 from hermes.home import key_file
 from hermes.store import encryption, encryption_keys, sealed_files
 from hermes.store.attachments import read_attachment

@@ -107,6 +107,19 @@ def odd(db: SessionDB) -> None:
     db.append_message("s", "assistant", "plain", tool_calls=[{"function": {"name": "f", "arguments": HALVES}}])
 
 
+def test_messages_of_older_files_without_a_usable_time_stay_in_their_places(tmp_path: Path) -> None:
+    times = ["1e999", "NaN", "7", str(10**400), "[1]", "null", "9", '"soon"']
+    lines_ = [f'{{"role": "user", "content": "{number}", "timestamp": {at}}}' for number, at in enumerate(times)]
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "old.jsonl").write_text("\n".join(lines_))
+    with SessionDB(tmp_path / "state.db") as db:
+        db.repair()
+        assert [(one["content"], one["timestamp"]) for one in db.get_messages("old")] == [
+            *((str(number), 7.0) for number in range(6)), ("6", 9.0), ("7", 9.0),
+        ]  # fmt: skip
+        assert db.check() == []
+
+
 def test_lone_surrogates_make_valid_lines_and_come_back_exactly(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         odd(db)

@@ -109,6 +109,21 @@ def _content(raw: bytes, digest: str, path: Path) -> bytes:
     return raw if hashlib.sha256(raw).hexdigest() == digest else sealed_files.unsealed(raw, path)
 
 
+def _hash(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def _from_base64(carried: bytes | str) -> bytes:
+    import base64
+
+    try:
+        return carried if isinstance(carried, bytes) else base64.b64decode(carried, validate=True)
+    except (ValueError, TypeError):
+        return b""
+
+
 class Attachments:
     """The folder of one store's attachments."""
 
@@ -141,15 +156,15 @@ class Attachments:
             os.replace(part, target)
         return digest
 
-    def take_from(self, other: Path, digests: Iterable[str]) -> None:
-        """Copy files of another store that this one does not have yet."""
-        for digest in digests:
-            self.take_over(other, digest)
-
-    def take_over(self, other: Path, digest: str) -> bool:
-        """Copy the bytes from another store's folder; returns whether they were missing here."""
-        source = other / digest[:2] / digest
-        if not source.is_file() or self.has(digest):
+    def take_over(self, other: Path | None, digest: str, carried: bytes | str | None = None) -> bool:
+        """Store the bytes that an export carries (also in base64), or those of another store's folder; returns whether
+        they were missing here. Bytes with another hash are not taken."""
+        if self.has(digest):
+            return False
+        if carried is not None and _hash(data := _from_base64(carried)) == digest:
+            self.keep(data)
+            return True
+        if other is None or not (other / digest[:2] / digest).is_file():
             return False
         self.keep(read_attachment(other, digest))
         return True

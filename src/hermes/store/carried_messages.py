@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from hermes.store import codec, lineage, messages
+from hermes.store import codec, lineage, message_reading, message_values, messages
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 
@@ -94,11 +94,9 @@ class _Stored:
     def _read(self) -> dict[Identity, list[Place]]:
         found: dict[Identity, list[Place]] = defaultdict(list)
         for owner in self._owners:
-            sql = (
-                f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
-            )
+            sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
             for row in self._tx.rows(f"{sql} ORDER BY m.id", (owner,)):
-                message = messages.decode(row)
+                message = message_reading.decode(row)
                 found[_identity(message)].append((message["id"], owner))
         return found
 
@@ -152,7 +150,7 @@ def _insert(engine: Engine, tx: Tx, session_id: str, entry: Mapping[str, Any]) -
     free = usable_id(wanted) and tx.row("SELECT 1 FROM messages WHERE id = ?", (wanted,)) is None
     if free:
         tx.reserve(wanted)
-    ready = messages.make_ready(entry, mask=None, lift=None)
+    ready = message_values.make_ready(entry, mask=None, lift=None)
     message_id = messages.insert(tx, session_id, ready, wanted if free else None)
     engine.fulltext.index_now(tx, [message_id])
     return message_id
@@ -184,7 +182,7 @@ def bring_own(
                 tx.changed_by_us([one])
                 given.append(one)
             else:
-                ready = messages.make_ready(entry, mask=None, lift=None)
+                ready = message_values.make_ready(entry, mask=None, lift=None)
                 given.append(messages.insert(tx, session_id, ready, one if as_they_are else None))
                 fresh.append(given[-1])
             if place is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, sessions, transcript_replay
+from hermes.store import codec, message_values, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, MessageColumns, Progress, Row, Tx, finding
@@ -181,7 +181,7 @@ def _calls_in(text: Any) -> int:
     try:
         return len(_LIST.decode(text))  # only the length of the list matters
     except (msgspec.DecodeError, UnicodeEncodeError):
-        return messages.count_calls(codec.restored(text))
+        return message_values.count_calls(codec.restored(text))
 
 
 def _miscounted(session_id: str, counters: Sequence[Any], right: list[Any]) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.store import messages, sessions
+from hermes.store import message_reading, sessions
 from hermes.store.engines.base import Row
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class CachedConversation:
             if not sessions.is_shown(tx, session_id, None):
                 return []
             db._bring_files(tx, session_id)
-            rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
+            rows = message_reading.shown_rows(tx, session_id, message_reading.TURN_ROW)
         known, now = self._known, {}
         for row in rows:
             before = known.get(row[0])
-            now[row[0]] = before if before is not None and before[0] == row else (row, messages.as_turn(row))
+            now[row[0]] = before if before is not None and before[0] == row else (row, message_reading.as_turn(row))
         self._known = now
         return [now[row[0]][1] for row in rows]
 
@@ -41,7 +41,7 @@ class CachedConversation:
 def last_id(db: SessionDB, session_id: str) -> int:
     """The id of the last message a session shows; 0 when there is none."""
     with db._engine.read() as tx:
-        shown = messages.shown_rows(tx, session_id, "m.id") if sessions.is_shown(tx, session_id, None) else []
+        shown = message_reading.shown_rows(tx, session_id, "m.id") if sessions.is_shown(tx, session_id, None) else []
     return int(shown[-1][0]) if shown else 0
 
 
@@ -50,6 +50,6 @@ def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[Mess
     with db._engine.read() as tx:
         if not sessions.is_shown(tx, session_id, None):
             return []
-        ids = [int(row[0]) for row in messages.shown_rows(tx, session_id, "m.id") if row[0] > message_id]
-        rows = [row for one in ids for row in messages.rows_of(tx, one)]
-    return [messages.decode(row) for row in rows]
+        ids = [int(row[0]) for row in message_reading.shown_rows(tx, session_id, "m.id") if row[0] > message_id]
+        rows = [row for one in ids for row in message_reading.rows_of(tx, one)]
+    return [message_reading.decode(row) for row in rows]

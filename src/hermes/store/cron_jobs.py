@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, gateway_queues
+from hermes.store import codec, gateway_outbox
 from hermes.store.db import transactions
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.engines.base import Tx
-    from hermes.store.gateway_queues import Outgoing
+    from hermes.store.gateway_outbox import Outgoing
 
 TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS cron_jobs (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, timezone TEXT NOT NULL,"
@@ -241,7 +241,7 @@ class CronDB:
             if not ended:
                 return None
             return [
-                gateway_queues.post(
+                gateway_outbox.post(
                     tx, platform, chat, part, f"cron-{run_id}-{number}", self.clock(), mask=self.db.masked
                 )
                 for number, (platform, chat, part) in enumerate(outgoing)

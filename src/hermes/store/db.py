@@ -8,11 +8,11 @@ change is committed, a line that records it is appended to the session's transcr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput, StoreCorrupt
+from hermes.errors import InvalidInput, StoreCorrupt, StoreError
 from hermes.store import session_exports
 from hermes.store.db_exchange import ExchangeCalls
 from hermes.store.db_keeping import Keeping
@@ -41,6 +41,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
     `prepared_statements` ("auto", "on", "off") applies to PostgreSQL: "auto" uses none behind a connection pooler.
     `timeout`: after this many seconds without an answer to a call, the server is probed whether it is still alive.
+    `patience`: so many seconds a call waits for a lock, a connection or a server that is being restarted before it fails.
 
     Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
     branch, compress, rewind), and None / False / [] from a query without a result.
@@ -83,16 +84,24 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             raise InvalidInput(f"{target} exists already; choose the name of a new file")
         from hermes.store.store_copy import snapshot
 
-        with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
-            snapshot(self, copy)
+        try:
+            with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
+                snapshot(self, copy)
+        except BaseException:  # what is not whole is no backup, and a second try finds the name free
+            for end in ("", "-wal", "-shm", "-queue", "-indexing"):
+                target.with_name(target.name + end).unlink(missing_ok=True)
+            raise
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
 
-        `progress` is called with the current subject, the number of items done, and their total.
+        Rows that another program has written are adopted first, as before a list. `progress` is called with the current
+        subject, the number of items done, and their total.
         """
         from hermes.store import consistency
 
+        with suppress(StoreError), self._take_in():  # if they can't be, the check finds out why
+            pass
         return consistency.check(self._engine, self._scribe, self._attachments, progress)
 
     def repair(

@@ -20,7 +20,7 @@ from hermes.store import (
     codec,
     foreign_rows,
     import_updates,
-    messages,
+    message_attachments,
     retention,
     session_events,
     session_exports,
@@ -71,19 +71,24 @@ class ExchangeCalls(OpenStore):
             done = session_exports.bring_in(self._engine, tx, data, ids)
             for other in done.all() if done is not None else ():
                 self._scribe.intends(other)
+        carried = data.get(session_exports.FILES) if isinstance(data, Mapping) else None
+        files = carried if isinstance(carried, Mapping) else {}
         if done is not None:
             self._scribe.arrived(data["id"], done)
-            self._files_came(data["id"], folder)
+            self._files_came(data["id"], folder, files)
+        elif folder is not None or files:  # an import that was killed may have left some of them behind
+            self._files_came(session_id, folder, files, again=True)
         return done is not None
 
-    def _files_came(self, session_id: str, folder: Path | None) -> None:
-        """Copy the attachments of an imported session from a folder, and record which of them are missing."""
+    def _files_came(
+        self, session_id: str, folder: Path | None, files: Mapping[str, bytes | str], *, again: bool = False
+    ) -> None:
+        """Copy the attachments of an imported session from a folder or the export, and record which of them are missing."""
         with self._engine.read() as tx:
-            wanted = messages.attachments_shown(tx, session_id)
-        if not wanted:
+            wanted = message_attachments.attachments_shown(tx, session_id)
+        taken = [digest for digest in wanted if self._attachments.take_over(folder, digest, files.get(digest))]
+        if not wanted or (again and not taken):
             return
-        if folder is not None:
-            self._attachments.take_from(folder, wanted)
         here = [digest for digest in wanted if self._attachments.has(digest)]
         with self._engine.write(alone=False) as tx:
             note(tx, here, [digest for digest in wanted if digest not in here])
@@ -97,10 +102,12 @@ class ExchangeCalls(OpenStore):
         update: bool = False,
         again: bool = True,
     ) -> dict[str, int]:
-        """Store exported sessions one after the other; references between them stay valid. Attachments are copied
-        from `attachments_dir`, if it is given. A session that can't be imported raises, or goes to `refused`, if given.
+        """Store exported sessions one after the other; references between them stay valid. Attachments are those that a
+        session carries (`attachments`: bytes or base64 by SHA-256), or are copied from `attachments_dir`, if it is given.
+        A session that can't be imported raises, or goes to `refused`, if given.
 
-        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. With `update`, those
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped, also those in the trash:
+        {"trashed": n} says how many of the skipped ones are there. With `update`, those
         that were imported from another program get the new messages from there: {"updated": n} counts them. Without
         `again`, a session that was deleted here stays deleted: {"deleted": n} counts them. One that was shredded here
         never comes back.
@@ -108,7 +115,7 @@ class ExchangeCalls(OpenStore):
         counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
         with self._engine.read() as tx:
-            deleted = retention.deleted(tx)
+            deleted, trashed = retention.deleted(tx), retention.trashed_ids(tx)
         for data in exported:
             gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
             if gone or (gone is not None and not again):
@@ -135,6 +142,8 @@ class ExchangeCalls(OpenStore):
                 counts["messages"] += len(made.added)
             else:
                 counts["skipped"] += 1
+                if data["id"] in trashed:
+                    counts["trashed"] = counts.get("trashed", 0) + 1
         return counts
 
     def foreign_message_ids(self, session_id: str) -> set[str]:
@@ -159,5 +168,5 @@ class ExchangeCalls(OpenStore):
             if made.columns:
                 self._scribe.changed(session_id, "import", *made.columns)
         if made:
-            self._files_came(session_id, None)
+            self._files_came(session_id, None, {})
         return made

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, handoffs, leases, retention, sessions
+from hermes.store import codec, handoffs, leases, listing, retention, sessions
+from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
 
@@ -51,7 +52,7 @@ class Keeping(OpenStore):
         from hermes.store import shredding
 
         typed = self.path.with_name("history") if history is None else Path(history)
-        place = shredding.Place(self._engine, self._scribe, self._attachments, self.path, typed)
+        place = shredding.StoreFiles(self._engine, self._scribe, self._attachments, self.path, typed)
         return shredding.shred(place, session_id, by)
 
     def prune_sessions(
@@ -132,16 +133,17 @@ class Keeping(OpenStore):
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int = 100) -> list[AuditEntry]:
+    def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
         """What was trashed, restored, deleted and shredded, and what `record_audit` added; the newest first."""
         with self._engine.read() as tx:
-            return tx.dicts("SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,))
+            return retention.audit_log(tx, listing.checked_page(limit, 0)[0])
 
     def record_audit(self, action: str, session_id: str | None, *, by: str, detail: str = "") -> None:
         """Add a line to the audit log about a change that the store does not record there itself (secrets masked).
 
         The names of the store's own lines (trash, restore, delete, replace, clear) are refused: InvalidInput.
         """
+        checked_text(action, "action"), checked_text(session_id, "session_id")
         if action in retention.OWN_ACTIONS:
             raise InvalidInput(f"{action} is an action that the store records itself")
         with self._engine.write() as tx:
@@ -182,6 +184,7 @@ class Keeping(OpenStore):
         """
         result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         try:
+            checked_period(retention_days, "retention_days", "days")
             with self._engine.write() as tx:
                 due = retention.claim_interval(tx, min_interval_hours)
             if not due:
@@ -208,10 +211,13 @@ class Keeping(OpenStore):
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta."""
+        stored = checked_text(key, "key"), checked_text(value, "value")
+        if key is None:
+            raise InvalidInput("a value of state_meta needs a key")
         with self._changing(alone=False) as tx:
             tx.run(
                 "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-                (key, value),
+                stored,
             )
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
@@ -333,7 +339,7 @@ class Keeping(OpenStore):
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
-        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error) or ""))
+        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._told_error(error)))
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
@@ -346,7 +352,10 @@ class Keeping(OpenStore):
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error) or ""))
+        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._told_error(error)))
+
+    def _told_error(self, error: str) -> str:
+        return self._masked(checked_text(error, "error")) or ""
 
     def _handoff(self, session_id: str, step: Callable[[Tx], Outcome]) -> Outcome:
         with self._writing(session_id, alone=False) as tx:

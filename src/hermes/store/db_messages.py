@@ -16,7 +16,10 @@ from hermes.errors import (
 from hermes.store import (
     codec,
     lineage,
+    message_attachments,
     message_edits,
+    message_reading,
+    message_values,
     messages,
     retention,
     session_events,
@@ -30,8 +33,6 @@ from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
-
-_AGAIN = 10.0  # seconds during which an append is retried after the server connection was lost
 
 
 class MessageCalls(OpenStore):
@@ -89,7 +90,7 @@ class MessageCalls(OpenStore):
     def _append(
         self,
         session_id: str,
-        ready: messages.Ready,
+        ready: message_values.Ready,
         counts: Mapping[str, Any] | None = None,
         also: Callable[[Tx, int], None] | None = None,
     ) -> int:
@@ -97,7 +98,7 @@ class MessageCalls(OpenStore):
 
         If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
-        end = time.monotonic() + _AGAIN
+        end = time.monotonic() + self._patience * 2 / 3  # the last try may take all of it
         changed: list[str] = []
         while True:
             try:
@@ -114,9 +115,7 @@ class MessageCalls(OpenStore):
                 if error.maybe_stored or time.monotonic() > end:
                     raise
         try:
-            self._scribe.message_stored(session_id, message_id, ready)
-            if changed:
-                self._scribe.changed(session_id, "usage", *changed)
+            self._scribe.message_stored(session_id, message_id, ready, used=changed)
             self._engine.appended(message_id, ready.size)
             self._meaning.appended()
         except StoreGone:
@@ -138,7 +137,7 @@ class MessageCalls(OpenStore):
         """Replace a session's own messages with others: all of them or none, in one transaction."""
         self._replace(session_id, [self._ready(message) for message in messages])
 
-    def _replace(self, session_id: str, ready: Sequence[messages.Ready]) -> None:
+    def _replace(self, session_id: str, ready: Sequence[message_values.Ready]) -> None:
         with self._writing(session_id) as tx:
             sessions.require(tx, session_id)
             self._clear(tx, session_id, "replace")
@@ -211,8 +210,8 @@ class MessageCalls(OpenStore):
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
             self._bring_files(tx, session_id)
-            rows = messages.shown_rows(tx, session_id)
-        return [messages.decode(row) for row in rows]
+            rows = message_reading.shown_rows(tx, session_id)
+        return [message_reading.decode(row) for row in rows]
 
     def get_messages_as_conversation(
         self,
@@ -232,15 +231,15 @@ class MessageCalls(OpenStore):
                 return []
             self._bring_files(tx, session_id)
             if include_ancestors:
-                rows = lineage.with_ancestors(tx, session_id, messages.TURN_ROW, visible_to)
+                rows = lineage.with_ancestors(tx, session_id, message_reading.TURN_ROW, visible_to)
             else:
-                rows = messages.shown_rows(tx, session_id, messages.TURN_ROW)
-            kinds = messages.payload_kinds(tx, rows) if inline_attachments else {}
-        turns = [messages.as_turn(row) for row in rows]
+                rows = message_reading.shown_rows(tx, session_id, message_reading.TURN_ROW)
+            kinds = message_attachments.payload_kinds(tx, rows) if inline_attachments else {}
+        turns = [message_reading.as_turn(row) for row in rows]
         for row, turn in zip(rows, turns, strict=True) if kinds else ():
             if row[0] in kinds:
                 turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
-        return messages.asked_once(turns) if include_ancestors else turns
+        return message_reading.asked_once(turns) if include_ancestors else turns
 
     def resolve_attachments(self, message: Any) -> Any:
         """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
@@ -250,7 +249,7 @@ class MessageCalls(OpenStore):
         digests = [digest for digest, _, _ in references(codec.to_json(message))]
         with self._engine.read() as tx:
             self._attachments.fetch(tx, digests)
-            kinds = messages.kinds_of(tx, digests)
+            kinds = message_attachments.kinds_of(tx, digests)
         if isinstance(message, dict) and "role" in message:
             return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
         return self._attachments.inlined(message, kinds)
@@ -260,6 +259,8 @@ class MessageCalls(OpenStore):
 
         Events are shown and exported with a session; they are never sent to a model, counted or searched.
         """
+        if not isinstance(kind, str) or not kind or not isinstance(text, str):
+            raise InvalidInput("an event has a kind and a text")
         session_events.prepare(self._engine)
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
@@ -276,7 +277,7 @@ class MessageCalls(OpenStore):
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
         with self._engine.read() as tx:
-            return messages.count(tx, session_id, visible_to)
+            return message_reading.count(tx, session_id, visible_to)
 
     def carried_message_counts(self, session_ids: Sequence[str]) -> dict[str, int]:
         """How many messages of other sessions each of these shows: a branch those before it, a compressed one its edges.
@@ -284,12 +285,12 @@ class MessageCalls(OpenStore):
         With a session's own `message_count` that is how many `get_messages` gives. Sessions that show none are left out.
         """
         with self._engine.read() as tx:
-            return messages.carried_counts(tx, list(session_ids))
+            return message_reading.carried_counts(tx, list(session_ids))
 
     def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
         """The session that shows a message: its own, else one that carries it; None when none visible does."""
         with self._engine.read() as tx:
-            return messages.session_of(tx, message_id, visible_to)
+            return message_reading.session_of(tx, message_id, visible_to)
 
     # ------------------------------------------------------------------------------------------ search
 

@@ -14,11 +14,11 @@ from hermes.errors import (
     InvalidInput,
 )
 from hermes.home import companion, default_database, has_key_file, settled
-from hermes.store import foreign_rows, leases, lineage, messages, sessions
+from hermes.store import foreign_rows, leases, lineage, message_attachments, message_values, sessions
 from hermes.store.attachments import attachments_of
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.store_address import file_of, open_engine
-from hermes.store.meaning.indexer import Indexer
+from hermes.store.meaning.vector_indexer import VectorIndexer
 from hermes.store.transcript_writer import TranscriptWriter
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class OpenStore:
         transcripts: str = "all",
         prepared_statements: str = "auto",
         timeout: float = 30.0,
+        patience: float = 15.0,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
@@ -50,6 +51,8 @@ class OpenStore:
             raise InvalidInput(f"prepared_statements is 'auto', 'on' or 'off', not {prepared_statements!r}")
         if not (isinstance(timeout, int | float) and timeout > 0):
             raise InvalidInput(f"timeout is a number of seconds, not {timeout!r}")
+        if not (isinstance(patience, int | float) and patience > 0):
+            raise InvalidInput(f"patience is a number of seconds, not {patience!r}")
         file = None if url is None else file_of(url)
         if file is not None:
             if db_path is not None:
@@ -72,14 +75,16 @@ class OpenStore:
         self._fences = threading.local()  # the leases this thread's writes depend on
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
+        self._patience = patience
         self._options = (url, read_only, durability, transcripts, prepared_statements, timeout)
         self._open()
 
     def _open(self) -> None:
         url, read_only, durability, transcripts, prepared, timeout = self._options
         self._engine: Engine = open_engine(
-            self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout
-        )
+            self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout,
+            patience=self._patience,
+        )  # fmt: skip
         key = None
         if has_key_file(self.path):
             from hermes.store import encryption_keys
@@ -88,7 +93,7 @@ class OpenStore:
         self._attachments = attachments_of(self._engine, self.attachments_dir, key)
         mode = "off" if self._engine.read_only else transcripts
         self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments, key)
-        self._meaning = Indexer(self._engine)
+        self._meaning = VectorIndexer(self._engine)
         self._engine.on_parts = self._lift_parts
         self._engine.on_differing = self._follow
         self._scribe.repair()
@@ -231,8 +236,8 @@ class OpenStore:
     def _masked(self, text: str | None) -> str | None:
         return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
 
-    def _ready(self, message: Mapping[str, Any]) -> messages.Ready:
-        return messages.make_ready(message, mask=self._mask, lift=self._attachments.lift)
+    def _ready(self, message: Mapping[str, Any]) -> message_values.Ready:
+        return message_values.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
     def _take_in(self) -> Any:
         """Before a list or a title look-up: adopt rows that another program wrote into the file."""
@@ -258,4 +263,4 @@ class OpenStore:
     def _bring_files(self, tx: Tx, session_id: str) -> None:
         """Fetch attachment files that another host stored and that these messages refer to."""
         if self._engine.shared:
-            self._attachments.fetch(tx, messages.attachments_shown(tx, session_id))
+            self._attachments.fetch(tx, message_attachments.attachments_shown(tx, session_id))

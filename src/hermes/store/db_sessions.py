@@ -17,6 +17,7 @@ from hermes.store import (
     titles,
 )
 from hermes.store import usage as _usage
+from hermes.store.arguments import checked_message_id, checked_text, checked_time
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.title_rules import sanitize_title as _sanitize_title
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.rows import Facets, Insights, Relative, SessionRow
+    from hermes.store.usage import SideUsage
 
 
 class SessionCalls(OpenStore):
@@ -54,10 +56,13 @@ class SessionCalls(OpenStore):
             raise InvalidInput("a session needs a source (cli, telegram, …)")
         if kind not in sessions.KINDS:
             raise InvalidInput(f"kind is one of {', '.join(map(repr, sessions.KINDS))}, not {kind!r}")
+        if started_at is not None:
+            started_at = checked_time(started_at, "started_at")
         columns = {
-            "model": model, "model_config": self._masked(codec.json_field(model_config)),
-            "system_prompt": self._masked(system_prompt), "user_id": user_id, "transcript": self._scribe.wanted(source) or None,
-            "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": cwd,
+            "model": checked_text(model, "model"), "model_config": self._masked(codec.json_field(model_config)),
+            "system_prompt": self._masked(checked_text(system_prompt, "system_prompt")),
+            "user_id": checked_text(user_id, "user_id"), "transcript": self._scribe.wanted(source) or None,
+            "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": checked_text(cwd, "cwd"),
         }  # fmt: skip
         with self._writing(session_id, alone=system_prompt is not None or parent_session_id is not None) as tx:
             made = sessions.create(tx, session_id, source, columns)
@@ -74,8 +79,14 @@ class SessionCalls(OpenStore):
         with self._engine.read() as tx:
             return sessions.get(tx, session_id, visible_to)
 
+    def get_sessions(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, SessionRow]:
+        """Several sessions at once, each by its id as get_session() gives it; those that do not exist are left out."""
+        with self._engine.read() as tx:
+            return sessions.several(tx, list(session_ids), visible_to)
+
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first end reason stays until the session is reopened."""
+        end_reason = checked_text(end_reason, "end_reason")
         with self._writing(session_id, alone=False) as tx:
             done = sessions.end(tx, session_id, end_reason)
         if done:
@@ -90,7 +101,7 @@ class SessionCalls(OpenStore):
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
-        text = self._masked(system_prompt)
+        text = self._masked(checked_text(system_prompt, "system_prompt"))
         with self._writing(session_id) as tx:
             before = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
             done = sessions.set_prompt(tx, session_id, text)
@@ -124,6 +135,7 @@ class SessionCalls(OpenStore):
         Creates nothing: an unknown session is ignored.
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
+        values = _usage.checked(values)
         with self._writing(session_id, alone=False) as tx:
             changed = _usage.update(tx, session_id, values, absolute=absolute)
         if changed:
@@ -143,14 +155,12 @@ class SessionCalls(OpenStore):
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
     ) -> None:
         """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
+        used = _usage.checked_side(input_tokens, output_tokens, cost_usd)
         with self._engine.write(alone=False) as tx:
             if sessions.is_shown(tx, session_id, None):
-                used: _usage.SideUsage = {
-                    "calls": 1, "input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd,
-                }  # fmt: skip
                 _usage.add_side(tx, session_id, used)
 
-    def get_side_usage(self, session_id: str) -> _usage.SideUsage | None:
+    def get_side_usage(self, session_id: str) -> SideUsage | None:
         """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
         with self._engine.read() as tx:
             return _usage.side_of(tx, session_id)
@@ -160,6 +170,7 @@ class SessionCalls(OpenStore):
 
         Before the first message `conversation` may be any other name, until `begin_with_choice`.
         """
+        model = checked_text(model, "model")
         with self._engine.write(alone=False) as tx:
             model_choices.put(tx, conversation, model)
 
@@ -283,9 +294,10 @@ class SessionCalls(OpenStore):
 
         With `only_if_untitled` a session that already has a title keeps it, and the result is False.
         """
+        title = self._masked(checked_text(title, "title"))
         with self._writing(session_id) as tx:
             titles.take_in(tx)
-            done = titles.set_title(tx, session_id, self._masked(title), only_if_untitled=only_if_untitled)
+            done = titles.set_title(tx, session_id, title, only_if_untitled=only_if_untitled)
         if done:
             self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
         return done
@@ -334,6 +346,11 @@ class SessionCalls(OpenStore):
         """A session's tags, sorted."""
         with self._engine.read() as tx:
             return sessions.tags(tx, session_id, visible_to)
+
+    def tags_of(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, list[str]]:
+        """The tags of several sessions at once, each list sorted."""
+        with self._engine.read() as tx:
+            return sessions.tags_of_several(tx, list(session_ids), visible_to)
 
     def pin_session(self, session_id: str, pinned: bool = True) -> bool:
         """Pin or unpin a conversation, with all its parts if it was compressed; a pinned one is never pruned."""
@@ -388,6 +405,7 @@ class SessionCalls(OpenStore):
     ) -> str:
         """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
         sessions.checked_id(new_session_id)
+        title = self._masked(checked_text(title, "title"))
         self._scribe.intends(session_id)
         with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
@@ -420,6 +438,7 @@ class SessionCalls(OpenStore):
 
     def rewind(self, session_id: str, message_id: int) -> int:
         """Hide every message after `message_id` (0: all); returns how many. Hidden text is neither found nor replayed."""
+        checked_message_id(message_id)
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
         self._scribe.restated(session_id, "rewind", hides=hidden)

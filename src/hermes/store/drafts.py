@@ -20,6 +20,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,14 @@ def _key_of(database: Path) -> encryption_keys.DataKey | None:
 
 def draft_path(database: Path, session_id: str) -> Path:
     """The draft of a session. Its id may hold any character, so the file is named by a hash."""
-    return companion(database, "drafts") / hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    return Path(_draft_name(database, session_id))
+
+
+@lru_cache(maxsize=1000)
+def _draft_name(database: Path, session_id: str) -> str:
+    return str(
+        companion(database, "drafts") / hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    )
 
 
 class Draft:
@@ -72,7 +80,7 @@ class Draft:
         mask: Callable[[str], str] | None = None,
     ) -> None:
         """`mask` masks secrets in a text; None: there is no need."""
-        self._path = draft_path(database, session_id)
+        self._path = _draft_name(database, session_id)
         self._head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
         self._handle: int | None = None
         self._useless = False
@@ -83,6 +91,7 @@ class Draft:
         self._told = b""  # in an encrypted draft: what is written of the last line
         self._line = ""  # the last text, from where a secret could reach into the next piece
         self._line_at = len(self._head)  # where it begins in the file
+        self._length = 0  # how much of a plain draft is written
 
     def write(self, text: str) -> None:
         """Add a piece; once this returns, it survives the death of the process."""
@@ -120,11 +129,12 @@ class Draft:
             self._add_change(handle, _WHOLE, data)
             return
         os.lseek(handle, 0, os.SEEK_END)
-        os.write(handle, data)
+        self._length += os.write(handle, data if self._length else self._head + data)
 
     def _cut(self, handle: int, length: int) -> None:
         if self._seal is None:
             os.ftruncate(handle, length)
+            self._length = min(self._length, length)
         else:
             self._add_change(handle, length, b"")
             self._told = b""
@@ -132,8 +142,12 @@ class Draft:
     def _put(self, handle: int, data: bytes) -> None:
         """Replace the text from the last line on."""
         if self._seal is None:
-            os.pwrite(handle, data, self._line_at)
-            os.ftruncate(handle, self._line_at + len(data))
+            head = self._head if self._length == 0 else b""
+            os.pwrite(handle, head + data, self._line_at - len(head))
+            end = self._line_at + len(data)
+            if end < self._length:
+                os.ftruncate(handle, end)
+            self._length = end
             return
         same = next((at for at, pair in enumerate(zip(self._told, data)) if pair[0] != pair[1]), len(self._told))
         same = min(same, len(data))
@@ -145,16 +159,20 @@ class Draft:
             os.write(handle, self._seal.piece(_LENGTH.pack(length) + data))
 
     def _begin(self) -> None:
-        make_private(self._path.parent)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            handle = os.open(self._path, flags, 0o600)
+        except FileNotFoundError:
+            make_private(Path(self._path).parent)
+            handle = os.open(self._path, flags, 0o600)
         if not _locked(handle):  # another process writes in this session: the draft is its own
             os.close(handle)
             self._useless = True
             return
-        os.ftruncate(handle, 0)
-        if self._key is None:
-            os.write(handle, self._head)
-        else:
+        if os.fstat(handle).st_size:  # an unreadable one that a dead process left
+            os.ftruncate(handle, 0)
+        self._length = 0  # a plain one is written with its head at the first piece
+        if self._key is not None:
             self._seal = sealed_files.Seal(self._key)
             os.write(handle, self._seal.header + self._seal.piece(_LENGTH.pack(0) + self._head))
             self._told = b""
@@ -172,7 +190,7 @@ class Draft:
                     self._put(self._handle, self._mask(self._line).encode(errors="replace"))
             if not keep:
                 with contextlib.suppress(OSError):
-                    self._path.unlink(missing_ok=True)
+                    os.unlink(self._path)
             os.close(self._handle)
             self._handle = None
 
@@ -227,12 +245,12 @@ def forget(database: Path, session_id: str) -> None:
 @contextlib.contextmanager
 def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
     """The draft that a dead process left for a session, or None. It is deleted when the block ends without an error."""
-    path = draft_path(database, session_id)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(_draft_name(database, session_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         yield None
         return
+    path = draft_path(database, session_id)
     try:
         if not _locked(handle):  # its writer is running
             yield None

@@ -25,6 +25,7 @@ from hermes.store.engines.sqlite import cipher, locks
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
 from hermes.store.engines.sqlite.file_identity import holder_of
+from hermes.whole_files import sync_folder
 
 Report = Callable[[int, int], None]  # files done, of all
 WAIT_SECONDS = 5.0
@@ -34,7 +35,7 @@ _SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(slots=True)
-class Moved:
+class Converted:
     """What was done: how many files, how many messages the database has, and which files could not be moved."""
 
     files: int = 0
@@ -42,7 +43,7 @@ class Moved:
     left: list[str] = field(default_factory=list)
 
 
-def encrypt(database: Path, make_way: Callable[[], encryption_keys.Way], report: Report | None = None) -> Moved:
+def encrypt(database: Path, make_way: Callable[[], encryption_keys.Way], report: Report | None = None) -> Converted:
     """Encrypt a store, or go on with it. `make_way` is asked how the key is to be wrapped, if there is none yet."""
     _require_libraries()
     if not settled(database).exists():
@@ -61,7 +62,7 @@ def encrypt(database: Path, make_way: Callable[[], encryption_keys.Way], report:
     return moved
 
 
-def decrypt(database: Path, report: Report | None = None) -> Moved:
+def decrypt(database: Path, report: Report | None = None) -> Converted:
     """Make a store plain again, or go on with it; the key file goes last."""
     database = _existing(database)
     with _alone(database) as connection:
@@ -73,7 +74,7 @@ def decrypt(database: Path, report: Report | None = None) -> Moved:
         if moved.left:
             raise StoreError(f"these files can't be decrypted, so the key file stays: {', '.join(moved.left)}")
         encryption_keys.remove(database)
-        encryption_keys.sync_folder(database.parent)
+        sync_folder(database.parent)
     encryption_keys.drop_entry(vault.way)
     return moved
 
@@ -90,7 +91,7 @@ def rewrap(database: Path, make_way: Callable[[], encryption_keys.Way]) -> None:
 
 def rekey(
     database: Path, make_way: Callable[[], encryption_keys.Way] | None = None, report: Report | None = None
-) -> Moved:
+) -> Converted:
     """Encrypt everything again with a new data key, or go on with it; `make_way` wraps it in another way as well."""
     database = _existing(database)
     with _alone(database) as connection:
@@ -168,9 +169,9 @@ def _alone(database: Path) -> Iterator[apsw.Connection]:
 
 def _move(
     database: Path, connection: apsw.Connection, key: encryption_keys.DataKey | None, report: Report | None
-) -> Moved:
+) -> Converted:
     """Bring every file of the store to this key (None: plain)."""
-    moved = Moved(messages=_counts(connection).get("messages", 0))
+    moved = Converted(messages=_counts(connection).get("messages", 0))
     _tidy_up(database, sealing=key is not None)
     files = list(_files(database))
     copies = list(_database_copies(database)) if key is not None else []
@@ -227,7 +228,7 @@ def _replace_database(database: Path, connection: apsw.Connection, key: encrypti
     try:
         _sync(part)
         os.replace(part, database)
-        encryption_keys.sync_folder(database.parent)
+        sync_folder(database.parent)
         # A process that waits for this lock has the old file open, and nothing must be written there any more: without
         # its first page it is no database, so that process opens the new file.
         _overwrite(old, whole=was_plain)
@@ -284,7 +285,7 @@ def _is_plain_copy(path: Path) -> bool:
     return False
 
 
-def _encrypt_copy(database: Path, copy: Path, moved: Moved) -> None:
+def _encrypt_copy(database: Path, copy: Path, moved: Converted) -> None:
     """Encrypt a copy of the database; one that is too damaged is sealed as it is."""
     vault = encryption_keys.vault_of(database)
     if vault is None:
@@ -336,7 +337,7 @@ def _files(database: Path) -> Iterator[tuple[Path, str]]:
         return
     yield from ((path, "lines") for path in folder.glob("history") if path.is_file())
     yield from ((path, "whole") for path in folder.glob(".history.*") if path.is_file())
-    yield from ((path, "whole") for path in _below(folder / "cron") if path.suffix in (".md", ".new"))
+    yield from ((path, "whole") for path in _below(folder / "cron") if path.suffix in (".md", ".new", ".part"))
     yield from ((path, "whole") for path in folder.glob("*/unkept/*.json*") if path.is_file())
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, MissingExtra, StoreError, StoreLocked
 from hermes.home import key_file
+from hermes.whole_files import sync_folder, write_whole
 
 FORMAT = "hermes-key"
 VERSION = 1
@@ -201,24 +202,9 @@ def new_vault(way: Way) -> Vault:
 def save(database: Path, vault: Vault) -> None:
     """Write the key file, whole or not at all."""
     path = key_file(database)
-    part = path.with_name(path.name + ".part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(_encoded(vault))
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(part, path)
+    write_whole(path, _encoded(vault))
     sync_folder(path.parent)
     remember(database, vault)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _encoded(vault: Vault) -> bytes:

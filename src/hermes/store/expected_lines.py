@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, sealed_files
+from hermes.store import codec, message_reading, sealed_files
 from hermes.store.engines.base import MessageColumns, Tx
 from hermes.store.transcript import SEAL, Entry, decoded
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Attached: TypeAlias = "dict[int, list[AttachmentEntry]]"
 _START = b'{"type":"message",'
-_NAMES = tuple(name for name in messages.SHOWN if name != "session_id")
-_ROW = (*messages.SHOWN, "content_format", "content_rest")
+_NAMES = tuple(name for name in message_reading.SHOWN if name != "session_id")
+_ROW = (*message_reading.SHOWN, "content_format", "content_rest")
 _SEAL_BYTES = len(SEAL) + 10  # eight hex digits, the quote and the brace
 _encoder = msgspec.json.Encoder()
 
@@ -40,9 +40,9 @@ def _line_type(names: tuple[str, ...]) -> Any:
 def message_columns(tx: Tx, session_id: str) -> MessageColumns | None:
     """A session's own messages by column; None where some can't be read, or hold values that a line encodes differently."""
     try:
-        rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
+        rows = tx.rows(f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ?", (session_id,))
         columns: MessageColumns = dict(zip(_ROW, zip(*rows, strict=True), strict=False))
-        if not rows or any(bytes in map(type, columns[name]) for name in messages.SHOWN):
+        if not rows or any(bytes in map(type, columns[name]) for name in message_reading.SHOWN):
             return None
         columns["content"] = list(map(codec.joined, columns["content"], columns["content_rest"]))
     except (StoreCorrupt, UnicodeDecodeError):

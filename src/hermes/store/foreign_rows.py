@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hermes.store import codec, lineage, messages, session_exports
+from hermes.store import codec, lineage, message_attachments, messages, session_exports
 from hermes.store.attachments import Attachments, listed
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite import shared_columns
@@ -37,7 +37,7 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
                 (codec.storable(codec.to_json(changed)), message_id, row[0]),
             )
             if done:
-                messages.refer(tx, message_id, lifted)
+                message_attachments.refer(tx, message_id, lifted)
                 tx.changed_by_us([message_id])
                 touched[row[2]] = None
     return list(touched)

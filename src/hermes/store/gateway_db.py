@@ -11,15 +11,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, NotRequired, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from hermes.store import approvals, gateway_queues, instances, lineage, routes, sessions, transcript_replay
+from hermes.store import (
+    approvals,
+    gateway_inbox,
+    gateway_outbox,
+    gateway_queues,
+    instances,
+    lineage,
+    routes,
+    sessions,
+    transcript_replay,
+)
 from hermes.store.attachments import read_attachment, references
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
-from hermes.store.gateway_queues import Outgoing, Received
+from hermes.store.gateway_inbox import Received
+from hermes.store.gateway_outbox import Outgoing
+from hermes.store.gateway_rows import Arrival, Kept, Name, PendingNotice, Placed, PlatformStatus, ReplyPart, TakenUp
 from hermes.store.gateway_tables import statements
 from hermes.store.instances import Instance
 from hermes.store.routes import Route
@@ -46,97 +57,6 @@ __all__ = [
 
 IDENTITY = "gateway_identity"
 AT_ONCE = 1000  # events or parts that are fetched at once
-
-
-class PlatformStatus(TypedDict):
-    """How a platform is doing: a row of `gateway_status`."""
-
-    platform: str
-    state: str
-    identity: str | None
-    since: float | None
-    error: str | None
-    error_at: float | None
-    updated_at: float
-
-
-class ReplyPart(TypedDict):
-    """A part of a reply, sent as one message."""
-
-    text: str
-    nonce: str
-    reply_to: NotRequired[str | None]
-
-
-@dataclass(slots=True, frozen=True)
-class PendingNotice:
-    """A notice to send in addition to a reply."""
-
-    platform: str
-    chat: str  # JSON
-    text: str
-    nonce: str
-
-
-@dataclass(slots=True, frozen=True)
-class Name:
-    """A message's id on its platform, and what is stored with it, so that an edit or a deletion finds it."""
-
-    event_id: str
-    texts: tuple[str, str]  # its text when taken, unmasked and masked: if the inbox has another, it is not stored
-    words: int | None = None  # how much of the content the user wrote, where the rest describes attachments
-
-
-@dataclass(slots=True, frozen=True)
-class Arrival:
-    """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
-
-    key: str
-    platform: str  # or one of its accounts: "telegram/work"
-    event_id: str
-    event: str  # JSON, masked
-    chat: str = ""  # JSON
-    chat_type: str | None = None
-    display_name: str | None = None
-    user_id: str | None = None  # the owner of the conversation if it has none
-    shared: bool = False
-    beside: Callable[[str | None], str] | None = None  # of a one-to-one conversation: its key, given the route's owner
-
-    def is_shown_by(self, route: Route) -> bool:
-        """Whether a route already has all this."""
-        owned = route.shared or self.user_id is None or route.user_id is not None
-        return owned and (route.chat, route.display_name) == (self.chat, self.display_name or route.display_name)
-
-
-@dataclass(slots=True, frozen=True)
-class Kept:
-    """Where an event is stored."""
-
-    key: str
-    id: int | None  # None: it was already answered
-    serving: str | None  # the instance that answers it
-    before: tuple[int, ...] = ()  # earlier events that wait in that chat
-    moved: bool = False  # another instance served the chat until now: its replies may wait in the outbox
-
-
-@dataclass(slots=True, frozen=True)
-class TakenUp:
-    """What a gateway needs before it answers an event."""
-
-    event: Received | None  # None: it no longer waits, or another instance serves its chat
-    route: Route | None
-    session_id: str | None  # the newest session of the route's conversation
-    is_member: bool  # whether the sender may see that session
-
-
-@dataclass(slots=True, frozen=True)
-class Placed:
-    """A session that was moved to a chat, and the previous state."""
-
-    key: str
-    session_id: str
-    before: str | None  # the previous session of the key
-    came_from: str | None  # the previous key of the session
 
 
 P = ParamSpec("P")
@@ -228,19 +148,6 @@ class GatewayDB:
 
     route_of_session = reading(routes.of_session)
 
-    def put_route(
-        self, key: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, user_id: str | None, shared: bool
-    ) -> Route:  # fmt: skip
-        """Create a key's route, or update its description; returns the route."""
-        known = self.route(key)
-        if known is not None and (known.chat, known.display_name) == (chat, display_name or known.display_name):
-            return known
-        with self._store.write() as tx:
-            return routes.put(
-                tx, key, platform=platform, chat_type=chat_type, chat=chat, display_name=display_name, user_id=user_id,
-                shared=shared, now=self.clock(),
-            )  # fmt: skip
-
     def place(
         self, key: str, session_id: str, *, platform: str, chat_type: str, chat: str, display_name: str | None, shared: bool
     ) -> Placed:  # fmt: skip
@@ -282,7 +189,7 @@ class GatewayDB:
             routes.bind(tx, key, session_id, now)
             if notice is None:
                 return None
-            return gateway_queues.post(
+            return gateway_outbox.post(
                 tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked
             )
 
@@ -338,11 +245,11 @@ class GatewayDB:
                 self._oldest = gateway_queues.oldest(tx, self._oldest)
             given = instances.given(tx, name, self._oldest.event)
             events = [number for number in given if number not in known][:AT_ONCE]
-            waiting = gateway_queues.waiting_for(tx, list(sending), self._oldest.part)
+            waiting = gateway_outbox.waiting_for(tx, list(sending), self._oldest.part)
             parts = [number for number, platform in waiting if number not in sending[platform]]
             bundles = [parts[start : start + AT_ONCE] for start in range(0, len(parts), AT_ONCE)]
-            return gateway_queues.some(tx, events) if events else [], [
-                part for some in bundles for part in gateway_queues.parts(tx, some)
+            return gateway_inbox.some(tx, events) if events else [], [
+                part for some in bundles for part in gateway_outbox.parts(tx, some)
             ]
 
     # ------------------------------------------------------------------------------------------ in and out
@@ -361,7 +268,7 @@ class GatewayDB:
         serving, moved = instances.assign(tx, key, arrival.platform)
         if not self.db.is_shared:
             self._oldest = gateway_queues.oldest_event(tx, self._oldest)
-        number, fresh = gateway_queues.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
+        number, fresh = gateway_inbox.receive(tx, arrival.platform, arrival.event_id, key, arrival.event, now)
         if number is None:
             return Kept(key, None, serving)
         if arrival.chat_type is not None and (route is None or not arrival.is_shown_by(route)):
@@ -369,14 +276,14 @@ class GatewayDB:
                 tx, key, platform=arrival.platform.partition("/")[0], chat_type=arrival.chat_type, chat=arrival.chat,
                 display_name=arrival.display_name, user_id=arrival.user_id, shared=arrival.shared, now=now,
             )  # fmt: skip
-        before = tuple(gateway_queues.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
+        before = tuple(gateway_inbox.waiting_before(tx, key, number, self._oldest.event)) if fresh else ()
         return Kept(key, number, serving, before, moved)
 
     def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> TakenUp:
         """What this instance needs before it answers an event, read in one snapshot."""
         with self._store.read() as tx:
             waits = instances.serves(tx, name, key)
-            route, event = routes.get(tx, key), gateway_queues.still(tx, inbox_id) if waits else None
+            route, event = routes.get(tx, key), gateway_inbox.still(tx, inbox_id) if waits else None
             known = None if route is None else route.session_id
             tip = lineage.compression_tip(tx, known) if known and sessions.is_shown(tx, known, None) else None
             return TakenUp(event, route, tip, tip is not None and user is not None and sessions.is_shown(tx, tip, user))
@@ -384,15 +291,15 @@ class GatewayDB:
     def receive(self, platform: str, event_id: str, key: str, event: str) -> int | None:
         """Store an event; returns its number, also when it is already stored and waits. None when it was already answered."""
         with self._store.write() as tx:
-            return gateway_queues.receive(tx, platform, event_id, key, event, self.clock())[0]
+            return gateway_inbox.receive(tx, platform, event_id, key, event, self.clock())[0]
 
-    unanswered = reading(gateway_queues.unanswered)
-    progress = reading(gateway_queues.progress)
+    unanswered = reading(gateway_inbox.unanswered)
+    progress = reading(gateway_inbox.progress)
 
     def begin(self, inbox_id: int, session_id: str | None = None) -> None:
         """Record that a process works on an event (by a turn in that session)."""
         with self._store.write() as tx:
-            gateway_queues.begin(tx, inbox_id, self.clock(), session_id)
+            gateway_inbox.begin(tx, inbox_id, self.clock(), session_id)
 
     def say(
         self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: PendingNotice | None = None,
@@ -408,12 +315,12 @@ class GatewayDB:
 
         def also(tx: Tx, message_id: int) -> None:
             if name is not None:
-                gateway_queues.check_unrevised(tx, inbox_id, name.texts)
-            gateway_queues.link(tx, inbox_id, session_id, message_id, now)
+                gateway_inbox.check_unrevised(tx, inbox_id, name.texts)
+            gateway_inbox.link(tx, inbox_id, session_id, message_id, now)
             routes.spoken(tx, key, session_id, now)
             if notice is not None:
                 posted.append(
-                    gateway_queues.post(
+                    gateway_outbox.post(
                         tx, notice.platform, notice.chat, notice.text, notice.nonce, now, mask=self.db.masked
                     )
                 )
@@ -424,7 +331,7 @@ class GatewayDB:
         message_id = self._store.store_message(session_id, {"role": "user", "content": content, **called}, also)
         return message_id, posted[-1] if posted else None
 
-    find_said = reading(gateway_queues.find_said)
+    find_said = reading(gateway_inbox.find_said)
 
     def content_of(self, message_id: int) -> tuple[Any, Any] | None:
         """A message's content and its meta."""
@@ -442,23 +349,23 @@ class GatewayDB:
     def revise(self, inbox_id: int | None, event: str | None) -> bool:
         """Replace the text of a waiting event (None: delete it); False when it no longer waits, or became a message."""
         with self._store.write() as tx:
-            return inbox_id is not None and gateway_queues.revise(tx, inbox_id, event, self.clock())
+            return inbox_id is not None and gateway_inbox.revise(tx, inbox_id, event, self.clock())
 
     def keep_early(self, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
         """Record an edit or a deletion (None) of an event that has not arrived yet; False when it has arrived meanwhile."""
         with self._store.write() as tx:
-            if gateway_queues.find_said(tx, platform, event_id) is not None:
+            if gateway_inbox.find_said(tx, platform, event_id) is not None:
                 return False
-            gateway_queues.keep_early(tx, platform, event_id, edited, self.clock())
-            gateway_queues.note(tx, platform, revision_id, None, self.clock())
+            gateway_inbox.keep_early(tx, platform, event_id, edited, self.clock())
+            gateway_inbox.note(tx, platform, revision_id, None, self.clock())
             return True
 
-    is_noted = reading(gateway_queues.is_noted)
+    is_noted = reading(gateway_inbox.is_noted)
 
     def note(self, platform: str, event_id: str, message_id: int | None = None) -> None:
         """Record that an event without an answer was handled (on this message): a redelivery is recognised."""
         with self._store.write() as tx:
-            gateway_queues.note(tx, platform, event_id, message_id, self.clock())
+            gateway_inbox.note(tx, platform, event_id, message_id, self.clock())
 
     def finish(self, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart] = ()) -> list[Outgoing]:
         """Finish an event: it leaves the inbox and its reply enters the outbox, atomically.
@@ -471,11 +378,11 @@ class GatewayDB:
         """
         now = self.clock()
         with self._store.write(lasting=False) as tx:
-            shown = gateway_queues.finish(tx, inbox_id, now)
+            shown = gateway_inbox.finish(tx, inbox_id, now)
             if shown is None:
-                return gateway_queues.unsent(tx, inbox_id)
+                return gateway_outbox.unsent(tx, inbox_id)
             return [
-                gateway_queues.post(
+                gateway_outbox.post(
                     tx,
                     platform,
                     chat,
@@ -492,7 +399,7 @@ class GatewayDB:
     def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
         """Queue a message that answers no event."""
         with self._store.write() as tx:
-            return gateway_queues.post(
+            return gateway_outbox.post(
                 tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, reply_to=reply_to
             )
 
@@ -505,12 +412,12 @@ class GatewayDB:
         """
         with self._store.write() as tx:
             for digest, _, _ in references(attachment) if session_id is not None else ():
-                gateway_queues.note_file(tx, str(session_id), digest)
+                gateway_outbox.note_file(tx, str(session_id), digest)
             self._store.attachments.secure(tx, references(attachment))
-            if gateway_queues.is_posted(tx, parts[0][2]):
+            if gateway_outbox.is_posted(tx, parts[0][2]):
                 return []
             return [
-                gateway_queues.post(tx, platform, place, text, nonce, self.clock(), mask=self.db.masked)
+                gateway_outbox.post(tx, platform, place, text, nonce, self.clock(), mask=self.db.masked)
                 for place, text, nonce in parts
             ]
 
@@ -526,23 +433,24 @@ class GatewayDB:
                 return None
         return None
 
-    unsent = reading(gateway_queues.unsent)
-    is_waiting = reading(gateway_queues.is_waiting)
-    is_question = reading(gateway_queues.is_question)
+    unsent = reading(gateway_outbox.unsent)
+    is_waiting = reading(gateway_outbox.is_waiting)
+    is_question = reading(gateway_outbox.is_question)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
         with self._store.read() as tx:
             return gateway_queues.counts(tx) if self.is_there() else {}
 
-    def forget_mail(self, older_than_days: float = 7) -> int:
+    def forget_mail(self, older_than_days: float = 7, last_days: float = 1) -> int:
         """Remove rows finished longer ago; returns how many.
 
-        Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time.
+        Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time, and the
+        events of each platform's last day with any.
         """
         with self._store.write() as tx:
             instances.forget_served(tx)
-            return gateway_queues.forget(tx, self.clock() - older_than_days * 86400)
+            return gateway_queues.forget(tx, self.clock() - older_than_days * 86400, last_days * 86400)
 
     # ------------------------------------------------------------------------------------------ people and homes
 
@@ -584,7 +492,7 @@ class GatewayDB:
         nonce, now = self.identity(), self.clock()
         with self._store.write() as tx:
             return [
-                gateway_queues.post(
+                gateway_outbox.post(
                     tx, one["platform"], one["chat"], text, f"{nonce}-p{one['name'][:16]}", now, mask=self.db.masked
                 )
                 for one in approvals.newcomers(tx)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
-from hermes.store import leases, sessions
+from hermes.store import codec, leases, sessions
+from hermes.store.arguments import checked_text, checked_ttl
 from hermes.store.engines.base import Tx
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def lease_of(session_id: str) -> str:
 
 def request(tx: Tx, session_id: str, platform: str) -> bool:
     """Request a handoff; False while one is in progress, or when there is no such session."""
-    if not platform:
+    if not checked_text(platform, "platform"):
         raise InvalidInput("a handoff needs a platform to go to")
     now = tx.now()
     done = tx.run(
@@ -50,7 +51,7 @@ def state(tx: Tx, session_id: str) -> HandoffState | None:
     )
     if row is None:
         return None
-    state, platform, error = row
+    state, platform, error = map(codec.restored, row)
     return {"state": state, "platform": platform, "error": error}
 
 
@@ -72,7 +73,7 @@ def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
     if not tx.run(
         "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
         " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
-        (now + lease, session_id, now),
+        (now + checked_ttl(lease), session_id, now),
     ):
         return None
     return leases.seize(tx, lease_of(session_id), CLAIMER, lease)
@@ -80,7 +81,7 @@ def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
 
 def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
     """Renew a claim."""
-    until = tx.now() + lease
+    until = tx.now() + checked_ttl(lease)
     done = tx.run(
         "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'", (until, session_id)
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from hermes.errors import StoreCorrupt
-from hermes.store import messages, sessions
+from hermes.store import message_reading, sessions
 from hermes.store.engines.sqlite import locks, migrate
 from hermes.store.engines.sqlite.file_identity import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
@@ -62,7 +62,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
             tx = SqliteTx(connection)
-            health.sessions, health.messages = sessions.count(tx, None, None), messages.count(tx, None, None)
+            health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
             if vectors.are_kept(tx):
                 health.vectors = vectors.counts(tx)

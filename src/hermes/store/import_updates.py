@@ -2,7 +2,8 @@
 
 Its messages are known by the ids they had there (`platform_message_id`). New messages are appended; a message that was changed
 there is changed here as an edit does it, with the earlier version stored; one that was undone there is hidden as a rewind
-does it. What was hidden or redacted here stays so, and messages stored here stay in place. A title follows the one there
+does it, and shown again when that program shows it again (a branch gone back to, a file that was read while it was being
+written). What was hidden or redacted here stays so, and messages stored here stay in place. A title follows the one there
 until it is changed here; end, model, tokens and cost follow until the conversation is continued here.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.store import codec, messages, titles, transcript_replay
+from hermes.store import codec, lineage, message_values, messages, titles, transcript_replay
 from hermes.store.engines.base import REPLACED, Engine, Tx
 
 _FOLLOWED = ("ended_at", "end_reason", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
@@ -25,7 +26,7 @@ _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_rea
 class Update:
     """What an import changed in an existing session."""
 
-    added: list[tuple[int, messages.Ready]] = field(default_factory=list)
+    added: list[tuple[int, message_values.Ready]] = field(default_factory=list)
     changed: int = 0
     hidden: int = 0
     columns: list[str] = field(default_factory=list)  # of the session's row
@@ -47,11 +48,13 @@ def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> 
     if not stored:
         return made  # it has no messages of another program, or they have no ids from there
     shown = [one for one in data.get("messages") or () if one.get("platform_message_id")]
+    ours = _hidden_by_imports(tx, session_id)
+    _show_again(tx, session_id, stored, [one["platform_message_id"] for one in shown], ours, made)
     numbers: dict[Any, int] = {}  # by the import's own numbers, the ids here
     for entry in shown:
         known = stored.get(entry["platform_message_id"])
         if known is None:
-            ready = messages.make_ready(entry, mask=None, lift=None)
+            ready = message_values.make_ready(entry, mask=None, lift=None)
             number = messages.insert(tx, session_id, ready, None)
             made.added.append((number, ready))
             numbers[entry.get("id")] = number
@@ -61,8 +64,10 @@ def update(engine: Engine, tx: Tx, session_id: str, data: Mapping[str, Any]) -> 
                 _replace(engine, tx, session_id, known.id, entry)
                 made.changed += 1
     engine.fulltext.index_now(tx, [number for number, _ in made.added])
-    _hide_taken_back(tx, session_id, stored, {one["platform_message_id"] for one in shown}, made)
-    _add_branches(engine, tx, session_id, stored, data, numbers, made)
+    ours |= _hide_taken_back(tx, session_id, stored, {one["platform_message_id"] for one in shown}, made)
+    ours |= _add_branches(engine, tx, session_id, stored, data, numbers, made)
+    if made.hidden:
+        _note_hidden(tx, session_id, ours)
     if made:
         messages.recount(tx, session_id)
     _follow(tx, session_id, data, made)
@@ -108,7 +113,7 @@ def _stored(tx: Tx, session_id: str) -> dict[str, _StoredMessage]:
 
 def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
     """Whether a message differs from when it was imported."""
-    now = messages.make_ready(entry, mask=None, lift=None)
+    now = message_values.make_ready(entry, mask=None, lift=None)
     row = tx.row(
         f"SELECT content, content_rest, content_format, {', '.join(_COMPARED)} FROM messages WHERE id = ?",
         (message_id,),
@@ -122,17 +127,55 @@ def _differs(tx: Tx, message_id: int, entry: Mapping[str, Any]) -> bool:
 def _replace(engine: Engine, tx: Tx, session_id: str, message_id: int, entry: Mapping[str, Any]) -> None:
     """Replace a message by another version; the earlier one moves to a separate row that is never shown."""
     (was,) = transcript_replay.with_attachments(tx, session_id, [transcript_replay.message(tx, message_id)])
-    version = messages.insert(tx, session_id, messages.make_ready(was, mask=None, lift=None), None)
+    version = messages.insert(tx, session_id, message_values.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])
-    messages.set_values(tx, message_id, messages.make_ready(entry, mask=None, lift=None))
+    messages.set_values(tx, message_id, message_values.make_ready(entry, mask=None, lift=None))
     engine.fulltext.reindex(tx, [message_id])
 
 
-def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _StoredMessage], shown: set[str], made: Update) -> None:
+def _imported(tx: Tx, session_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A session's `meta`, and in it what imports have recorded."""
+    meta = tx.value("SELECT meta FROM sessions WHERE id = ?", (session_id,))
+    told = codec.from_json(meta) if meta else {}
+    told = told if isinstance(told, dict) else {}
+    source = told.get("imported")
+    return told, source if isinstance(source, dict) else {}
+
+
+def _hidden_by_imports(tx: Tx, session_id: str) -> set[int]:
+    """The batches of the rewinds that imports have made; all others were made here."""
+    batches = _imported(tx, session_id)[1].get("hidden")
+    return {one for one in batches if isinstance(one, int)} if isinstance(batches, list) else set()
+
+
+def _note_hidden(tx: Tx, session_id: str, batches: set[int]) -> None:
+    told, source = _imported(tx, session_id)
+    there = {int(row[0]) for row in tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (session_id,))}
+    told["imported"] = {**source, "hidden": sorted(batches & there)}
+    tx.run("UPDATE sessions SET meta = ? WHERE id = ?", (codec.to_json(told), session_id))
+
+
+def _show_again(
+    tx: Tx, session_id: str, stored: dict[str, _StoredMessage], shown: list[str], ours: set[int], made: Update
+) -> None:
+    """Show messages that an import had hidden and the other program shows again."""
+    for name in shown:
+        known = stored.get(name)
+        if known is not None and known.hidden in ours:
+            tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (known.id,))
+            known.hidden = None
+            made.hidden += 1
+    if made.hidden:
+        lineage.drop_empty_rewinds(tx, session_id)
+
+
+def _hide_taken_back(
+    tx: Tx, session_id: str, stored: dict[str, _StoredMessage], shown: set[str], made: Update
+) -> set[int]:
     gone = [one.id for name, one in stored.items() if one.hidden is None and name not in shown]
     if not gone:
-        return
+        return set()
     before = tx.value(
         "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?", (session_id, min(gone))
     )
@@ -141,12 +184,13 @@ def _hide_taken_back(tx: Tx, session_id: str, stored: dict[str, _StoredMessage],
     for message_id in gone:
         tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batch, message_id))
     made.hidden += len(gone)
+    return {batch}
 
 
 def _add_branches(
     engine: Engine, tx: Tx, session_id: str, stored: dict[str, _StoredMessage], data: Mapping[str, Any], numbers: dict[Any, int],
     made: Update,
-) -> None:  # fmt: skip
+) -> set[int]:  # fmt: skip
     """Branches that were begun and left there since the last import: hidden here as by a rewind, which can be undone."""
     cuts = dict(data.get("rewinds") or ())
     batches: dict[int, int] = {}
@@ -154,7 +198,7 @@ def _add_branches(
         name = entry.get("platform_message_id")
         if not name or name in stored:
             continue
-        number = messages.insert(tx, session_id, messages.make_ready(entry, mask=None, lift=None), None)
+        number = messages.insert(tx, session_id, message_values.make_ready(entry, mask=None, lift=None), None)
         there = entry.get("hidden", 0)
         if there not in batches:
             batches[there] = _next_batch(tx, session_id)
@@ -166,6 +210,7 @@ def _add_branches(
         tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batches[there], number))
         engine.fulltext.index_now(tx, [number])
         made.hidden += 1
+    return set(batches.values())
 
 
 def _next_batch(tx: Tx, session_id: str) -> int:

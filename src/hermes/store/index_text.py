@@ -25,12 +25,16 @@ _EMOJI = (
 )  # the last range: keycaps (1️⃣), see _keycaps
 UNSPACED = re.compile(f"[{_UNSPACED}]+")
 _EMOJI_RE = re.compile(f"[{_EMOJI}]")
-_NO_WORD = re.compile(f"[{_UNSPACED}{_EMOJI}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _LETTERS = {"ς": "σ", "đ": "d", "ø": "o", "ł": "l", "ħ": "h", "ŧ": "t", "ı": "i"}
 _EMOJI_MARK = "\ue000"  # private use: not typed by users, every tokenizer takes it for a letter
 _KEYCAP_MARK = "\u20e3"
 _KEYCAP = re.compile("[0-9#*](?=\ufe0f?\u20e3)")
+
+
+@cache
+def _no_word() -> re.Pattern[str]:
+    return re.compile(f"[{_UNSPACED}{_EMOJI}]+")
 
 
 @cache
@@ -45,7 +49,7 @@ def pieces(folded: str) -> list[str]:
 
 def has_no_word_border(folded: str) -> bool:
     """Whether scripts without spaces or emoji occur in a folded text: words end there without a space."""
-    return not folded.isascii() and _NO_WORD.search(folded) is not None
+    return not folded.isascii() and _no_word().search(folded) is not None
 
 
 def _keycaps(text: str) -> str:
@@ -348,7 +352,7 @@ def vocabulary(text: str) -> set[bytes]:
     """The distinct words of a text, folded, as UTF-8. As in the index, an underscore separates them, and so do scripts without
     spaces."""
     if not text.isascii():
-        text = _NO_WORD.sub(" ", fold(text))
+        text = _no_word().sub(" ", fold(text))
     return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
@@ -360,7 +364,7 @@ def vocabulary_and_names(text: str) -> tuple[set[bytes], set[bytes]]:
     if "_" not in text:
         return vocabulary(text), set()
     if not text.isascii():
-        text = _NO_WORD.sub(" ", fold(text))
+        text = _no_word().sub(" ", fold(text))
     words = set(text.encode("utf-8", "replace").translate(_NAME_BYTES).split())
     names = {word for word in words if b"_" in word}
     words -= names

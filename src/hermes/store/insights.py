@@ -16,7 +16,8 @@ from datetime import date, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, messages
+from hermes.store import codec, message_reading, message_values
+from hermes.store.arguments import checked_time
 from hermes.store.engines.base import Row, Tx
 from hermes.store.visibility import User, session_clause
 
@@ -46,6 +47,7 @@ _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd
 _AT_ONCE = 10_000
 _MESSAGES_AT_ONCE = 100_000
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
+_LAST_DAY = 253_402_214_400.0  # the last day of the year 9999, where calendars end
 _CENT = 1e-9  # the error of adding floats
 
 
@@ -146,7 +148,7 @@ def insights(
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
     children = [talk.row.id for talk in counted if talk.row.kind in ("branch", "compression")]
-    for session_id, count in messages.carried_counts(tx, children).items():
+    for session_id, count in message_reading.carried_counts(tx, children).items():
         talks[session_id].carried = count
     for talk in counted:
         _settle(talk)
@@ -185,7 +187,9 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo | None:
 def _period(days: float, now: float | None) -> tuple[float, float]:
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not days > 0:
         raise InvalidInput(f"days is a number above 0, not {days!r}")
-    until = time.time() if now is None else float(now)
+    until = time.time() if now is None else checked_time(now, "now")
+    if not 0 <= until <= _LAST_DAY:
+        raise InvalidInput(f"now is a time between 1970 and the year 9999, not {now!r}")
     return max(0.0, until - min(days, 1e6) * 86_400), until
 
 
@@ -246,7 +250,7 @@ def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any
 def _tool_names(stored: Any) -> list[str]:
     """The tools a message calls, one name for each call."""
     calls = codec.from_json(stored)
-    listed = calls if isinstance(calls, list) else [calls] * messages.count_calls(calls)
+    listed = calls if isinstance(calls, list) else [calls] * message_values.count_calls(calls)
     return [_tool_name(call) for call in listed]
 
 
@@ -442,7 +446,7 @@ def _line(talk: _Talk) -> InsightsSession:
     return {
         "id": talk.row.id,
         "title": talk.row.title,
-        "preview": messages.preview_of(talk.row.preview),
+        "preview": message_values.preview_of(talk.row.preview),
         "source": talk.row.source,
         "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from hermes.store import gateway_queues, leases
+from hermes.store import gateway_outbox, leases
 from hermes.store.engines.base import Tx
 
 _LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
@@ -48,7 +48,7 @@ def platform_lease(platform: str) -> str:
 
 def question_mark(name: str) -> str:
     """What the nonces of an instance's questions contain."""
-    return f"{gateway_queues.QUESTION}{name.rpartition(':')[2]}-"
+    return f"{gateway_outbox.QUESTION}{name.rpartition(':')[2]}-"
 
 
 def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
@@ -58,7 +58,7 @@ def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl
         "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
         (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
     )
-    gateway_queues.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
+    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
     return token
 
 
@@ -176,7 +176,7 @@ def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
         for lease in _held(tx, one.name if again else one.owner):
             leases.void(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
-    gateway_queues.leave_questions(tx, [question_mark(one.name) for one in living])
+    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in living])
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hermes.errors import Fenced, InvalidInput
+from hermes.store import codec
+from hermes.store.arguments import checked_period, checked_text, checked_ttl
 from hermes.store.engines.base import Tx
 
 ABANDONED = "abandoned"
@@ -21,8 +23,9 @@ ABANDONED = "abandoned"
 
 def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
     """Take a free, expired or own lease; returns its fencing token, or None while another holder has it."""
-    if not name or ttl <= 0:
+    if not checked_text(name, "the name of a lease") or checked_ttl(ttl) <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
+    checked_text(holder, "the holder of a lease")
     now = tx.now()
     taken = tx.rows(
         "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
@@ -38,7 +41,7 @@ def seize(tx: Tx, name: str, holder: str, ttl: float) -> int:
     taken = tx.rows(
         "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
         " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at RETURNING token",
-        (name, holder, tx.now() + ttl),
+        (name, holder, tx.now() + checked_ttl(ttl)),
     )
     return int(taken[0][0])
 
@@ -63,7 +66,7 @@ def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
     return bool(
         tx.run(
             "UPDATE leases SET expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
-            (tx.now() + ttl, name, token),
+            (tx.now() + checked_ttl(ttl), name, token),
         )
     )
 
@@ -100,7 +103,7 @@ def renew_of(tx: Tx, name: str, holder: str, ttl: float) -> bool:
     """Renew a lease that this holder has."""
     now = tx.now()
     sql = "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND expires_at > ?"
-    return bool(tx.run(sql, (now + ttl, name, holder, now)))
+    return bool(tx.run(sql, (now + checked_ttl(ttl), name, holder, now)))
 
 
 def release_of(tx: Tx, name: str, holder: str) -> bool:
@@ -140,13 +143,13 @@ def holder_of(tx: Tx, name: str) -> str | None:
     found = tx.value(
         "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, tx.now())
     )
-    return None if found is None else str(found)
+    return None if found is None else str(codec.restored(found))
 
 
 def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
     """End sessions whose lease expired, unreleased, longer ago than this."""
     now = tx.now()
-    before = now - after_hours * 3600
+    before = now - checked_period(after_hours, "after_hours", "hours") * 3600
     gone = tx.rows(
         "SELECT s.id FROM leases l JOIN sessions s ON l.name = 'session:' || s.id WHERE l.holder IS NOT NULL"
         " AND l.expires_at < ? AND s.ended_at IS NULL AND s.purged IS NULL ORDER BY s.id",

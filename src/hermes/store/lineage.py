@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, model_choices, sessions, titles
+from hermes.store import message_reading, message_values, messages, model_choices, sessions, titles
 from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
@@ -23,7 +23,7 @@ Place = tuple[int, str]  # a shown message: its id and the session that owns it
 
 def shown_places(tx: Tx, session_id: str) -> list[Place]:
     """Every message a session shows, in order."""
-    return [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id")]
+    return [(row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id")]
 
 
 def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
@@ -89,7 +89,7 @@ def _upto(places: Sequence[Place], message_id: int, session_id: str) -> list[Pla
 
 
 def compress(
-    tx: Tx, session_id: str, new_id: str, summary: messages.Ready, head_until: int | None, tail_from: int | None
+    tx: Tx, session_id: str, new_id: str, summary: message_values.Ready, head_until: int | None, tail_from: int | None
 ) -> int:
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)
@@ -177,7 +177,9 @@ def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
     ]
     before = shown_places(tx, session_id)
     known = set(before)
-    everywhere = [(row[0], row[1]) for row in messages.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)]
+    everywhere = [
+        (row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)
+    ]
     since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
     for ord_ in refs:
@@ -314,7 +316,7 @@ def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | Non
     for number, member in enumerate(chain):
         if member != session_id and sessions.get(tx, member, visible_to) is None:
             continue
-        rows = messages.shown_rows(tx, member, columns)
+        rows = message_reading.shown_rows(tx, member, columns)
         following = chain[number + 1] if number + 1 < len(chain) else None
         if following is not None and tx.value("SELECT kind FROM sessions WHERE id = ?", (following,)) == "branch":
             carried = {place[0] for place in shown_places(tx, following)}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import lineage, sessions
+from hermes.store.arguments import checked_bound
 from hermes.store.engines.base import Tx
-from hermes.store.messages import preview_of
+from hermes.store.message_values import preview_of
 from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ def narrowed(
         yield "s.model = ?", [model]
     if cwd is not None:
         yield in_folder("s", cwd)
-    for sign, value in ((">=", since), ("<=", until)):
+    for name, sign, value in (("since", ">=", since), ("until", "<=", until)):
         if value is not None:
-            yield f"{_ACTIVE} {sign} ?", [float(value)]
+            yield f"{_ACTIVE} {sign} ?", [checked_bound(value, name)]
 
 
 ALL = 1 << 40

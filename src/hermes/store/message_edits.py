@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hermes.store import codec, messages, transcript_replay
+from hermes.store import codec, message_values, messages, transcript_replay
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 
 
@@ -53,14 +53,14 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
         messages.recount(tx, session_id)
 
 
-def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: MessageHome) -> tuple[int, str]:
+def edit(engine: Engine, tx: Tx, message_id: int, ready: message_values.Ready, place: MessageHome) -> tuple[int, str]:
     """Replace a message's content; returns the row with the earlier version, and its owner.
 
     Of a deleted session only carried rows stay, so the earlier version belongs to the first session that carries it.
     """
     keeper = place.carriers[0] if place.deleted else place.owner
     (was,) = transcript_replay.with_attachments(tx, place.owner, [transcript_replay.message(tx, message_id)])
-    version = messages.insert(tx, keeper, messages.make_ready(was, mask=None, lift=None), None)
+    version = messages.insert(tx, keeper, message_values.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])
     messages.set_content(tx, message_id, ready)
@@ -70,7 +70,7 @@ def edit(engine: Engine, tx: Tx, message_id: int, ready: messages.Ready, place: 
     return version, keeper
 
 
-def same_content(tx: Tx, message_id: int, ready: messages.Ready) -> bool:
+def same_content(tx: Tx, message_id: int, ready: message_values.Ready) -> bool:
     """Whether a message already has this content."""
     row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
     return row is not None and (codec.joined(row[0], row[1]), row[2]) == (ready.text, ready.form)

@@ -35,6 +35,7 @@ def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
             durability=config.store.durability,
             prepared_statements=config.store.prepared_statements,
             timeout=config.store.timeout,
+            patience=config.store.patience,
             redact_secrets=config.privacy.redact_secrets,
             transcripts=config.sessions.transcripts,
         )
@@ -56,6 +57,7 @@ def open_existing(config: Config) -> SessionDB | None:
             read_only=True,
             prepared_statements=config.store.prepared_statements,
             timeout=config.store.timeout,
+            patience=config.store.patience,
         )
     except NothingThere:
         return None

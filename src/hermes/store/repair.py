@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, messages, session_events, sessions, transcript_replay
+from hermes.store import codec, message_values, messages, session_events, sessions, transcript_replay
 from hermes.store.attachments import Attachments
 from hermes.store.consistency import UNDECIDED, Difference, check, transcripts
 from hermes.store.engines.base import Engine, Tx
@@ -117,7 +117,7 @@ class _Known:
         if column == "session_id":
             raise LookupError
         told = self._told("SELECT CAST(session_id AS BLOB) FROM messages WHERE id = ?", message_id)
-        ready = messages.make_ready(told.messages[message_id], mask=None, lift=None)
+        ready = message_values.make_ready(told.messages[message_id], mask=None, lift=None)
         return ready.values._asdict()[column]
 
     def _of_session(self, rowid: int, column: str) -> Any:

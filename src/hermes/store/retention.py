@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.store import (
     carried_messages,
-    gateway_queues,
+    codec,
     handoffs,
     leases,
     lineage,
+    message_attachments,
     messages,
     model_choices,
     session_events,
@@ -24,11 +25,12 @@ from hermes.store import (
     titles,
     usage,
 )
+from hermes.store.arguments import checked_period, checked_text
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import Engine, Tx
 
 if TYPE_CHECKING:
-    from hermes.store.rows import TrashedSession
+    from hermes.store.rows import AuditEntry, TrashedSession
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
@@ -45,8 +47,18 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
     """Record in the audit log what was removed, when and by which command."""
     tx.run(
         "INSERT INTO audit(at, action, session_id, by, detail) VALUES(?, ?, ?, ?, ?)",
-        (time.time(), action, session_id, by or None, detail or None),
+        (time.time(), action, session_id, checked_text(by, "by") or None, checked_text(detail, "detail") or None),
     )
+
+
+def audit_log(tx: Tx, limit: int) -> list[AuditEntry]:
+    """The newest lines of the audit log, the newest first."""
+    sql = "SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?"
+    rows = (map(codec.restored, row) for row in tx.rows(sql, (limit,)))
+    return [
+        {"at": at, "action": action, "session_id": session_id, "by": by, "detail": detail}
+        for at, action, session_id, by, detail in rows
+    ]
 
 
 def deleted(tx: Tx) -> dict[str, bool]:
@@ -143,8 +155,9 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
         row = tx.row("SELECT source, message_count FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
         if row is None:
             return False
+        source, count = row
         children, prompt = mark_deleted(tx, session_id)
-        audit(tx, "delete", session_id, by, f"source {row[0]}, {row[1] or 0} messages")
+        audit(tx, "delete", session_id, by, f"source {codec.restored(source)}, {count or 0} messages")
     witness.cut_off(children)
     if prompt is not None:
         witness.prompt_dropped(prompt)
@@ -168,17 +181,19 @@ def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
 
 def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     """The long part of a deletion; it can be resumed after a crash."""
+    from hermes.store import gateway_outbox
+
     hashes: set[str] = set()
     while True:
         with engine.write() as tx:
-            hashes.update(messages.attachments_of(tx, session_id))
+            hashes.update(message_attachments.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
-                hashes.update(gateway_queues.forget_files(tx, session_id))
+                hashes.update(gateway_outbox.forget_files(tx, session_id))
                 shells = _drop_rows(tx, session_id)
                 shell, referring = _make_shell(tx, session_id)
                 for other in (shell, *referring) if shell is not None else ():
                     witness.intends(other)
-                gone = [h for h in hashes if not _is_used(tx, h)]
+                gone = [h for h in hashes if not is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
     if shell is not None:  # first the sessions that refer to it, then its own files
@@ -189,11 +204,13 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
         finish_shell(engine, other, witness)
 
 
-def _is_used(tx: Tx, digest: str) -> bool:
+def is_used(tx: Tx, digest: str) -> bool:
     """Whether a message refers to an attachment, or another session's file is made of the same bytes."""
     if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is not None:
         return True
-    return gateway_queues.is_sent_file(tx, digest)
+    from hermes.store import gateway_outbox
+
+    return gateway_outbox.is_sent_file(tx, digest)
 
 
 def _drop_rows(tx: Tx, session_id: str) -> list[str]:
@@ -250,11 +267,11 @@ def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
         kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]
         ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (session_id,))
         gone = [i for i in kept if not any(first <= i <= last for first, last in ranges)]
-        hashes = messages.attachments_of(tx, session_id)
+        hashes = message_attachments.attachments_of(tx, session_id)
         messages.remove_own(engine, tx, session_id, gone)
         if len(gone) == len(kept):
             _drop_rows(tx, session_id)
-        loose = [h for h in hashes if not _is_used(tx, h)]
+        loose = [h for h in hashes if not is_used(tx, h)]
     witness.deleted(session_id, loose)
     if len(gone) < len(kept):
         witness.kept(session_id)
@@ -309,13 +326,13 @@ def prunable(
     sessions of some sources.
     """
     now, others = time.time(), by_source or {}
-    where, params = f"{_ACTIVE} < ?", list[Any]([now - older_than_days * DAY])
+    where, params = f"{_ACTIVE} < ?", list[Any]([now - _seconds(older_than_days)])
     if others:
         where += f" AND s.source NOT IN ({', '.join('?' * len(others))})"
         params += others
         for name, days in others.items():
             where += f" OR (s.source = ? AND {_ACTIVE} < ?)"
-            params += [name, now - days * DAY]
+            params += [name, now - _seconds(days, f"the retention of {name}")]
     where = f" AND ({where})"
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
@@ -330,6 +347,10 @@ def prunable(
     old = set(ids)
     chains = (lineage.parts(tx, session_id) for session_id in ids)
     return list(dict.fromkeys(chain[-1] for chain in chains if old.issuperset(chain)))
+
+
+def _seconds(days: float, name: str = "older_than_days") -> float:
+    return checked_period(days, name, "days") * DAY
 
 
 def ghosts(tx: Tx) -> list[str]:
@@ -360,18 +381,24 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
     return [row[0] for row in rows]
 
 
+def trashed_ids(tx: Tx) -> set[str]:
+    """The ids of the sessions in the trash."""
+    return {codec.restored(row[0]) for row in tx.rows("SELECT id FROM sessions WHERE trashed_at IS NOT NULL")}
+
+
 def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
     """The sessions that have been in the trash longer than this."""
-    cutoff = time.time() - older_than_days * DAY
+    cutoff = time.time() - _seconds(older_than_days)
     return [row["id"] for row in trashed(tx) if row["trashed_at"] <= cutoff]
 
 
 def claim_interval(tx: Tx, min_interval_hours: float) -> bool:
     """Whether the automatic clean-up is due; the caller that gets True runs it."""
+    interval = checked_period(min_interval_hours, "min_interval_hours", "hours") * 3600
     last = tx.value("SELECT value FROM state_meta WHERE key = ?", (META_LAST_PRUNE,))
     now = time.time()
     try:
-        due = last is None or not 0 <= now - float(last) < min_interval_hours * 3600
+        due = last is None or not 0 <= now - float(last) < interval
     except (TypeError, ValueError):
         due = True  # an unreadable marker counts as never run
     if due:

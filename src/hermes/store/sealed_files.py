@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.errors import StoreError
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store import encryption_keys
@@ -166,17 +167,7 @@ def content(path: Path) -> bytes:
 
 def put(path: Path, data: bytes, key: encryption_keys.DataKey | None, *, sync: bool = True) -> None:
     """Write a file whole, sealed with this key or plain, beside itself and then in its place."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(sealed(data, key))
-            stream.flush()
-            if sync:
-                os.fsync(stream.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, sealed(data, key), sync=sync)
 
 
 class Appending:

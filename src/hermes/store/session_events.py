@@ -69,7 +69,7 @@ def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[SessionEve
         f"SELECT session_id, at, after_id, kind, text FROM session_events WHERE session_id IN ({chosen}) ORDER BY ord",
         session_ids,
     ):
-        event: SessionEvent = {"at": at, "after": after, "kind": kind, "text": codec.restored(text)}
+        event: SessionEvent = {"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
         found.setdefault(codec.restored(session_id), []).append(event)
     return found
 
@@ -105,8 +105,8 @@ def forget(tx: Tx, session_id: str) -> None:
 
 
 def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:
-    """The event in a line of a transcript, if the line is an event."""
-    return _checked({**entry, "kind": entry.get("event")}) if entry.get("event") == MODEL_ERROR else None
+    """The event in a line of a transcript, if the line is one: a line about a change of the session has no text."""
+    return _checked({**entry, "kind": entry.get("event")}) if entry.get("type") == "event" else None
 
 
 def line_of(event: SessionEvent) -> Entry:
@@ -148,7 +148,7 @@ def _insert(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
     for number, event in enumerate(events, first):
         tx.run(
             "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)",
-            (session_id, number, event["at"], event["after"], event["kind"], codec.storable(event["text"])),
+            (session_id, number, event["at"], event["after"], event["kind"], event["text"]),
         )
 
 
@@ -158,10 +158,10 @@ def _checked(event: Any) -> SessionEvent | None:
         return None
     at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))
     if (
-        not isinstance(at, int | float)
+        (when := codec.number(at, "REAL")) is None
         or not isinstance(after, int)
         or not isinstance(kind, str)
         or not isinstance(text, str)
     ):
         return None
-    return {"at": float(at), "after": after, "kind": kind, "text": text[:MOST_CHARACTERS]}
+    return {"at": when, "after": after, "kind": kind, "text": text[:MOST_CHARACTERS]}

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from hermes.errors import InvalidInput
-from hermes.store import carried_messages, codec, lineage, messages, session_events, sessions, transcript_replay
+from hermes.store import (
+    carried_messages,
+    codec,
+    lineage,
+    message_attachments,
+    message_reading,
+    messages,
+    session_events,
+    sessions,
+    transcript_replay,
+)
 from hermes.store.attachments import ABSENT, HAD
 from hermes.store.carried_messages import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
@@ -31,6 +41,7 @@ _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it s
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
 _BESIDE = ("tags", "members", "refs", "rewinds")  # keys of SessionState
 _EVENTS = "events"
+FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
 ATTACHED = "attached"  # by message id, its attachments; where this key is, no other message has any
 KINDS = "attachment_kinds"  # of earlier exports: by hash, type and size
 
@@ -40,7 +51,7 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession 
     row = sessions.get(tx, session_id, visible_to)
     if row is None:
         return None
-    shown = [messages.decode(one) for one in messages.shown_rows(tx, session_id)]
+    shown = [message_reading.decode(one) for one in message_reading.shown_rows(tx, session_id)]
     session = cast("ExportedSession", {**row, "messages": shown})  # the other keys are put in where there is something
     state = transcript_replay.session_state(tx, session_id)
     if state["tags"]:
@@ -57,11 +68,11 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession 
     if hidden := _rewound(tx, session_id, shown, state):
         rewound += hidden if visible_to is None else [one for one in map(_for_others, hidden) if one is not None]
         session["rewound_messages"] = rewound
-    told = messages.attached(tx, session_id)
+    told = message_attachments.attached(tx, session_id)
     every = [*shown, *rewound]
     if listed := {message["id"]: told[message["id"]] for message in every if message["id"] in told}:
         session["attached"] = {str(number): one for number, one in listed.items()}
-    elif any(messages.mentions(message["content"]) for message in every):
+    elif any(message_attachments.mentions(message["content"]) for message in every):
         session["attached"] = {}  # they only read like it
     return session
 
@@ -73,13 +84,13 @@ def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: Sessio
     found = {m["id"]: m for m in transcript_replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
     told = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
-        sql = f"SELECT {messages._ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
+        sql = f"SELECT {message_reading.ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
         if rewound is None:
             sql += f" AND m.hidden = {REDACTED}"
         for *row, kind in tx.rows(f"{sql} ORDER BY m.id", (owner, first, last)):
             message_id = row[0]
             if message_id not in told and kind != REPLACED:
-                found[message_id] = messages.decode(tuple(row))
+                found[message_id] = message_reading.decode(tuple(row))
                 hidden.setdefault(message_id, REDACTED if kind == REDACTED else rewound)
     return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]
 
@@ -120,7 +131,7 @@ def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int
     shown, rewound = _told(data, "messages"), _told(data, "rewound_messages")
     if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
         return None
-    beside = ("messages", "rewound_messages", _EVENTS, ATTACHED, KINDS, *_BESIDE)
+    beside = ("messages", "rewound_messages", _EVENTS, FILES, ATTACHED, KINDS, *_BESIDE)
     transcript_replay.insert_session(tx, {key: value for key, value in data.items() if key not in beside})
     touched = Touched()
     carried_messages.await_parent(tx, session_id)
@@ -146,7 +157,7 @@ def bring_in(engine: Engine, tx: Tx, data: Mapping[str, Any], ids: dict[int, int
         _lay_out(tx, session_id, expected, {place[0]: place for place in places.values()})
     if has_events(data):
         session_events.bring_in(tx, session_id, data[_EVENTS], new)
-    messages.set_attachment_kinds(tx, session_id, data.get(KINDS) or {})
+    message_attachments.set_attachment_kinds(tx, session_id, data.get(KINDS) or {})
     messages.recount(tx, session_id)
     carried_messages.find_children(tx, session_id, touched)
     return touched

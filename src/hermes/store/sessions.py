@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
@@ -201,6 +201,14 @@ def get(tx: Tx, session_id: str, visible_to: User | None = None) -> SessionRow |
     return tidy(found[0]) if found else None
 
 
+def several(tx: Tx, session_ids: Sequence[str], visible_to: User | None = None) -> dict[str, SessionRow]:
+    """Those of these sessions that exist and may be seen, each by its id."""
+    where, params = session_clause(visible_to)
+    these, ids = tx.among("s.id", session_ids)
+    found: list[SessionRow] = tx.dicts(f"SELECT {COLUMNS} FROM sessions s WHERE {these} AND {where}", [*ids, *params])
+    return {row["id"]: row for row in map(tidy, found)}
+
+
 def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
     """Whether the session exists and this caller may see it."""
     where, params = session_clause(visible_to)
@@ -332,6 +340,21 @@ def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
         [session_id, *params],
     )
     return [row[0] for row in rows]
+
+
+def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None) -> dict[str, list[str]]:
+    """The tags of each of these sessions, sorted."""
+    where, params = session_clause(visible_to)
+    these, ids = tx.among("s.id", session_ids)
+    rows = tx.rows(
+        "SELECT t.session_id, t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id"
+        f" WHERE {these} AND {where} ORDER BY t.tag",
+        [*ids, *params],
+    )
+    found: dict[str, list[str]] = {one: [] for one in session_ids}
+    for session_id, tag in rows:
+        found.setdefault(codec.restored(session_id) or "", []).append(tag)
+    return found
 
 
 def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:

@@ -8,7 +8,6 @@ makes the conversation invisible, and the note goes last: shredding the same id 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
-from hermes.store import codec, drafts, gateway_queues, leases, lineage, prompt_history, retention
+from hermes.store import codec, drafts, gateway_outbox, gateway_queues, leases, lineage, prompt_history, retention
 from hermes.store.attachments import Attachments
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.prompt_files import prompt_path
 from hermes.store.session_copies import copies_of
 from hermes.store.sync import tables as sync_tables
 from hermes.store.transcript_writer import TranscriptWriter
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.rows import ShredResult
@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class StoreFiles:
     """The store, and the files beside it."""
 
     engine: Engine
@@ -62,7 +62,7 @@ class Place:
         return self.scribe.journal.folder
 
 
-def shred(place: Place, session_id: str, by: str) -> ShredResult | None:
+def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
     """Shred the whole conversation a session is part of; None when no session has that id and none is half shredded."""
     engine, unfinished = place.engine, list[str]()
     with engine.read() as tx:
@@ -207,7 +207,7 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
         attachments=_once(
             earlier.attachments,
             *(_column(tx, own, one) for one in [*parts, *shells]),
-            *(gateway_queues.sent_files(tx, part) for part in parts),
+            *(gateway_outbox.sent_files(tx, part) for part in parts),
         ),
         prompts=_once(earlier.prompts, *(_column(tx, prompt, part) for part in parts)),
         shells=_once(earlier.shells, shells),
@@ -231,7 +231,7 @@ def _drop_prompt(tx: Tx, digest: str) -> None:
         _drop_prompt(tx, base)
 
 
-def _remove_rows(place: Place, plan: Plan) -> None:
+def _remove_rows(place: StoreFiles, plan: Plan) -> None:
     """The newest part first: it shows messages of the earlier ones."""
     for session_id in [*reversed(plan.parts), *plan.shells]:
         with place.engine.read() as tx:
@@ -247,11 +247,11 @@ def _remove_rows(place: Place, plan: Plan) -> None:
 # ------------------------------------------------------------------------------------------ files
 
 
-def _remove_files(place: Place, plan: Plan) -> list[str]:
+def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     """Remove what lies beside the store; a line for each file that is still there."""
     with place.engine.read() as tx:
         gone = [part for part in plan.parts if tx.row("SELECT 1 FROM sessions WHERE id = ?", (part,)) is None]
-        hashes = [h for h in plan.attachments if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (h,)) is None]
+        hashes = [digest for digest in plan.attachments if not retention.is_used(tx, digest)]
         used = "SELECT 1 FROM sessions WHERE system_prompt_hash = ?"
         prompts = [digest for digest in plan.prompts if tx.row(used, (digest,)) is None]
     for part in gone:
@@ -291,12 +291,7 @@ def _forget_titles(index: Path, session_ids: Iterable[str]) -> None:
         return
     for one in titled:
         one["title"] = None
-    part = index.with_name(f".{index.name}.{os.getpid()}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(entries, stream, ensure_ascii=False, indent=1)
-        stream.write("\n")
-    os.replace(part, index)
+    write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def _marks(values: Sequence[Any]) -> str:

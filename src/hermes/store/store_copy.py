@@ -72,7 +72,7 @@ def _tables(*sources: Sequence[str]) -> list[CopiedTable]:
 
 
 @dataclass(slots=True)
-class Moved:
+class CopyResult:
     """The result of a copy."""
 
     sessions: int = 0
@@ -84,7 +84,7 @@ class Moved:
     left: list[str] = field(default_factory=list)  # what still differed after the last round
 
 
-def snapshot(source: SessionDB, target: SessionDB) -> Moved:
+def snapshot(source: SessionDB, target: SessionDB) -> CopyResult:
     """Make the target hold what the source holds at this moment, even while others write."""
     with source._engine.read():
         return move(source, target)
@@ -95,7 +95,7 @@ def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
 
     For a target that is already in use, where `move` would remove and overwrite what was written there since.
     """
-    moved = Moved()
+    moved = CopyResult()
     for table in _tables(TABLES):
         if table.name not in ("sessions", "messages"):
             continue
@@ -110,7 +110,7 @@ def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
             )
 
 
-def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> Moved:
+def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> CopyResult:
     """Make the target hold what the source holds, and prove it. StoreError when others keep writing to the source."""
     if target.read_only:
         raise InvalidInput(f"{target.where} can only be read")
@@ -144,7 +144,7 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         meant = vectors.are_kept(tx)
     if meant:
         vectors.prepare(here)
-    moved = Moved()
+    moved = CopyResult()
     while True:
         moved.rounds += 1
         before = moved.written, moved.removed
@@ -179,7 +179,7 @@ class _Copy:
     """Copy one table, one round."""
 
     def __init__(
-        self, there: Engine, here: Engine, table: CopiedTable, moved: Moved, progress: Progress | None
+        self, there: Engine, here: Engine, table: CopiedTable, moved: CopyResult, progress: Progress | None
     ) -> None:
         self.there, self.here, self.table, self.moved, self.progress = there, here, table, moved, progress
 
@@ -305,7 +305,7 @@ def _hashes(engine: Engine) -> Iterator[str]:
         yield from (row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash"))
 
 
-def _attachments(source: SessionDB, target: SessionDB, moved: Moved) -> None:
+def _attachments(source: SessionDB, target: SessionDB, moved: CopyResult) -> None:
     for digest in list(_hashes(source._engine)):
         with source._engine.read() as tx:
             source._attachments.fetch(tx, [digest])

@@ -59,7 +59,8 @@ def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: b
         return True
     holder = tx.value("SELECT id FROM sessions WHERE title = ? AND id <> ?", (clean, session_id))
     if holder is not None:
-        raise TitleClash(f"the title {clean!r} is already in use by session {holder}; choose another")
+        message = f"the title {clean!r} is already in use by session {holder}; choose another"
+        raise TitleClash(message, holder=str(holder), title=clean)
     base, number = family_of(tx, clean, session_id)
     tx.run(
         "UPDATE sessions SET title = ?, title_base = ?, title_no = ?, title_seen = ? WHERE id = ?",

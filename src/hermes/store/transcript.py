@@ -186,12 +186,14 @@ class Journal:
         """The path of a session's transcript."""
         return self.folder / file_name(session_id)
 
-    def write(self, session_id: str, data: bytes, message_id: int | None = None) -> bool:
+    def write(self, session_id: str, data: bytes, message_id: int | None = None, more: bytes = b"") -> bool:
         """Append whole lines; False when that failed (it is retried when the store is opened next).
 
-        A message that another process has written meanwhile is not written twice.
+        A message that another process has written meanwhile is not written twice; the lines `more` are written in any case.
         """
-        return self._locked(session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id))
+        return self._locked(
+            session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id, more)
+        )
 
     def revise(self, session_id: str, produce: Callable[[Path], bytes], *, rewrite: bool = False) -> bool:
         """Append what `produce` makes from the current file while no other process writes to it; `rewrite` empties it first."""
@@ -229,7 +231,9 @@ class Journal:
                 self._sizes.pop(session_id, None)
                 return False
 
-    def _append(self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None) -> None:
+    def _append(
+        self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None, more: bytes = b""
+    ) -> None:
         form = self._formats.get(session_id)
         if form is None:
             form = self._formats[session_id] = sealed_files.Appending(self.path(session_id), self._key)
@@ -238,11 +242,13 @@ class Journal:
             known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
             news = form.news(os.pread(handle, size - known, known), known)
             if message_id is not None and b'"type":"message","id":%d,' % message_id in news:
-                self._sizes[session_id] = size
-                return
+                data = b""
+                if not more:
+                    self._sizes[session_id] = size
+                    return
             if news and not news.endswith(b"\n") and not form.is_sealed:
                 data = b"\n" + data  # a torn last line stays a separate line
-        data = start + form.made(data)
+        data = start + form.made(data + more)
         self._sizes.pop(session_id, None)
         written = os.write(handle, data)
         while written < len(data):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import messages, session_events, transcript_replay
+from hermes.store import message_reading, session_events, transcript_replay
 from hermes.store.attachments import listed
 from hermes.store.carried_messages import SHELL
 from hermes.store.engines.base import REPLACED, Engine, MessageColumns, Tx
@@ -27,7 +27,7 @@ from hermes.store.transcript_replay import SessionState, StateKey, ToldState
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SessionEvent
 
-FIELDS = tuple(name for name in messages.SHOWN if name not in ("id", "session_id"))
+FIELDS = tuple(name for name in message_reading.SHOWN if name not in ("id", "session_id"))
 _DERIVED = frozenset(("id", "preview", "title_base", "title_no", "purged"))
 COLUMNS = (*(name for name in transcript_replay.COLUMNS if name not in _DERIVED), "system_prompt")
 STATE: tuple[StateKey, ...] = ("tags", "members", "refs", "rewinds", "hidden")
@@ -331,9 +331,9 @@ class Comparer:
 
     def _is_earlier_version(self, entry: Entry, message: MessageRow) -> bool:
         """Whether a line has its message's text before an edit; that text is stored in a separate row."""
-        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.hidden = {REPLACED} AND m.timestamp = ? AND m.role = ?"
+        sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.hidden = {REPLACED} AND m.timestamp = ? AND m.role = ?"
         try:
-            rows = [messages.decode(row) for row in self._tx.rows(sql, (message["timestamp"], message["role"]))]
+            rows = [message_reading.decode(row) for row in self._tx.rows(sql, (message["timestamp"], message["role"]))]
         except (StoreCorrupt, UnicodeDecodeError):
             return False
         return any(reads_same(entry, {**row, "id": message["id"]}) for row in rows)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from hermes.errors import InvalidInput
-from hermes.store import messages, session_events, titles
+from hermes.store import codec, message_attachments, message_reading, messages, session_events, titles
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
-from hermes.store.messages import make_ready
+from hermes.store.message_values import make_ready
 from hermes.store.prompt_files import read_prompt
 from hermes.store.sessions import keep_prompt
 from hermes.store.transcript import Entry, Journal, entries, event, header, line
@@ -78,8 +78,9 @@ def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, Columns
 def session_state(tx: Tx, session_id: str) -> SessionState:
     """The state of a session besides its columns and messages."""
     return {
-        "tags": [row[0] for row in tx.rows("SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
-        "members": [list(row) for row in tx.rows(
+        "tags": [codec.restored(tag) for (tag,) in tx.rows(
+            "SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
+        "members": [list(map(codec.restored, row)) for row in tx.rows(
             "SELECT source, user_id FROM session_members WHERE session_id = ? ORDER BY source, user_id", (session_id,))],
         "refs": [list(row) for row in tx.rows(
             "SELECT ord, from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ?"
@@ -114,15 +115,15 @@ def successors(tx: Tx, session_id: str) -> dict[str, str | list[str]]:
 
 def own_messages(tx: Tx, session_id: str) -> list[MessageRow]:
     """Every message row a session owns, hidden ones included."""
-    rows = tx.rows(f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
-    return [messages.decode(row) for row in rows]
+    rows = tx.rows(f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
+    return [message_reading.decode(row) for row in rows]
 
 
 def message(tx: Tx, message_id: int) -> MessageRow:
     """One message row, decoded."""
-    row = tx.row(f"SELECT {messages._ROW} FROM messages m WHERE m.id = ?", (message_id,))
+    row = tx.row(f"SELECT {message_reading.ROW} FROM messages m WHERE m.id = ?", (message_id,))
     assert row is not None
-    return messages.decode(row)
+    return message_reading.decode(row)
 
 
 def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False) -> bool:
@@ -163,11 +164,11 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False)
 
 def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
     """The same messages, each with its attachments as a transcript line lists them."""
-    attached = messages.attached(tx, session_id)
+    attached = message_attachments.attached(tx, session_id)
     out: list[Entry] = []
     for one in rows:
         entry: Entry = {**one}
-        if one["id"] in attached or messages.mentions(one["content"]):
+        if one["id"] in attached or message_attachments.mentions(one["content"]):
             entry["attachments"] = attached.get(one["id"], [])
         out.append(entry)
     return out
@@ -198,8 +199,11 @@ class ReplayedSession:
 
     def take(self, entry: Entry) -> None:
         """Apply one line. In older files a time may be text."""
-        if isinstance(entry.get("timestamp"), str):
-            entry = {**entry, "timestamp": _seconds(entry["timestamp"])}
+        stamp = entry.get("timestamp")
+        if isinstance(stamp, str):
+            entry = {**entry, "timestamp": _seconds(stamp)}
+        elif stamp is not None and codec.number(stamp, "REAL") is None:  # no time: the message is still worth having
+            entry = {**entry, "timestamp": None}
         kind = entry.get("type")
         if kind == "session" and isinstance(entry.get("session"), dict):
             self._set(entry["session"])
@@ -277,7 +281,17 @@ def read_transcript(path: Path) -> ReplayedSession:
     if "started_at" not in session.columns:
         times = [m["timestamp"] for m in (*session.messages.values(), *session.loose) if m.get("timestamp")]
         session.columns["started_at"] = min(times, default=path.stat().st_mtime)
+    _date(session.loose, path.stat().st_mtime)
     return session
+
+
+def _date(loose: list[Entry], otherwise: float) -> None:
+    """A message without a time gets that of the line before it (or of the first that has one), so that it stays in its place."""
+    at = next((one["timestamp"] for one in loose if one.get("timestamp") is not None), otherwise)
+    for number, one in enumerate(loose):
+        if one.get("timestamp") is None:
+            loose[number] = {**one, "timestamp": at}
+        at = loose[number]["timestamp"]
 
 
 def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.store import codec, messages, session_events, sessions, transcript_replay
+from hermes.store import (
+    codec,
+    message_attachments,
+    message_values,
+    messages,
+    session_events,
+    sessions,
+    transcript_replay,
+)
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.transcript import Entry
 from hermes.store.transcript_comparison import Comparison, is_same_message, readable_messages
@@ -90,7 +98,7 @@ def overwrite(engine: Engine, tx: Tx, one: Comparison, *, restore: bool, salvagi
     count = 0
     for message_id, entry in wanted.items():
         if entry is not None:
-            messages.overwrite(tx, message_id, messages.make_ready(entry, mask=None, lift=None))
+            messages.overwrite(tx, message_id, message_values.make_ready(entry, mask=None, lift=None))
             engine.fulltext.reindex(tx, [message_id])
             count += 1
     return count
@@ -135,12 +143,12 @@ def _put_in_order(engine: Engine, tx: Tx, session_id: str) -> dict[int, int]:
     hidden = tx.rows("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NOT NULL", (session_id,))
     if hidden:
         return {}
-    attached = messages.attached(tx, session_id)
+    attached = message_attachments.attached(tx, session_id)
     messages.remove_own(engine, tx, session_id)
     moved: dict[int, int] = {}
     for message in ordered:
         entry = {**message, "attachments": attached.get(message["id"], [])}
-        ready = messages.make_ready(entry, mask=None, lift=None)
+        ready = message_values.make_ready(entry, mask=None, lift=None)
         moved[message["id"]] = messages.insert(tx, session_id, ready, None)
     session_events.follow(tx, session_id, moved)
     return moved

@@ -7,7 +7,7 @@ raises to a caller whose change is already committed to the database.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried_messages import SHELL, Touched
 from hermes.store.engines.base import Engine
-from hermes.store.messages import Ready, StoredColumns
+from hermes.store.message_values import Ready, StoredColumns
 from hermes.store.transcript import Entry, Journal, event, line
 
 if TYPE_CHECKING:
@@ -120,10 +120,14 @@ class TranscriptWriter:
         if self._kept.get(session_id):
             ready.line = line(_entry(message_id, ready))
 
-    def message_stored(self, session_id: str, message_id: int, ready: Ready) -> None:
-        """A message was stored."""
+    def message_stored(self, session_id: str, message_id: int, ready: Ready, *, used: Sequence[str] = ()) -> None:
+        """A message was stored; `used` are the usage columns of its session that changed with it."""
         if self._keeps(session_id):
-            self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id)
+            values = self._values(session_id, used) if used else {}
+            usage = line(event("usage", set=values)) if values else b""
+            self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id, usage)
+        elif used:  # not kept, or just written anew without this event
+            self.changed(session_id, "usage", *used)
 
     def happened(self, session_id: str, entry: Entry) -> None:
         """An event was stored."""
@@ -136,9 +140,7 @@ class TranscriptWriter:
         """Columns of a session were changed; `also` is added to the line for readers."""
         if self._keeps(session_id):
             if columns:
-                with self._engine.read() as tx:
-                    row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
-                values = {**dict(zip(columns, map(codec.restored, row or ()), strict=False)), **values}
+                values = {**self._values(session_id, columns), **values}
             try:
                 values = self.journal.prompts.named(values)
             except (OSError, StoreError):
@@ -147,6 +149,12 @@ class TranscriptWriter:
                 return
             told = {"set": values, **(also or {})} if values else also or {}
             self._write(session_id, line(event(what, **told)))
+
+    def _values(self, session_id: str, columns: Sequence[str]) -> dict[str, Any]:
+        """Columns of a session as they are now."""
+        with self._engine.read() as tx:
+            row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
+        return dict(zip(columns, map(codec.restored, row or ()), strict=False))
 
     def prompt_dropped(self, digest: str | None = None) -> None:
         """A session no longer has this system prompt (None: any file may be left over)."""
@@ -250,11 +258,13 @@ class TranscriptWriter:
             self._set_note(session_id, 0)
         self._missed.add(session_id)
 
-    def _write(self, session_id: str, data: bytes, message_id: int | None = None) -> None:
+    def _write(self, session_id: str, data: bytes, message_id: int | None = None, more: bytes = b"") -> None:
         if session_id in self.journal.behind:
             self.journal.behind.discard(session_id)
             self._fill_in(session_id)
-        elif not self.journal.write(session_id, data, message_id):
+            if more and session_id not in self.journal.behind:
+                self._write(session_id, more)
+        elif not self.journal.write(session_id, data, message_id, more):
             self._warn(session_id)
 
     def _fill_in(self, session_id: str, *, rewrite: bool = False) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from hermes.errors import InvalidInput
+from hermes.store.arguments import checked_number, checked_text
 from hermes.store.engines.base import Tx
 
 COUNTERS = (
@@ -20,11 +21,22 @@ COLUMNS = (*COUNTERS, *COSTS, *FILLED, *NEWEST)
 
 
 def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The usage of a message, as `update` expects it; InvalidInput when it has a key that is no usage column of a session."""
+    """The usage of a message, as `update` expects it.
+
+    InvalidInput when it has a key that is no usage column of a session, or a value of another type.
+    """
     unknown = [name for name in values or () if name not in COLUMNS]
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is not a usage counter of a session; available: {', '.join(COLUMNS)}")
-    return dict(values or ())
+    used = dict(values or ())
+    for names, kind in ((COUNTERS, "INTEGER"), (COSTS, "REAL")):
+        for name in names:
+            if used.get(name) is not None:
+                used[name] = checked_number(used[name], name, kind)
+    for name in (*FILLED, *NEWEST):
+        if used.get(name) is not None:
+            used[name] = checked_text(used[name], name)
+    return used
 
 
 def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
@@ -74,6 +86,16 @@ class SideUsage(TypedDict):
 def side_key(session_id: str) -> str:
     """The key of state_meta with the usage of a session's side tasks."""
     return f"side_usage:{session_id}"
+
+
+def checked_side(input_tokens: int, output_tokens: int, cost_usd: float | None) -> SideUsage:
+    """The usage of one call of a side task, as `add_side` expects it."""
+    return {
+        "calls": 1,
+        "input_tokens": int(checked_number(input_tokens, "input_tokens", "INTEGER")),
+        "output_tokens": int(checked_number(output_tokens, "output_tokens", "INTEGER")),
+        "cost_usd": None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL"),
+    }
 
 
 def side_of(tx: Tx, session_id: str) -> SideUsage | None:

@@ -84,6 +84,14 @@ class Tx(Protocol):
         """Whether the table exists."""
         ...
 
+    def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
+        """A condition: the column has one of these values, of which there may be hundreds; and its parameters."""
+        ...
+
+    def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
+        """Ranges of message ids, each in a session, as a table `a` (session_id, first, last) after FROM; and its parameters."""
+        ...
+
     def hold(self, session_id: str) -> None:
         """Lock this session: no other transaction changes it, or stores messages in it, until this one ends."""
         ...
@@ -155,11 +163,11 @@ class FullText(Protocol):
         """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
         ...
 
-    def holders(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Holder]:
-        """The same without a score: what a question asks of each of its words."""
+    def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
+        """The same without a score, of each of these trees: what a question asks of its words, all together."""
         ...
 
-    def holder_ids(self, tx: Tx, tree: Any, cap: int) -> list[int]:
+    def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
         """The ids alone, of all users' messages: only to be intersected with ids that may be seen."""
         ...
 
@@ -175,8 +183,8 @@ class FullText(Protocol):
         """Whether some message has this name."""
         ...
 
-    def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
-        """Words of the store (folded) with this prefix."""
+    def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
+        """Words of the store (folded) with each of these prefixes."""
         ...
 
     def mark(self, tx: Tx) -> int:

@@ -52,6 +52,7 @@ def open_engine(
     durability: str,
     prepared_statements: str = "auto",
     timeout: float = 30.0,
+    patience: float = 15.0,
 ) -> Engine:
     """The engine for a file, or for a server's URL."""
     if url is None:
@@ -63,5 +64,6 @@ def open_engine(
     except ImportError as error:
         raise MissingExtra("PostgreSQL", "postgres") from error
     return PostgresEngine(
-        url, read_only=read_only, durability=durability, prepared_statements=prepared_statements, timeout=timeout
-    )
+        url, read_only=read_only, durability=durability, prepared_statements=prepared_statements, timeout=timeout,
+        patience=patience,
+    )  # fmt: skip

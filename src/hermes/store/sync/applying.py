@@ -18,6 +18,7 @@ from hermes.store import (
     codec,
     leases,
     lineage,
+    message_values,
     messages,
     retention,
     session_events,
@@ -31,7 +32,7 @@ from hermes.store.sync import document as documents
 from hermes.store.sync import documenting, tables
 from hermes.store.sync.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
 from hermes.store.sync.documenting import total
-from hermes.store.sync.tables import State, StoredRow
+from hermes.store.sync.tables import StoredRow, TreeState
 
 
 class NotYet(HermesError):
@@ -54,7 +55,13 @@ class Applied:
 
 
 def take(
-    engine: Engine, tx: Tx, state: State, told: Document, bodies: Mapping[str, Any], store: str, expired_before: float
+    engine: Engine,
+    tx: Tx,
+    state: TreeState,
+    told: Document,
+    bodies: Mapping[str, Any],
+    store: str,
+    expired_before: float,
 ) -> Applied:
     """Merge a document of another store into this one's, and the rows with it. `state` is up to date."""
     merged = documents.merged(state.document, told)
@@ -78,7 +85,7 @@ def take(
 
 class _Work:
     def __init__(
-        self, engine: Engine, tx: Tx, state: State, merged: Document, placement: Placement, bodies: dict[str, Any], store: str
+        self, engine: Engine, tx: Tx, state: TreeState, merged: Document, placement: Placement, bodies: dict[str, Any], store: str
     ) -> None:  # fmt: skip
         self.engine, self.tx, self.state, self.merged = engine, tx, state, merged
         self.placement, self.bodies, self.store = placement, bodies, store
@@ -214,7 +221,7 @@ class _Work:
     # -------------------------------------------------------------------------------------- own messages
 
     def _insert(self, session_id: str, body: Mapping[str, Any]) -> int:
-        ready = messages.make_ready(body, mask=None, lift=None)
+        ready = message_values.make_ready(body, mask=None, lift=None)
         number = messages.insert(self.tx, session_id, ready, None)
         self.engine.fulltext.index_now(self.tx, [number])
         self.done.attachments.update(digest for digest, _, _ in ready.lifted)
@@ -324,7 +331,7 @@ class _Work:
             session_id = self.tx.value(sql, (session_id, number)) or session_id
         version = self._insert(session_id, was)
         self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
-        ready = messages.make_ready(body, mask=None, lift=None)
+        ready = message_values.make_ready(body, mask=None, lift=None)
         messages.set_values(self.tx, number, ready)
         self.engine.fulltext.reindex(self.tx, [number])
         self.done.attachments.update(digest for digest, _, _ in ready.lifted)

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import codec, lineage, messages, session_events
+from hermes.store import codec, lineage, message_attachments, message_reading, session_events
 from hermes.store.carried_messages import SHELL, await_again
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
 from hermes.store.sessions import PROMPT
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
-from hermes.store.sync.tables import State
+from hermes.store.sync.tables import TreeState
 
 FIELDS = (
     "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
@@ -121,7 +121,7 @@ def _was_deleted(tx: Tx, session_id: str) -> bool:
 # ------------------------------------------------------------------------------------------ one session
 
 
-def bring_up_to_date(tx: Tx, tree: str, store: str) -> State:
+def bring_up_to_date(tx: Tx, tree: str, store: str) -> TreeState:
     """Put into a session's document what was changed here."""
     state = tables.load(tx, tree)
     ids = [tree, *tables.forks_of(tx, tree)]
@@ -139,7 +139,7 @@ def bring_up_to_date(tx: Tx, tree: str, store: str) -> State:
     return state
 
 
-def settle(tx: Tx, state: State) -> None:
+def settle(tx: Tx, state: TreeState) -> None:
     """Name the version of a document, and store it."""
     for session_id, entry in state.document["sessions"].items():
         if session_id not in state.local and entry.get("life", [[LIVE]])[0][0] == DELETED:
@@ -148,7 +148,7 @@ def settle(tx: Tx, state: State) -> None:
     tables.save(tx, state)
 
 
-def version_of(tx: Tx, state: State) -> str:
+def version_of(tx: Tx, state: TreeState) -> str:
     """The name of this document's content, and of what of it is here as text."""
     document = state.document
     rows = tables.rows_of(tx, [origin for origin, record in document["messages"].items() if "b" in record])
@@ -216,7 +216,7 @@ def _ticks(seconds: float) -> int:
 class _Comparison:
     """Compares a session's rows with its document."""
 
-    def __init__(self, tx: Tx, state: State, store: str) -> None:
+    def __init__(self, tx: Tx, state: TreeState, store: str) -> None:
         self.tx, self.state, self.store = tx, state, store
         self.document = state.document
         self.now = int(time.time() * TICKS)
@@ -251,12 +251,12 @@ class _Comparison:
         undone: list[tuple[str, int]] = []
         before: list[str] = []
         rows = self.tx.rows(
-            f"SELECT {messages._ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND coalesce(m.hidden, 0) <> {REPLACED}"
-            " ORDER BY m.id",
+            f"SELECT {message_reading.ROW}, m.hidden FROM messages m WHERE m.session_id = ?"
+            f" AND coalesce(m.hidden, 0) <> {REPLACED} ORDER BY m.id",
             (session_id,),
         )
         named = tables.origins(self.tx, [row[0] for row in rows])
-        attached = messages.attached(self.tx, session_id) if rows else {}
+        attached = message_attachments.attached(self.tx, session_id) if rows else {}
         first_said = self._first_versions(session_id, rows, attached)
         for *row, hidden in rows:
             if hidden == KEPT and not kept:
@@ -290,7 +290,9 @@ class _Comparison:
             record = self.document["messages"][origin]
             if not row.owner.startswith(SHELL) or "b" not in record or record.get("red"):
                 continue
-            body = body_of(messages.rows_of(self.tx, row.id)[0], messages.attached(self.tx, row.owner))
+            body = body_of(
+                message_reading.rows_of(self.tx, row.id)[0], message_attachments.attached(self.tx, row.owner)
+            )
             if row.hidden == REDACTED:
                 record["red"] = True
             elif digest(body) != record["b"][0]:
@@ -300,11 +302,13 @@ class _Comparison:
         self, session_id: str, rows: Sequence[Any], attached: Any
     ) -> dict[tuple[Any, Any], dict[str, Any]]:
         """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
-        sql = f"SELECT {messages._ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
+        sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
         versions = [body_of(row, attached) for row in self.tx.rows(sql, (session_id,))]
         if not versions:
             return {}
-        shown = Counter((one["timestamp"], one["role"]) for one in (messages.decode(tuple(row[:-1])) for row in rows))
+        shown = Counter(
+            (one["timestamp"], one["role"]) for one in (message_reading.decode(tuple(row[:-1])) for row in rows)
+        )
         found: dict[tuple[Any, Any], dict[str, Any]] = {}
         for body in versions:
             key = body["timestamp"], body["role"]
@@ -427,11 +431,11 @@ def total(slots: dict[str, list[Any]]) -> Any:
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
     """A message without what differs between stores: its id, and its session's."""
-    message = dict(messages.decode(row))
+    message = dict(message_reading.decode(row))
     number = message.pop("id")
     message.pop("session_id")
     body = {name: value for name, value in message.items() if value is not None}
-    if number in attached or messages.mentions(message["content"]):
+    if number in attached or message_attachments.mentions(message["content"]):
         body["attachments"] = attached.get(number, [])
     return body
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.store import lineage, messages, session_events
+from hermes.store import lineage, message_attachments, message_reading, session_events
 from hermes.store.attachments import note, read_attachment
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.retention import DAY
@@ -243,8 +243,8 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
 
 def _body(tx: Tx, row: tables.StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
     if row.owner not in attached:
-        attached[row.owner] = messages.attached(tx, row.owner)
-    return documenting.body_of(messages.rows_of(tx, row.id)[0], attached[row.owner])
+        attached[row.owner] = message_attachments.attached(tx, row.owner)
+    return documenting.body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
 
 
 def _unpacked(data: bytes) -> tuple[documents.Document, dict[str, Any]]:

@@ -30,7 +30,7 @@ _SOME = 400  # values in one statement
 
 
 @dataclass(slots=True)
-class State:
+class TreeState:
     """What this store knows of a session and its forks."""
 
     document: Document
@@ -60,16 +60,16 @@ def prepare(engine: Engine) -> str:
         return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)))
 
 
-def load(tx: Tx, tree: str) -> State:
+def load(tx: Tx, tree: str) -> TreeState:
     """The state of a session; an empty one when it is not known."""
     row = tx.row("SELECT state, version, fingerprint FROM sync_trees WHERE tree = ?", (tree,))
     if row is None:
-        return State(documents.new(tree), known=False)
+        return TreeState(documents.new(tree), known=False)
     kept = codec.from_json(row[0])
-    return State(kept["document"], kept["local"], row[1], row[2])
+    return TreeState(kept["document"], kept["local"], row[1], row[2])
 
 
-def save(tx: Tx, state: State) -> None:
+def save(tx: Tx, state: TreeState) -> None:
     """Store the state of a session."""
     text = documents.canonical({"document": state.document, "local": state.local})
     tx.run(

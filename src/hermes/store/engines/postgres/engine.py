@@ -27,7 +27,7 @@ from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullT
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.pool import SERVER, Pool, PooledConnection, conninfo
 from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, beginnings, wait_for_outcomes, was_stored
-from hermes.store.engines.postgres.wait_limits import Watch, is_there
+from hermes.store.engines.postgres.wait_limits import WaitLimit, is_there
 from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ class PostgresEngine:
 
     def __init__(
         self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
-        timeout: float = TIMEOUT,
+        timeout: float = TIMEOUT, patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.where = error_mapping.shown(url)
         self.read_only = read_only
+        self._patience = patience
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
@@ -68,12 +69,12 @@ class PostgresEngine:
         self._prepares_anyway = prepared_statements == "on"
         self._durability = durability
         self._views: str | None = None  # the schema with a tenant's views
-        self._beginnings = beginnings(durability, self._views, PATIENCE, SET_OUT)
+        self._beginnings = beginnings(durability, self._views, self._patience, SET_OUT)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = conninfo(url, read_only)
-        self._watch = Watch(timeout, lambda: is_there(self._conninfo))
+        self._watch = WaitLimit(timeout, lambda: is_there(self._conninfo))
         self._unsettled: list[PostgresTx] = []  # with unknown outcome
         self._pool = Pool(self._connect, CONNECTIONS, self.where)
         try:
@@ -142,7 +143,7 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
-            self._beginnings = beginnings(self._durability, self._views, PATIENCE, SET_OUT)
+            self._beginnings = beginnings(self._durability, self._views, self._patience, SET_OUT)
             self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
         if self.read_only:
             if state.version == 0:
@@ -157,7 +158,7 @@ class PostgresEngine:
 
     def _borrow(self, begin: bytes) -> tuple[PooledConnection, Any]:
         """A connection on which a transaction has begun; waits for a server that is being restarted."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while True:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed")
@@ -295,6 +296,7 @@ class PostgresEngine:
         if tx.xid is None:  # nothing was stored
             tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
         connection.committing = True
+        stored = len(tx.stored)
         try:
             if tx.stored:
                 self.fulltext.begin_lists(tx)
@@ -321,10 +323,12 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
+        if stored:
+            self._keeper.imported(stored)
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while time.monotonic() < end:
             stored = None
             with suppress(psycopg.Error, StoreError), self._connect() as connection:
@@ -416,7 +420,7 @@ class PostgresEngine:
     @contextmanager
     def _link(self) -> Iterator[PooledConnection]:
         """A connection without a transaction."""
-        connection = self._pool.take(PATIENCE)
+        connection = self._pool.take(self._patience)
         if not self._prepares:
             connection.prepare_threshold = None
         try:

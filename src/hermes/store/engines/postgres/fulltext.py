@@ -28,6 +28,7 @@ from hermes.store.engines.postgres.lexemes import (
 )
 from hermes.store.engines.postgres.migrate import MIGRATIONS
 from hermes.store.engines.postgres.pool import PooledConnection
+from hermes.store.engines.postgres.text_encoding import array
 from hermes.store.engines.postgres.transaction import PostgresTx, store_message
 from hermes.store.engines.postgres.unindexed_tail import Tail, View, occurrences
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
@@ -37,6 +38,10 @@ from hermes.store.query import Node, positive
 
 COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
+# Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
+# common one, all of whose matches would be read, a smaller window is remembered.
+FIRST_WINDOW = 1 << 17
+REMEMBERED = 4096  # common words
 WAITING_AT_ONCE = 500  # messages that wait and match, read together
 _ONCE = 1.6449340668482264  # ts_rank divides by this: the value of one occurrence
 _NEW = (
@@ -87,14 +92,24 @@ def _join(scope: Scope) -> str:
     return "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
 
 
+def _has_places(match: str | None) -> bool:
+    """Whether a match depends on where words stand, as in a name of several: those of long messages lie apart."""
+    return match is not None and " <-> " in match
+
+
+def _matching(in_parts: bool) -> str:
+    """SQL for the messages of the index that match `a.match`, below an id; of an enormous message there are parts only."""
+    matching = " AND words @@ a.match::tsquery AND message_id + 0 < a.below"
+    whole = f"SELECT message_id + 0 AS place FROM message_words WHERE whole{matching}"
+    if not in_parts:
+        return whole
+    return f"SELECT place FROM ({whole} UNION SELECT message_id + 0 FROM message_words WHERE NOT whole{matching}) p"
+
+
 def _like(part: str) -> str:
     """A pattern for all texts that contain this."""
     escaped = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
-
-
-def _array(ids: Iterable[int]) -> str:
-    return f"{{{','.join(map(str, ids))}}}"
 
 
 def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
@@ -111,6 +126,7 @@ class PostgresFullText:
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
         self.has_groups = True  # the same for the tables with their trigrams
         self.tail = Tail(self.documents)
+        self._enough: dict[str, int] = {}  # a common word → the newest ids that held enough messages with it
 
     # ------------------------------------------------------------------ indexing
 
@@ -276,45 +292,72 @@ class PostgresFullText:
             found = sorted([*waiting, *found], key=itemgetter(0), reverse=True)[:cap]
         return [_weighed(one, number) for one in found]
 
-    def holders(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Holder]:
-        match = expression(tree)
-        if match is None or cap <= 0:
-            return []
-        if " <-> " in match:  # a name of several words: places tell, and those of long messages lie apart
-            return [(one, session_id, role) for one, _, session_id, role in self.candidates(tx, tree, scope, cap)]
+    def holders(self, tx: Any, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
+        columns = (
+            "m.id, m.session_id, m.role FROM ({words} ORDER BY place DESC OFFSET 0) w JOIN messages m ON m.id = w.place"
+            f" {_join(scope)} WHERE {scope.where} ORDER BY w.place DESC"
+        )
+        found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
+        for number, tree in enumerate(trees):
+            if _has_places(expression(tree)):
+                found[number] = [(one[0], one[2], one[3]) for one in self.candidates(tx, tree, scope, cap)]
+            elif waiting := [(one[0], one[1], one[2]) for one in self._waiting_ones(tx, tree, scope, cap)]:
+                found[number] = sorted([*waiting, *found[number]], key=itemgetter(0), reverse=True)[:cap]
+        return found
+
+    def holder_ids(self, tx: Any, trees: Sequence[Any], cap: int) -> list[list[int]]:
+        found = [
+            [row[0] for row in rows]
+            for rows in self._newest(tx, trees, "place FROM ({words}) w ORDER BY place DESC", (), cap)
+        ]
+        for number, tree in enumerate(trees):
+            if _has_places(expression(tree)):
+                found[number] = [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
+            elif waiting := [one.id for one in self._begin(tx).matching(tree)]:
+                found[number] = sorted([*waiting, *found[number]], reverse=True)[:cap]
+        return found
+
+    def _newest(self, tx: Any, trees: Sequence[Any], columns: str, params: Params, cap: int) -> list[list[Any]]:
+        """The newest indexed matches of each tree that is not searched by places, with these columns: all trees in one
+        statement, window by window. It is one text for any number of trees, so the server plans it once.
+
+        `{words}` in the columns are the messages in the index; they are sorted before anything else is read, as in `_whole_ones`.
+        """
         self._begin(tx)
-        rows: list[Holder] = tx.rows(
-            f"SELECT m.id, m.session_id, m.role FROM ({self._with_words(tx)}) w JOIN messages m ON m.id = w.message_id"
-            f" {_join(scope)} WHERE {scope.where} ORDER BY m.id DESC LIMIT ?",
-            (*self._asked(tx, match), *scope.params, cap),
+        newest, _, in_parts = tx.extent
+        sql = (
+            "SELECT a.number, h.* FROM unnest(?::text[], ?::bigint[], ?::bigint[]) WITH ORDINALITY"
+            f" AS a(match, below, most, number) CROSS JOIN LATERAL (SELECT {columns.replace('{words}', _matching(in_parts))}"
+            " LIMIT a.most) h"
         )
-        waiting = [(one[0], one[1], one[2]) for one in self._waiting_ones(tx, tree, scope, cap)]
-        return sorted([*waiting, *rows], key=itemgetter(0), reverse=True)[:cap] if waiting else rows
+        found: list[list[Any]] = [[] for _ in trees]
+        left = []
+        for tree, rows in zip(trees, found, strict=True):
+            match = expression(tree)
+            if match is not None and cap > 0 and not _has_places(match):
+                widening = Widening(newest, cap, self._enough.get(match, FIRST_WINDOW))
+                left.append((rows, match, widening, iter(widening)))
+        while left:
+            windows = [next(steps) for *_, steps in left]
+            matches = [where.within(one[1]) for one, where in zip(left, windows, strict=True)]
+            ends, most = array([where.end for where in windows]), array([cap - len(rows) for rows, *_ in left])
+            for row in tx.rows(sql, (array(matches), ends, most, *params)):
+                left[row[0] - 1][0].append(row[1:])
+            for rows, match, widening, _ in left:
+                widening.found = len(rows)
+                if len(rows) >= cap:
+                    self._remember(match, newest - min(rows)[0])
+            left = [one for one, where in zip(left, windows, strict=True) if where.first > 0 and len(one[0]) < cap]
+        for rows in found:
+            rows.sort(key=itemgetter(0), reverse=True)  # they are, as long as the server joins by nested loops
+        return found
 
-    def holder_ids(self, tx: Any, tree: Any, cap: int) -> list[int]:
-        match = expression(tree)
-        if match is None or cap <= 0:
-            return []
-        if " <-> " in match:
-            return [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
-        waiting = [one.id for one in self._begin(tx).matching(tree)]
-        rows = tx.rows(
-            f"SELECT message_id FROM ({self._with_words(tx)}) w ORDER BY message_id DESC LIMIT ?",
-            (*self._asked(tx, match), cap),
-        )
-        return sorted([*waiting, *(row[0] for row in rows)], reverse=True)[:cap]
-
-    def _with_words(self, tx: Any) -> str:
-        """The messages whose words match; of an enormous one there are parts only."""
-        whole = "SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
-        return (
-            f"{whole} UNION SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery"
-            if tx.extent[2]
-            else whole
-        )
-
-    def _asked(self, tx: Any, match: str) -> tuple[str, ...]:
-        return (match, match) if tx.extent[2] else (match,)
+    def _remember(self, match: str, length: int) -> None:
+        """A word filled its place from so many ids: next time a little more than these is searched first."""
+        if length * 2 < FIRST_WINDOW:
+            if len(self._enough) >= REMEMBERED:
+                self._enough.clear()
+            self._enough[match] = length + length // 2
 
     def _begin(self, tx: Any) -> View:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
@@ -334,7 +377,7 @@ class PostgresFullText:
             rows = tx.rows(
                 f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
                 f" AND {scope.where} ORDER BY m.id DESC",
-                (_array(some), *scope.params),
+                (array([*some]), *scope.params),
             )
             for message_id, session_id, role in rows:
                 message = some[message_id]
@@ -429,11 +472,18 @@ class PostgresFullText:
         listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
         return listed or any(one == name for one in self._begin(tx).names(name))
 
-    def words_starting(self, tx: Any, start: str, cap: int) -> list[str]:
-        if not start:
-            return []
+    def words_starting(self, tx: Any, starts: Sequence[str], cap: int) -> list[list[str]]:
+        found: list[list[str]] = [[] for _ in starts]
         rows = tx.rows(
-            "SELECT DISTINCT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+            "SELECT a.number, w.word FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS a(first, after, number)"
+            ' CROSS JOIN LATERAL (SELECT DISTINCT word FROM words WHERE word >= a.first COLLATE "C"'
+            " AND word < a.after COLLATE \"C\" LIMIT ?) w WHERE a.first <> ''",
+            (array(starts), array([f"{start}\U0010ffff" for start in starts]), cap),
         )
-        waiting = self._begin(tx).words(start, lambda word: word.startswith(start))
-        return list(dict.fromkeys([*(row[0] for row in rows), *waiting]))[:cap]
+        for number, word in rows:
+            found[number - 1].append(word)
+        view = self._begin(tx)
+        for number, start in enumerate(starts):
+            if start and (waiting := [word for word in view.words(start, bool) if word.startswith(start)]):
+                found[number] = list(dict.fromkeys([*found[number], *waiting]))[:cap]
+        return found

@@ -53,12 +53,13 @@ def window(newest: int, length: int, end: int | None = None) -> Window:
 class Widening:
     """From the newest messages to all of them, each window below the one before, until a search has what it needs."""
 
-    def __init__(self, newest: int, needed: int) -> None:
-        self._newest, self._needed = newest, needed
+    def __init__(self, newest: int, needed: int, first: int = 1 << FIRST_SHIFT) -> None:
+        """`first`: how many of the newest ids the first window has at least."""
+        self._newest, self._needed, self._first = newest, needed, first
         self.found = 0  # in all windows so far: set by the caller after each
 
     def __iter__(self) -> Iterator[Window]:
-        length, end = 1 << FIRST_SHIFT, self._newest + 1
+        length, end = self._first, self._newest + 1
         while True:
             now = window(self._newest, length, end)
             yield now

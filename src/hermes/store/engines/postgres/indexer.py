@@ -39,6 +39,7 @@ BATCH = 64
 BATCH_CHARACTERS = 300_000
 BEGINNING = 10_000  # characters
 TIDY_AFTER = 2.0  # seconds without a message, of any process
+MANY_IMPORTED = 500  # messages, after which it tidies, too: of fewer the list stays short
 ADOPT_EVERY = 5.0  # seconds between two checks for messages of others
 ADOPT_SELDOM = 60.0  # the same, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message has waited
@@ -70,6 +71,7 @@ class Indexer:
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._last = 0  # the number of the last batch it indexed and has not tidied yet
+        self._imported = 0  # messages that were indexed with their transaction since it tidied last
 
     def take(self, messages: Sequence[tuple[int, Document]]) -> None:
         """Called with the messages that were stored."""
@@ -85,6 +87,12 @@ class Indexer:
         if waiting >= TOO_MANY:
             with suppress(psycopg.Error, HermesError):
                 self.index(self._some(BATCH))
+
+    def imported(self, count: int) -> None:
+        """So many messages were indexed with their transaction: their words are in the pending list, which every search reads."""
+        self._imported += count
+        if self._imported >= MANY_IMPORTED:
+            self.wake()
 
     def wake(self) -> None:
         """Signal that messages wait: its own are indexed soon, those of others when they have waited for some seconds."""
@@ -154,7 +162,7 @@ class Indexer:
         try:
             looked, pause = time.monotonic(), ADOPT_EVERY
             while not self._stopped.is_set():
-                quiet = not self._wake.wait(TIDY_AFTER if self._last else pause)
+                quiet = not self._wake.wait(TIDY_AFTER if self._last or self._imported >= MANY_IMPORTED else pause)
                 self._wake.clear()
                 pause = min(2 * pause, ADOPT_SELDOM) if quiet else ADOPT_EVERY
                 end = time.monotonic() + LONGEST
@@ -171,7 +179,7 @@ class Indexer:
                     while not self._stopped.is_set() and not self._waiting and self._adopt(ADOPT_AFTER):
                         pass
                     looked = time.monotonic()
-                if quiet and self._last:
+                if quiet and (self._last or self._imported >= MANY_IMPORTED):
                     self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
@@ -199,8 +207,9 @@ class Indexer:
         """Move the pending words into the index, unless another process has indexed since: then that one does it."""
         with self._working, self._links() as link:
             last, self._last = self._last, 0
+            imported, self._imported = self._imported, 0
             row = link.execute(b"SELECT last_value FROM index_batches").fetchone()
-            if row is not None and row[0] == last:
+            if imported >= MANY_IMPORTED or (row is not None and row[0] == last):
                 with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
                     link.execute(_TIDY)
 
@@ -217,3 +226,5 @@ class Indexer:
         with suppress(psycopg.Error, HermesError):
             while time.monotonic() < end and (some := self._some(BATCH)):
                 self.index(some)
+            if self._imported >= MANY_IMPORTED:
+                self._tidy()

@@ -2,17 +2,21 @@
 
 VACUUM FULL copies the rows of a table into a new file and builds its indexes from them, which is the only way a GIN index
 loses the words of deleted rows. It locks the table meanwhile. A role without the right gets a warning, not an error, so
-whether a table was rewritten is told by its file: a rewritten one has another.
+whether a table was rewritten is told by its file: a rewritten one has another. Deleted rows that an open transaction of
+another session may still see are copied as well; the server says how many, and the table is written again a moment later.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import psycopg
 from psycopg import errors
 
 LOCK_SECONDS = 3  # that a table in use is waited for
+TRIES, PAUSE = 4, 0.5  # for rows that others may still see; seconds
 # The lock that keeps writers apart: it holds no text.
 _OURS = (
     "SELECT c.relname::text, pg_relation_filenode(c.oid) FROM pg_class c WHERE c.relkind = 'r'"
@@ -23,12 +27,21 @@ _OURS = (
 def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]:
     """Rewrite every table of the record; a line when some could not be."""
     before = dict(connection.execute(_OURS).fetchall())
-    busy = []
+    busy, seen = [], []
+    kept = _KeptRows(connection)
     connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'".encode())
     for table in before:
         try:
-            # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
-            connection.execute(f'VACUUM (FULL, ANALYZE) "{table}"'.encode())
+            for left in reversed(range(TRIES)):
+                kept.count = 0
+                # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
+                connection.execute(f'VACUUM (FULL, ANALYZE, VERBOSE) "{table}"'.encode())
+                if not kept.count:
+                    break
+                if left:
+                    time.sleep(PAUSE)
+                else:
+                    seen.append(table)
         except (errors.LockNotAvailable, errors.QueryCanceled):
             busy.append(table)
     after = dict(connection.execute(_OURS).fetchall())
@@ -36,6 +49,24 @@ def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]
     told = []
     if busy:
         told.append(f"{', '.join(busy)} in {where} can't be rewritten while others use them; try again")
+    if seen:
+        told.append(
+            f"{', '.join(seen)} in {where} still hold deleted rows that an open transaction of another session may see; end it,"
+            " and try again"
+        )
     if same:
         told.append(f"{', '.join(same)} in {where} are not this role's to rewrite; their owner must run VACUUM FULL")
     return told
+
+
+class _KeptRows:
+    """How many deleted rows the server had to keep, from what it says about a table that it rewrites."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.count = 0
+        connection.add_notice_handler(self._noticed)
+
+    def _noticed(self, said: errors.Diagnostic) -> None:
+        # "3 dead row versions cannot be removed yet", in the server's language
+        if (found := re.match(r"\D*(\d+)", said.message_detail or "")) is not None:
+            self.count += int(found[1])

@@ -56,8 +56,8 @@ class Apart:
     said: list[str]  # further remarks, a line each
 
 
-def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
-    """Separate rows for every role but the store's owner, and add the tenants `more`, in one transaction.
+def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()) -> Apart:
+    """Separate rows for every role but the store's owner, in one transaction: add the tenants `more`, remove the roles `without`.
 
     May be called again, after an upgrade for example. Roles that no longer exist on the server are removed.
     """
@@ -67,6 +67,8 @@ def switch_on(url: str, more: Sequence[Tenant] = ()) -> Apart:
         if gone:
             run("DELETE FROM hermes_tenants WHERE role = ANY(%s)", (gone,))
         _enforce(run, place)
+        for role in without:
+            _shut_out(run, place, role)
         for one in more:
             _let_in(run, place, *one)
         said = [f"the role {role} is not on the server any more; removed as a tenant" for role in gone]
@@ -89,15 +91,6 @@ def switch_off(url: str) -> None:
         run(b"DROP TABLE hermes_tenants")
 
 
-def let_in(url: str, role: str, source: str, user_id: str) -> None:
-    """Let the database role `role` (which must exist) see what the user (source, user_id) may see."""
-    with _connected(url) as run:
-        place = _begin(run)
-        if not is_on(run):
-            _enforce(run, place)
-        _let_in(run, place, role, source, user_id)
-
-
 def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
     if not (role and source and user_id):
         raise InvalidInput("a tenant is a database role, a source and a user id")
@@ -110,15 +103,11 @@ def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
     tenant_views.grant(run, place, role)
 
 
-def shut_out(url: str, role: str) -> bool:
-    """Remove a tenant: the role sees nothing any more; False when it was no tenant."""
-    with _connected(url) as run:
-        place = _begin(run)
-        if not is_on(run) or not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
-            return False
-        if _exists(run, role):
-            tenant_views.revoke(run, place, role)
-        return True
+def _shut_out(run: Run, place: str, role: str) -> None:
+    if not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
+        raise InvalidInput(f"the role {role} is no tenant of this store")
+    if _exists(run, role):
+        tenant_views.revoke(run, place, role)
 
 
 def tenants(url: str) -> list[Tenant]:

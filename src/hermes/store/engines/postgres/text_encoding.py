@@ -56,6 +56,20 @@ def value(given: Any) -> Any:
     raise TypeError(f"a value of type {kind.__name__} can't be stored")
 
 
+def array(given: Sequence[int] | Sequence[str]) -> str:
+    """Numbers or texts as one parameter, to be cast to an array. (The driver's own arrays are made element by element.)"""
+    if not given or isinstance(given[0], int):
+        return f"{{{','.join(map(str, given))}}}"
+    joined = "\x01".join(given)  # type: ignore[arg-type]
+    if joined.count("\x01") != len(given) - 1:
+        return f"{{{','.join(map(_quoted, given))}}}"  # type: ignore[arg-type]
+    return f"{{{_quoted(joined)}}}".replace("\x01", '","')
+
+
+def _quoted(text: str) -> str:
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+
+
 def values(given: Sequence[Any]) -> list[Any]:
     """Parameters as they are stored."""
     return [value(one) for one in given]

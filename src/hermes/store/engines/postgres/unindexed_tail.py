@@ -24,7 +24,7 @@ Columns = tuple[str, str, str]
 Read = Callable[[Any, Sequence[int]], list[tuple[int, Columns]]]
 
 
-class Waiting:
+class UnindexedMessage:
     """One message that waits. Its words are made when a search needs them."""
 
     __slots__ = ("_columns", "_line", "folded", "id", "names", "size")
@@ -68,7 +68,7 @@ def wanted(leaf: Leaf) -> str:
     return f" {'  '.join(lexeme(word) for word in words.split())}{'' if leaf.prefix or open_end else ' '}"
 
 
-def holds(tree: Node, message: Waiting) -> bool | None:
+def holds(tree: Node, message: UnindexedMessage) -> bool | None:
     """Whether a message matches a tree; None when nothing of it is indexed."""
     if isinstance(tree, Leaf):
         if tree.kind == "name":
@@ -84,7 +84,7 @@ def holds(tree: Node, message: Waiting) -> bool | None:
     return all(told) if isinstance(tree, And) else any(told)
 
 
-def occurrences(words: Sequence[str], message: Waiting) -> float:
+def occurrences(words: Sequence[str], message: UnindexedMessage) -> float:
     """The count of the words (as in a tsquery), as ts_rank counts: the second a quarter, and so on."""
     total = 0.0
     for given in words:
@@ -103,10 +103,10 @@ class View:
     def __init__(self, tail: Tail, tx: Any, ids: Sequence[int]) -> None:
         self._tail, self._tx, self.ids = tail, tx, sorted(ids, reverse=True)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[UnindexedMessage]:
         return self._tail.messages(self._tx, self.ids)
 
-    def matching(self, tree: Node) -> Iterator[Waiting]:
+    def matching(self, tree: Node) -> Iterator[UnindexedMessage]:
         """Those that match a tree."""
         for message in self if self.ids else ():
             if could_match(tree, message.folded) and holds(tree, message):
@@ -129,7 +129,7 @@ class Tail:
     def __init__(self, read: Read) -> None:
         self._read = read
         self._lock = threading.Lock()
-        self._kept: dict[int, Waiting] = {}
+        self._kept: dict[int, UnindexedMessage] = {}
         self._characters = 0
 
     def view(self, tx: Any, ids: Sequence[int] | None) -> View:
@@ -140,7 +140,7 @@ class Tail:
                 self._characters -= len(self._kept.pop(message_id).folded)
         return View(self, tx, ids or ())
 
-    def messages(self, tx: Any, ids: Sequence[int]) -> Iterator[Waiting]:
+    def messages(self, tx: Any, ids: Sequence[int]) -> Iterator[UnindexedMessage]:
         """These messages, in this order, a few at a time; those that were deleted are left out."""
         for start in range(0, len(ids), READ):
             some = ids[start : start + READ]
@@ -148,10 +148,10 @@ class Tail:
                 found = {one: self._kept[one] for one in some if one in self._kept}
             absent = [one for one in some if one not in found]
             for message_id, columns in self._read(tx, absent) if absent else ():
-                found[message_id] = self._keep(Waiting(message_id, columns))
+                found[message_id] = self._keep(UnindexedMessage(message_id, columns))
             yield from (found[one] for one in some if one in found)
 
-    def _keep(self, message: Waiting) -> Waiting:
+    def _keep(self, message: UnindexedMessage) -> UnindexedMessage:
         with self._lock:
             if self._characters + len(message.folded) <= KEPT_CHARACTERS and message.id not in self._kept:
                 self._kept[message.id] = message

@@ -27,7 +27,7 @@ GRACE = 5.0  # seconds for the answer to the probe, which any server answers at 
 _LEAST = 2  # seconds: libpq's shortest connect timeout
 
 
-class Watch:
+class WaitLimit:
     """Closes connections that have waited for `seconds` for a server that does not pass `is_there`."""
 
     def __init__(self, seconds: float, is_there: Callable[[], bool]) -> None:

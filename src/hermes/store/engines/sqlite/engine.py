@@ -47,8 +47,9 @@ from hermes.store.titles import take_in
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
-PAGE = 4096  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
+PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
 BUSY_MS = 1000
+_NO_SHARED_MEMORY = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN, apsw.SQLITE_IOERR_SHMMAP)
 RETRIES = 15
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 EMPTY_LOOKS = 5  # at an empty file that another process may be creating, before it counts as empty
@@ -167,9 +168,7 @@ class SqliteEngine:
         elif not _looks_like_a_database(self.path):
             raise NotADatabase(f"{self.path} is not a database; move it away, or choose another file")
         elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
-            raise StoreReadOnly(
-                f"{self.path} can't be written; check its permissions and its folder's, or open it read-only"
-            )
+            raise StoreReadOnly(f"{self.path} can't be written; check its permissions and its folder's")
         return self._connect(apsw.SQLITE_OPEN_READWRITE)
 
     def _connect(self, flags: int) -> apsw.Connection:
@@ -182,14 +181,18 @@ class SqliteEngine:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.execute("PRAGMA application_id").fetchone()  # the first actual read of the file
             locks.watch_shared_memory(self.path)
-        except (apsw.CantOpenError, apsw.ReadOnlyError):
-            if not self.read_only:
+        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.FullError, apsw.IOError) as error:
+            no_room = isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NO_SHARED_MEMORY
+            if not self.read_only or (isinstance(error, apsw.IOError) and not no_room):
                 raise
             if _has_content(self.path.with_name(self.path.name + "-wal")):
+                if no_room:
+                    raise
                 raise StoreReadOnly(
                     f"{self.path} has changes in its -wal file that can only be read where its folder can be written"
                 ) from None
-            # A folder in which not even the shared-memory file can be created: read the database file alone.
+            # A folder (or a full disk) in which not even the shared-memory file can be created, so no other process has the
+            # database open: read the file alone.
             uri = f"{self.path.absolute().as_uri()}?immutable=1"
             connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
             cipher.apply(connection)
@@ -206,9 +209,12 @@ class SqliteEngine:
             raise NotADatabase(f"{self.path} is a database of some other program, not a session store")
         if state.kind == "newer" and not self.read_only:
             self.read_only = True
+            if state.foreign:
+                who, advice = "another or newer program", "Import it into your own store to continue its sessions."
+            else:
+                who, advice = "a newer Hermes Sessions", "Upgrade this program to write to it."
             self.notice = (
-                f"{self.path} was written by another or newer program (version {state.version});"
-                " it is opened for reading only. Import it into your own store to continue its sessions."
+                f"{self.path} was written by {who} (version {state.version}); it is opened for reading only. {advice}"
             )
             warnings.warn(self.notice, stacklevel=6)
         if not self.read_only:
@@ -552,6 +558,7 @@ class SqliteEngine:
             vault = cipher.vault_of(self.path)
             if vault is not None and not cipher.is_plain(self.path):
                 cipher.set_key(copy, cipher.key_of(self.path, vault))
+                copy.execute(f"PRAGMA page_size={source.pragma('page_size')}")  # encrypted pages are copied as they are
             try:
                 source.execute("BEGIN").fetchall()
                 source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # pins the snapshot

@@ -76,7 +76,7 @@ def _may_hold(tree: Node, row: IndexedRow) -> bool:
 
 
 @dataclass(slots=True)
-class Batch:
+class IndexBatch:
     """Messages ready to be indexed, prepared outside the write lock."""
 
     mark: int
@@ -170,7 +170,7 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> Batch | None:
+    def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> IndexBatch | None:
         """The next messages above the mark, if there are at least this many (or half as many characters as fit)."""
         mark = self.mark(tx)
         top = tx.value("SELECT max(id) FROM messages") or 0
@@ -197,9 +197,9 @@ class SqliteFullText:
                 break
         if not documents or (len(documents) < least and size < most[1] // 2):
             return None
-        return Batch(mark, documents[-1][0], documents, strangers, crcs, parts, top)
+        return IndexBatch(mark, documents[-1][0], documents, strangers, crcs, parts, top)
 
-    def write_batch(self, tx: Any, batch: Batch) -> int:
+    def write_batch(self, tx: Any, batch: IndexBatch) -> int:
         """Put a prepared batch into the index; 0 when another process did it first."""
         between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
         if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
@@ -286,17 +286,17 @@ class SqliteFullText:
         known = {candidate[0] for candidate in recent}  # another program's trigger may already have indexed some
         return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
 
-    def holders(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Holder]:
+    def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
         join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
         sql = (
             "SELECT f.rowid, m.session_id, m.role FROM {0} f CROSS JOIN messages m ON m.id = f.rowid"
             f" {join} WHERE {{0}} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
         )
-        return self._holding(tx, tree, sql, scope.params, cap)
+        return [self._holding(tx, tree, sql, scope.params, cap) for tree in trees]
 
-    def holder_ids(self, tx: Tx, tree: Any, cap: int) -> list[int]:
+    def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
         sql = "SELECT rowid FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?"
-        return [row[0] for row in self._holding(tx, tree, sql, (), cap)]
+        return [[row[0] for row in self._holding(tx, tree, sql, (), cap)] for tree in trees]
 
     def _holding(self, tx: Tx, tree: Any, sql: str, params: Sequence[Any], cap: int) -> list[Any]:
         """The rows that a statement gives of the index and of the messages above the mark, newest first."""
@@ -359,8 +359,8 @@ class SqliteFullText:
     def is_name(self, tx: Tx, name: str) -> bool:
         return False
 
-    def words_starting(self, tx: Tx, start: str, cap: int) -> list[str]:
-        return self.words.starting(tx, start, cap, listed=self._indexed) if start else []
+    def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
+        return [self.words.starting(tx, start, cap, listed=self._indexed) if start else [] for start in starts]
 
     # ------------------------------------------------------------------ the tail above the mark
 
@@ -431,12 +431,12 @@ class Tidying:
     def __init__(self, fulltext: SqliteFullText) -> None:
         self._fulltext = fulltext
 
-    def next_batch(self, tx: Tx) -> Batch | None:
+    def next_batch(self, tx: Tx) -> IndexBatch | None:
         """The next messages to be indexed, if all of them were written by this program (the engine adopts the others)."""
         batch = self._fulltext.prepare_batch(tx, 1, PIECE)
         return None if batch is None or batch.strangers or batch.parts else batch
 
-    def index(self, tx: Any, batch: Batch) -> None:
+    def index(self, tx: Any, batch: IndexBatch) -> None:
         """Index them, in a write transaction."""
         self._fulltext.write_batch(tx, batch)
 

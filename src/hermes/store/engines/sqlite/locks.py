@@ -106,12 +106,6 @@ def tidy() -> None:
                     os.close(number)
 
 
-def are_descriptions_locked() -> bool:
-    """Whether this process locks its databases as described above (else with SQLite's own locks)."""
-    with _locks.mutex:
-        return _installed() is not None
-
-
 def _installed() -> Thunks | None:
     """Replace SQLite's system calls once, before this process first opens a store."""
     if not _locks.tried and os.environ.get("HERMES_SQLITE_LOCKS") != "posix":

@@ -49,6 +49,7 @@ class State:
     incomplete: bool = False  # a table or column of this format is missing
     readable: bool = True  # without stand-in views: every column exists
     shared: bool = False  # another program has added its columns since
+    foreign: bool = False  # another program's file; its newer version says nothing about upgrades of this one
 
 
 def inspect(connection: apsw.Connection) -> State:
@@ -72,7 +73,7 @@ def inspect(connection: apsw.Connection) -> State:
             return State("newer", own, journal)
         return _own_state(connection, names, State("current", own, journal, triggers))
     if version > schema.SCHEMA_VERSION:
-        return State("newer", version, journal)
+        return State("newer", version, journal, foreign=True)
     return State("old", version, journal, triggers)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from hermes.errors import StoreBusy
+from hermes.errors import InvalidInput, StoreBusy
 from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
 
@@ -34,6 +34,8 @@ class SqliteTx:
             return self._execute(sql, params)
         except UnicodeEncodeError:  # lone surrogates are stored, and compared, as bytes
             return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
+        except OverflowError as error:
+            raise InvalidInput("a value can't be stored: a number has more than 64 bits") from error
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         return self._cursor(sql, params).fetchall()
@@ -67,6 +69,14 @@ class SqliteTx:
 
     def has_table(self, name: str) -> bool:
         return self.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
+
+    def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
+        return f"{column} IN ({', '.join('?' * len(values))})", [*values]
+
+    def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
+        rows = ", ".join(["(?, ?, ?)"] * len(spans)) or "(NULL, NULL, NULL)"
+        given = f"(SELECT column1 AS session_id, column2 AS first, column3 AS last FROM (VALUES {rows})) AS a"
+        return given, [one for span in spans for one in span]
 
     def hold(self, session_id: str) -> None:
         """Nothing to do: there is one writer at a time."""

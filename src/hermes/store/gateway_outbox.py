@@ -1,0 +1,181 @@
+"""The gateway's outbox: parts of replies and other messages stay until they are sent.
+
+A part is begun before it is sent (where the platform can't recognise a repetition) and sent when the platform has given
+its id. Its text is deleted then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hermes.store import leases
+from hermes.store.engines.base import Tx
+from hermes.store.gateway_inbox import marks
+
+CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
+
+
+FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
+
+
+SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
+_SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
+_OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A part that waits to be sent."""
+
+    id: int
+    inbox_id: int | None
+    platform: str
+    chat: str  # JSON; with the reply context of the event it answers, until it is sent
+    text: str
+    nonce: str
+    reply_to: str | None
+    edits: str | None  # the message it replaces
+    begun_at: float | None  # set: it may already have been sent
+    read_at: float = field(default_factory=time.monotonic, compare=False)  # when it was queued, or read from the store
+
+
+def post(
+    tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
+    mask: Callable[[str], str], inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
+    begun_at: float | None = None,
+) -> Outgoing:  # fmt: skip
+    """Queue a message: this process sends it unmasked, a later one sends the result of `mask`."""
+    number = tx.insert(
+        "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at, begun_at)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (inbox_id, platform, chat, mask(text), nonce, reply_to, edits, now, begun_at),
+    )
+    return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
+
+
+def is_posted(tx: Tx, nonce: str) -> bool:
+    """Whether a message with this nonce was queued."""
+    return tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (nonce,)) is not None
+
+
+def is_waiting(tx: Tx, outbox_id: int) -> bool:
+    """Whether a part still waits to be sent: it does not after its conversation was shredded."""
+    sql = "SELECT 1 FROM gateway_outbox WHERE id = ? AND sent_at IS NULL AND error IS NULL"
+    return tx.row(sql, (outbox_id,)) is not None
+
+
+def note_file(tx: Tx, session_id: str, digest: str) -> None:
+    """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
+    key = f"{_SENT_FILE}{session_id}:{digest}"
+    tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (key,))
+
+
+def sent_files(tx: Tx, session_id: str) -> list[str]:
+    """The hashes that `note_file` recorded for a session."""
+    prefix = f"{_SENT_FILE}{session_id}:"
+    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1", (prefix,))
+    return [str(row[0]).removeprefix(prefix) for row in rows]
+
+
+def forget_files(tx: Tx, session_id: str) -> list[str]:
+    """A session is deleted: forget the files that were made of it. Returns their hashes."""
+    found = sent_files(tx, session_id)
+    for digest in found:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (f"{_SENT_FILE}{session_id}:{digest}",))
+    return found
+
+
+def is_sent_file(tx: Tx, digest: str) -> bool:
+    """Whether a file with these bytes was made of a session that is there."""
+    found = tx.row("SELECT 1 FROM state_meta WHERE key LIKE ? LIMIT 1", (f"{_SENT_FILE}%:{digest}",))
+    return found is not None
+
+
+def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
+    """The parts that wait to be sent, in order (of the reply to one event, if given)."""
+    which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
+    rows = tx.rows(
+        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
+    )
+    return [Outgoing(*row) for row in rows]
+
+
+def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[int, str]]:
+    """All parts, from this least number on, that wait to be sent to these platforms, in order: number and platform."""
+    rows = tx.rows(
+        "SELECT id, platform FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id >= ?"
+        f" AND platform IN ({marks(platforms)}) ORDER BY id",
+        (least, *platforms),
+    )
+    return [(int(number), str(platform)) for number, platform in rows]
+
+
+def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
+    """Those of these parts that wait to be sent, in order."""
+    rows = tx.rows(
+        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id IN ({marks(outbox_ids)})"
+        " ORDER BY id",
+        outbox_ids,
+    )
+    return [Outgoing(*row) for row in rows]
+
+
+def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:
+    """Record that a part is about to be sent: after a crash now, it may have been. None: it was not sent.
+
+    Raises Fenced unless the lease it is sent under still holds.
+    """
+    leases.check(tx, [] if fence is None else [fence])
+    tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
+
+
+def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str | None = None) -> None:
+    """Record that a part was sent, and its id on the platform. `chat`: its chat from now on, without a reply context."""
+    tx.run(
+        "UPDATE gateway_outbox SET sent_at = ?, message_id = ?, text = NULL WHERE id = ?", (now, message_id, outbox_id)
+    )
+    if chat is not None:
+        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (chat, outbox_id))
+
+
+def without_context(chat: str) -> str | None:
+    """An outgoing message's chat without reply context, file and buttons, which are not needed any more; None without any."""
+    if not any(f'"{name}"' in chat for name in _PASSING):
+        return None
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in _PASSING})
+
+
+def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
+    """Record that a part can't be sent, and why. The text stays for inspection."""
+    tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
+    drop_contexts(tx, "id = ?", (outbox_id,))
+
+
+def drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:
+    sql = f"SELECT id, chat FROM gateway_outbox WHERE instr(chat, ?) > 0 AND {which}"
+    for number, chat in tx.rows(sql, (f'"{CONTEXT}"', *values)):
+        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (without_context(chat) or chat, number))
+
+
+QUESTION = "-q"  # contained in the nonces of questions only
+
+
+def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
+    """Whether a platform's message of a chat is a question that was asked since then."""
+    rows = tx.rows(
+        "SELECT chat FROM gateway_outbox WHERE platform = ? AND message_id = ? AND created_at >= ? AND instr(nonce, ?) > 0",
+        (platform, message_id, since, QUESTION),
+    )
+    return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
+
+
+def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
+    """Cancel questions without one of these marks in their nonces."""
+    sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
+    for number, nonce in tx.rows(sql, (QUESTION,)):
+        if not any(mark in nonce for mark in marks):
+            unsendable(tx, number, "the turn that asked this has ended", tx.now())
