@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import Fenced
-from hermes.store import gateway_queues, instances
+from hermes.store import gateway_inbox, instances
 from hermes.store.db import SessionDB
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_db import GatewayDB
@@ -406,7 +406,7 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     store.together(
         [
             lambda tx: instances.assign(tx, "key", "plain"),
-            lambda tx: gateway_queues.receive(tx, "plain", "e", "key", "{}", 1.0),
+            lambda tx: gateway_inbox.receive(tx, "plain", "e", "key", "{}", 1.0),
         ]
     )
     db.create_session("s", "plain")

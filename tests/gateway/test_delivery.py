@@ -6,6 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_rows import Arrival
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess
@@ -545,17 +547,9 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
         chat = Chat(platform="plain", chat_id="dm-alice")
         event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice"), text=text)
         key = "agent:main:plain:dm:dm-alice"
-        number = store.receive("plain", "e-1", key, as_json(event))
+        arrival = Arrival(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
+        number = store.together([partial(store.keep, arrival=arrival)])[0].id
         assert number is not None
-        store.put_route(
-            key,
-            platform="plain",
-            chat_type="dm",
-            chat=as_json(chat),
-            display_name=None,
-            user_id="u-alice",
-            shared=False,
-        )
         db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
         store.say(number, key, "20260101_000000_abcdef01", text)
         for part in range(2):

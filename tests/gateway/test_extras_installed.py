@@ -22,6 +22,8 @@ from tests.support.gateway import written
 from tests.support.labs.base import Lab
 from tests.support.sizes import THOROUGH
 
+pytestmark = pytest.mark.thorough
+
 # Of extras that bring the same packages one is installed; tests/gateway/test_extras.py tries the imports of all.
 DIFFERENT = {tuple(sorted(PROJECT["optional-dependencies"][one])): one for one in reversed(PARTS) if one}
 HEAVY = ("embedded", "meaning", "multilingual")  # installed whole by `make test` itself

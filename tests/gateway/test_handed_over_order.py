@@ -14,7 +14,8 @@ import pytest
 
 from hermes.gateway.events import Chat, as_json
 from hermes.store.db import SessionDB
-from hermes.store.gateway_db import Arrival, GatewayDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_rows import Arrival
 from hermes.store.instances import give
 from tests.gateway.test_cluster import STREAMING, all_answered, record_of, say, url  # noqa: F401
 from tests.support.echo import Echo

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_queues
+from hermes.store import gateway_outbox
 from hermes.store.db import SessionDB
-from hermes.store.gateway_db import Arrival, GatewayDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_rows import Arrival
 
 NAME = "here:1:gateway:a"
 
@@ -37,7 +38,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
                 unsent += [part.id for part in parts]
                 del waiting[one]
             for one in dice.sample(unsent, min(len(unsent), dice.randrange(3))):
-                store.together([partial(gateway_queues.sent, outbox_id=one, message_id="m", now=1.0)])
+                store.together([partial(gateway_outbox.sent, outbox_id=one, message_id="m", now=1.0)])
                 unsent.remove(one)
             if dice.random() < 0.3:
                 rows, parts = store.find_work(NAME, set(), {"plain": set()})

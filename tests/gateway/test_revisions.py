@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB, Name
-from hermes.store.gateway_queues import Revised
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_inbox import Revised
+from hermes.store.gateway_rows import Name
 from tests.gateway.test_conformance import PNG
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -182,7 +183,7 @@ def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, mo
         until(lambda: lab.shown())
         lab.say("and what is yours?")  # the newest event is never forgotten
         until(lambda: len(lab.shown()) == 2)
-        assert gateway.store.forget_mail(older_than_days=-1) > 0
+        assert gateway.store.forget_mail(older_than_days=-1, last_days=-1) > 0
         lab.take_back(number)
         taken(lab)
         assert said(gateway) == ["and what is yours?"]

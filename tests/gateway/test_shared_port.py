@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms.listener import Answer, Call, Registration, is_signed
+from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration, is_signed
 from hermes.gateway.startup import webhook
 from hermes.gateway.timings import Timings
 from tests.support.echo import Echo
@@ -45,7 +45,7 @@ class Posted(Adapter):
     async def connect(self, link: Link) -> None:
         await self.disconnect()
 
-        async def delivered(call: Call) -> Answer:
+        async def delivered(call: PlatformRequest) -> PlatformResponse:
             said = json.loads(call.body)
             chat = Chat(platform=self.platform, chat_id=said["from"])
             sender = Sender(user_id=said["from"])
@@ -53,12 +53,12 @@ class Posted(Adapter):
             await link.received(
                 Event(id=said["id"], chat=chat, sender=sender, text=said["text"], reply_context=context)
             )
-            return Answer(body="<Response/>", mime="text/xml")
+            return PlatformResponse(body="<Response/>", mime="text/xml")
 
         self._registration = await self.listen(link, delivered, signed=self._is_posted, seconds=3)
         link.connected(str(self.webhook_address))
 
-    def _is_posted(self, call: Call) -> bool:
+    def _is_posted(self, call: PlatformRequest) -> bool:
         return is_signed(self.text("secret"), call.url.encode() + call.body, call.headers.get("X-Signature", ""))
 
     async def disconnect(self) -> None:

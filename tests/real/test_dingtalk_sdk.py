@@ -27,6 +27,8 @@ from tests.support.labs.recording import connected
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["dingtalk-stream@2.1.5", "@alicloud/dingtalk@2.2.27"]
 LOGIN = {"id": CLIENT, "secret": SECRET}
 

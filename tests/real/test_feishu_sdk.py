@@ -28,6 +28,8 @@ from tests.support.labs.recording import connected
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["@larksuiteoapi/node-sdk@1.74.0"]
 LOGIN = {"app": APP_ID, "secret": APP_SECRET}
 SAID, RECALLED, PRESSED = "im.message.receive_v1", "im.message.recalled_v1", "card.action.trigger"

@@ -331,6 +331,7 @@ def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCapture
     assert token not in caplog.text
 
 
+@pytest.mark.thorough  # a cut connection is taken up again by the test above
 def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
     async def body(adapter: HomeAssistant, link: Recorder) -> None:
         lab.stop()

@@ -23,6 +23,8 @@ from tests.support.labs.recording import connected
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["@mattermost/client@11.9.0", "ws@8.18.3"]
 PICTURE = bytes(range(256)) * 40
 

@@ -20,6 +20,8 @@ from tests.support.labs.recording import connected
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 

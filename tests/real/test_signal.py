@@ -26,7 +26,7 @@ from tests.support.environments import environment, npm
 from tests.support.labs import signal as stub
 from tests.support.labs.recording import Recorder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 NOBODY = "+4915100000099"
 

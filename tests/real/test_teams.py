@@ -27,6 +27,8 @@ from tests.support.labs.recording import Recorder, connected
 from tests.support.node import npm_folder, run_script
 from tests.support.typed import TYPESCRIPT, type_errors
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["botbuilder@4.23.3", "botframework-connector@4.23.3", "botframework-schema@4.23.3", TYPESCRIPT]
 
 

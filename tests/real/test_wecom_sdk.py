@@ -26,6 +26,8 @@ from tests.support.labs.wecom import BOT, GROUP, SECRET, Lab
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["@wecom/aibot-node-sdk@1.0.7", "@wecom/crypto@1.0.1"]
 LARGE = bytes(range(256)) * 5_000  # three parts of an upload
 

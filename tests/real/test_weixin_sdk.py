@@ -20,6 +20,8 @@ from tests.support.labs.weixin import TOKEN, Lab
 from tests.support.vendor_sdk import SdkError, VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ["@tencent-weixin/openclaw-weixin@2.4.9"]
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3
 CHANGING = ("client_id", "run_id", "base_info")

@@ -87,6 +87,7 @@ def ours(lab: Lab, home: Path) -> tuple[list[int], Recorder]:
     return asyncio.run(work())
 
 
+@pytest.mark.thorough
 def test_both_accept_and_understand_the_same(folder: Path, lab: Lab, tmp_path: Path) -> None:
     lab.say("hello ☃ 😀")
     lab.say("in the group", who="bob", where="group")
@@ -113,6 +114,7 @@ def test_both_accept_and_understand_the_same(folder: Path, lab: Lab, tmp_path: P
     assert len(link.events) == good
 
 
+@pytest.mark.thorough
 def test_the_console_is_answered_alike(folder: Path, lab: Lab, tmp_path: Path) -> None:
     right = {"hub.mode": "subscribe", "hub.verify_token": stub.WORD, "hub.challenge": "1158201444"}
     queries = [right, {**right, "hub.verify_token": "wrong"}]
@@ -166,6 +168,7 @@ def bare(message: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in message.items() if key != "id"}, message["type"]: inside}
 
 
+@pytest.mark.thorough
 def test_both_send_the_same_and_it_is_of_the_types(folder: Path, lab: Lab, tmp_path: Path) -> None:
     quote = lab.say("a question")
     media = lab.store("a.txt", b"the content", "text/plain")
@@ -188,6 +191,7 @@ _SENT = """import type { CloudAPIRequest } from "@whatsapp-cloudapi/types/clouda
 type Sent = CloudAPIRequest & { context?: { message_id: string } };"""
 
 
+@pytest.mark.thorough
 def test_the_other_client_is_answered_in_a_conversation(folder: Path, lab: Lab) -> None:
     lab.say("hello")
     lab.say("hi", who="bob", where="group")
@@ -197,6 +201,7 @@ def test_the_other_client_is_answered_in_a_conversation(folder: Path, lab: Lab) 
     assert (lab.typed(), lab.typed("group", who="bob")) == (1, 1) and lab.problems() == []
 
 
+@pytest.mark.thorough
 def test_the_labs_deliveries_are_of_the_types(folder: Path, lab: Lab, tmp_path: Path) -> None:
     first = lab.say("hello")
     lab.say("a reply", context={"from": stub.NUMBER, "id": first})
@@ -229,6 +234,7 @@ BUTTONS = {
 }
 
 
+@pytest.mark.thorough
 def test_files_of_every_type_are_uploaded_as_a_type_that_is_taken(folder: Path, lab: Lab, tmp_path: Path) -> None:
     """The other client and Meta's endpoint take a short list of types. A file of another one is sent all the same."""
     types = ["application/pdf", "text/plain", "application/zip", "application/json", "image/gif", "text/csv"]
@@ -279,6 +285,7 @@ KINDS: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_every_kind_of_message_that_the_types_know_reaches_the_agent(folder: Path, lab: Lab, tmp_path: Path) -> None:
     """No kind is handed over empty: what a person sent is in the text, or is a file."""
     for message, _ in KINDS:
@@ -292,6 +299,7 @@ def test_every_kind_of_message_that_the_types_know_reaches_the_agent(folder: Pat
     assert "2 × tea-7" in link.texts[5] and "3.5 EUR" in link.texts[5]
 
 
+@pytest.mark.thorough
 def test_no_kind_is_forgotten(folder: Path) -> None:
     text = (folder / "node_modules" / "whatsapp-api-js" / "lib" / "types.d.ts").read_text()
     found = re.findall(r"^export type Server\w+Message = \{\n\s*type: \"(\w+)\"", text, re.MULTILINE)

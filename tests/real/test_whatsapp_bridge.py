@@ -18,6 +18,8 @@ import pytest
 from tests.support.aimock import free_port
 from tests.support.node import node, npm_folder, run_script
 
+pytestmark = pytest.mark.thorough
+
 CONTRIB = Path(__file__).parents[2] / "contrib" / "whatsapp-bridge"
 PACKAGES = ["baileys@7.0.0-rc14", "pino@9.14.0", "qrcode-terminal@0.12.0"]
 TOKEN = "0123456789abcdefghij"

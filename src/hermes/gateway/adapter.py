@@ -128,6 +128,7 @@ class Adapter:
     extra: ClassVar[str | None] = None  # the extra of hermes-sessions that installs its library
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
+    one_connection: ClassVar[bool] = False  # a login ends the connection of another process with the same account
     local_ids: ClassVar[bool] = False  # an organisation gives user ids: in another account the same is another person
     webhook_place: Listening = Listening()  # the gateway sets it from config.yaml
     cursor: str = ""  # how a text ends that still grows (gateway.streaming.cursor); the gateway sets it

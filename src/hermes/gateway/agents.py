@@ -6,7 +6,6 @@ that person's own folder.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.config import Config
     from hermes.store.db import SessionDB
-
-
-_log = logging.getLogger("hermes.gateway")
 
 
 class ChatAgent(Agent):
@@ -62,14 +58,9 @@ class Agents(Conversations[ChatAgent]):
         """The model chosen for a conversation, else the configured one; and whether it was chosen before the first message."""
         name = self._db.chosen_model(session_id)
         early = name is None and (name := self._db.chosen_model(key)) is not None
-        if not name or name == self.model.name:
-            return self.model, early
-        from hermes.agent.model_choice import local_model, named_model
+        from hermes.agent.model_choice import model_of_choice
 
-        chosen = named_model(name, self.model) if self.model.base_url is not None else local_model(self._config, name)
-        if chosen is None:
-            _log.warning("%s was chosen for a conversation and is not available; %s answers", name, self.model.name)
-        return chosen or self.model, early
+        return model_of_choice(self._config, name, self.model), early
 
     def close(self, seconds: float = 5.0) -> None:
         """Close all agents and the tools within this time; what takes longer is abandoned."""

@@ -22,7 +22,7 @@ _NO = frozenset("no n nope nein non não нет いいえ 否 不 아니요 👎
 
 
 @dataclass(slots=True)
-class Question:
+class PendingQuestion:
     """A question to one person; the turn waits for the answer."""
 
     asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
@@ -61,7 +61,7 @@ class Press(NamedTuple):
     yes: bool
 
 
-def buttons(question: Question) -> tuple[Choice, ...]:
+def buttons(question: PendingQuestion) -> tuple[Choice, ...]:
     """The buttons below a question."""
     return tuple(Choice(label=label, says=f"/{word} {question.id}") for label, word in (("Yes", "yes"), ("No", "no")))
 

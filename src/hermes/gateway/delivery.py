@@ -25,8 +25,8 @@ from hermes.errors import (
 from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, choices_of, context_of, file_of, from_json
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
-from hermes.store import gateway_queues
-from hermes.store.gateway_queues import SESSION, without_context
+from hermes.store import gateway_outbox
+from hermes.store.gateway_outbox import SESSION, without_context
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
-    from hermes.store.gateway_queues import Outgoing
+    from hermes.store.gateway_outbox import Outgoing
     from hermes.store.gateway_writer import Writer
 
 LONGEST_PAUSE = 60.0
@@ -182,7 +182,7 @@ class Delivery:
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self.clock()
-                await self._note(gateway_queues.sending, part.id, part.begun_at, self.fence())
+                await self._note(gateway_outbox.sending, part.id, part.begun_at, self.fence())
                 await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -308,7 +308,7 @@ class Delivery:
         """Record that it was certainly not sent, so that a later process need not suspect a duplicate."""
         if part.begun_at is not None and not doubtful:
             part.begun_at = None
-            await self._note(gateway_queues.sending, part.id, None)
+            await self._note(gateway_outbox.sending, part.id, None)
 
     async def note_sent(self, part: Outgoing, message_id: str) -> None:
         """Record that a part was sent. On idempotent platforms the chat's next part does not wait for this record."""
@@ -316,13 +316,13 @@ class Delivery:
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
         else:
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), without_context(part.chat))
+            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), without_context(part.chat))
             self._through.add(part.id)
 
     async def _note_soon(self, part: Outgoing, message_id: str) -> None:
         try:
             chat = without_context(part.chat)
-            await self._note(gateway_queues.sent, part.id, message_id, self.clock(), chat, lasting=False)
+            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), chat, lasting=False)
             self._through.add(part.id)
         except StoreError as error:
             self.on_trouble(error)
@@ -334,7 +334,7 @@ class Delivery:
 
         why = redact(str(error)) or type(error).__name__
         self.under_way.add(part.id)
-        await self._note(gateway_queues.unsendable, part.id, why, self.clock())
+        await self._note(gateway_outbox.unsendable, part.id, why, self.clock())
         self._through.add(part.id)
 
 

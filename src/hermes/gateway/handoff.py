@@ -19,7 +19,7 @@ from hermes.commands.handoff_commands import patience  # seconds a claim lasts w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
 from hermes.gateway.participants import taken_from
-from hermes.store.gateway_db import PendingNotice, Placed
+from hermes.store.gateway_rows import PendingNotice, Placed
 
 if TYPE_CHECKING:
     from hermes.gateway.inbox import Inbox

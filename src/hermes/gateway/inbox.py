@@ -21,11 +21,11 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
 from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
-from hermes.gateway.confirmations import CLOSED, NOT_YOURS, Press, Question, pressed, read_answer
+from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Press, pressed, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
-from hermes.gateway.keys import background_key
+from hermes.gateway.session_keys import background_key
 from hermes.gateway.workers import log_failure
-from hermes.store.gateway_db import Arrival, Kept
+from hermes.store.gateway_rows import Arrival, Kept
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Inbox:
         if not self._services.access.may_talk(platform, event.sender) or not self._is_answer(key, event):
             return
         lane = self._workers.get(key)
-        since = lane.data.since if lane is not None and isinstance(lane.data, Question) else 0.0
+        since = lane.data.since if lane is not None and isinstance(lane.data, PendingQuestion) else 0.0
         for _ in range(_LOOKS):
             if event.reply_to is None or await asyncio.to_thread(
                 self._store.is_question, platform, event.chat.chat_id, event.reply_to, since
@@ -184,7 +184,7 @@ class Inbox:
     def _is_answer(self, key: str, event: Event) -> bool:
         """Whether a message answers a question of a turn, here or in another gateway."""
         lane = self._workers.get(key)
-        if lane is not None and isinstance(lane.data, Question) and lane.data.asked == event.sender.id:
+        if lane is not None and isinstance(lane.data, PendingQuestion) and lane.data.asked == event.sender.id:
             return True
         return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
 
@@ -282,7 +282,7 @@ class Inbox:
         if lane is not None and running is not None:
             event = request.event
             question = lane.data
-            if isinstance(question, Question) and question.asked == event.sender.id and not event.queued:
+            if isinstance(question, PendingQuestion) and question.asked == event.sender.id and not event.queued:
                 answer = read_answer(event.text)
                 question.answer.put(bool(answer))
                 if answer is not None:
@@ -311,7 +311,7 @@ class Inbox:
 
     def _press(self, press: Press, request: Request) -> None:
         """A button was pressed: it answers its own question, by the person who was asked, and no other one."""
-        open_ones = (one for one in self._workers.data() if isinstance(one, Question))
+        open_ones = (one for one in self._workers.data() if isinstance(one, PendingQuestion))
         question = next((one for one in open_ones if one.id == press.question), None)
         if question is None:
             self._in_thread(self._tell, request, CLOSED)

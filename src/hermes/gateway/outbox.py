@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import context_of, destination, is_same_place
 from hermes.gateway.streaming import StreamedReply
-from hermes.store.gateway_queues import QUESTION
+from hermes.store.gateway_outbox import QUESTION
 from hermes.store.instances import question_mark
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
-    from hermes.store.gateway_db import GatewayDB, Outgoing, ReplyPart
+    from hermes.store.gateway_db import GatewayDB, Outgoing
+    from hermes.store.gateway_rows import ReplyPart
 
 
 class Outbox:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
 from hermes.commands.registry import GATEWAY
-from hermes.errors import ModelError
+from hermes.errors import ContextTooLong, ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
-from hermes.gateway.confirmations import Question, buttons, wording
+from hermes.gateway.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
-from hermes.gateway.keys import is_background, is_proven
-from hermes.store.gateway_db import PendingNotice
+from hermes.gateway.session_keys import is_background, is_proven
+from hermes.store.gateway_rows import PendingNotice
 from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line
 
@@ -207,7 +207,7 @@ class Participant:
         if self.sender is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer
-        asked = Question(self.sender.id, self._services.clock())
+        asked = PendingQuestion(self.sender.id, self._services.clock())
         self.lane.data = asked
         try:
             self._services.outbox.post(
@@ -388,7 +388,7 @@ class ChatHost:
             try:
                 text = self._listen(self.person, reply, request.stop.bind(turn))
             except ModelError as error:
-                text = f"⚠️ {error}\n\n`/retry` asks again."
+                text = f"⚠️ {error}\n\n{hint_after(error)}"
             self.answered = True
             if text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 services.outbox.finish(reply, text)
@@ -413,3 +413,8 @@ class ChatHost:
 
     def leave(self, *, ending: bool = True) -> None:
         """Do nothing: a chat has no exit."""
+
+
+def hint_after(error: ModelError) -> str:
+    """What can be done in a chat when the model did not answer."""
+    return "`/compress` makes room." if isinstance(error, ContextTooLong) else "`/retry` asks again."

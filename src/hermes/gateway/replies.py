@@ -18,12 +18,13 @@ from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.inbox import Request, Reset
-from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
-from hermes.gateway.participants import ChatHost, Participant
+from hermes.gateway.participants import ChatHost, Participant, hint_after
 from hermes.gateway.senders import escaped, said_by, speaker
-from hermes.store import gateway_queues
-from hermes.store.gateway_db import Name, PendingNotice, Route
+from hermes.gateway.session_keys import is_background
+from hermes.store import gateway_inbox
+from hermes.store.gateway_db import Route
+from hermes.store.gateway_rows import Name, PendingNotice
 from hermes.store.instances import platform_lease
 from hermes.texts import shortened_line
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from hermes.gateway.streaming import StreamedReply
     from hermes.gateway.workers import Lane, Workers
     from hermes.store.db import SessionDB
-    from hermes.store.gateway_db import TakenUp
+    from hermes.store.gateway_rows import TakenUp
     from hermes.store.visibility import User
 
 STOPPED = "⏹ (stopped)"
@@ -91,7 +92,7 @@ class Replies:
                     return
                 except StoreClosed:
                     return
-                except gateway_queues.Revised:  # edited at this very moment: start over with the new text
+                except gateway_inbox.Revised:  # edited at this very moment: start over with the new text
                     continue
                 except StoreError as error:  # parts of it that were stored already are not stored again
                     if isinstance(error, Fenced) and error.lease == item.fence[0]:
@@ -214,7 +215,7 @@ class Replies:
                 self._share(person)
             return text
         except ModelError as error:
-            return f"⚠️ {error}\n\nYour message is kept; `/retry` asks again."
+            return f"⚠️ {error}\n\nYour message is kept; {hint_after(error)}"
         except StoreError:
             raise
         except HermesError as error:

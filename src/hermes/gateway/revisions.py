@@ -19,7 +19,7 @@ from hermes.gateway.replies import words_of
 
 if TYPE_CHECKING:
     from hermes.gateway.participants import Services
-    from hermes.store.gateway_queues import KnownEvent
+    from hermes.store.gateway_inbox import KnownEvent
 
 WORDS = "words"  # in a message's meta: the length of the person's own text; the rest describes attachments
 

@@ -32,6 +32,7 @@ from hermes.gateway.cluster import Cluster
 from hermes.gateway.connection import Connection
 from hermes.gateway.cron_loop import CronJobs
 from hermes.gateway.handoff import Handoffs
+from hermes.gateway.histories import Histories
 from hermes.gateway.inbox import Inbox
 from hermes.gateway.outbox import Outbox
 from hermes.gateway.participants import Services
@@ -120,7 +121,11 @@ class Gateway:
         await self._cluster.join()
         menu = [(one.name, one.help) for one in known(GATEWAY)]
         work = [self._cluster.run(), self.inbox.follow(), self._resets.run(), self.services.index.follow()]
-        work += [Handoffs(self.services, self.inbox).run(), CronJobs(self.services).run()]
+        work += [
+            Handoffs(self.services, self.inbox).run(),
+            CronJobs(self.services).run(),
+            Histories(self.services).run(),
+        ]
         work += [self._welcome(), self._forget()]
         for connection in self.connections.values():
             work += [self._cluster.keep(connection), connection.show_menu(menu)]

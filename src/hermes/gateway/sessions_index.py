@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ import msgspec
 from hermes.errors import HermesError
 from hermes.home import make_private
 from hermes.store import encryption_keys
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.timings import Timings
@@ -97,12 +96,5 @@ def write_index(store: GatewayDB, folder: Path) -> Path:
     content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"
     if target.is_file() and target.read_bytes() == content:
         return target
-    handle, name = tempfile.mkstemp(prefix=".sessions-", suffix=".json", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(target, content, sync=False)
     return target

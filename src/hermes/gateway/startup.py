@@ -76,11 +76,11 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
     return Made(made, serves, left_out)
 
 
-def check_work(made: Made, db: SessionDB) -> None:
-    """ConfigError when a gateway would have nothing to do: no platform, no API server and no jobs."""
+def check_work(made: Made, db: SessionDB, config: Config) -> None:
+    """ConfigError when a gateway would have nothing to do: no platform, no API server, no histories to follow and no jobs."""
     from hermes.store.cron_jobs import CronDB
 
-    if not made.adapters and not made.api_server and not CronDB(db).jobs():
+    if not made.adapters and not made.api_server and not config.gateway.watch.enabled and not CronDB(db).jobs():
         raise ConfigError(_NOTHING)
 
 

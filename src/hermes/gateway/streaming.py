@@ -21,14 +21,14 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.gateway.splitting import split, with_cursor
-from hermes.store import gateway_queues
+from hermes.store import gateway_inbox
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.gateway.delivery import Delivery
     from hermes.gateway.events import Chat
     from hermes.gateway.workers import LoopCalls
-    from hermes.store.gateway_queues import Outgoing
+    from hermes.store.gateway_outbox import Outgoing
 
 TYPING_AFTER = 0.25  # seconds: a reply that is ready at once needs no "is typing"
 TYPING_SECONDS = 4.0
@@ -212,7 +212,7 @@ class Streaming:
 
     async def _note(self, reply: StreamedReply, message_ids: list[str], nonce: str) -> None:
         """Record the reply's message ids, if this gateway still writes it."""
-        await self._delivery.writer(gateway_queues.show, reply.inbox_id, message_ids, nonce, reply.fence)
+        await self._delivery.writer(gateway_inbox.show, reply.inbox_id, message_ids, nonce, reply.fence)
 
     def _only_if_open(self) -> None:
         if not self._delivery.is_open:

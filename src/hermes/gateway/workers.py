@@ -89,11 +89,6 @@ class Workers:
         with self._lock:
             return list(lane.waiting)
 
-    def lanes(self) -> list[Lane]:
-        """All lanes with jobs."""
-        with self._lock:
-            return list(self._lanes.values())
-
     @property
     def busy(self) -> int:
         """How many lanes have jobs."""

@@ -21,9 +21,9 @@ from hermes.errors import ConfigError, Fenced, HermesError, InvalidInput, StoreE
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
-    from hermes.agent.tools.base import Tool
+    from hermes.agent.tools.tool import Tool
     from hermes.config import Config
-    from hermes.jobs.batch_lines import Lines, Place, Question
+    from hermes.jobs.batch_lines import BatchQuestion, LinePlace, Lines
     from hermes.jobs.batch_results import Results
     from hermes.store.db import SessionDB
 
@@ -64,9 +64,9 @@ class Standing:
 class Finished:
     """What came of one line; `error` None: `text` is the reply. Neither: it was interrupted."""
 
-    place: Place
+    place: LinePlace
     session_id: str
-    question: Question | None = None
+    question: BatchQuestion | None = None
     text: str | None = None
     error: BaseException | None = None
     cost: float | None = None
@@ -110,7 +110,7 @@ class Batch:
 
     # ------------------------------------------------------------------------------------------ the run
 
-    def session_id(self, place: Place) -> str:
+    def session_id(self, place: LinePlace) -> str:
         """The session of a line."""
         return f"{self._run}_{place.digest}"
 
@@ -175,7 +175,7 @@ class Batch:
             return False  # the first one shows what one costs
         return self.standing.cost + under_way * self.standing.cost / priced < self._max_cost
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: LinePlace) -> None:
         session_id = self.session_id(place)
         question = self._lines.read(place)
         self._working[session_id] = stop = Stop()
@@ -229,14 +229,14 @@ class Batch:
 
     # ------------------------------------------------------------------------------------------ one line, in its thread
 
-    def _work(self, finished: Finished, question: Question, stop: Stop) -> None:
+    def _work(self, finished: Finished, question: BatchQuestion, stop: Stop) -> None:
         try:
             self._answer(finished, question, stop)
         except BaseException as error:  # whatever it is, the run must hear of it
             finished.error = error
         self._over.put(finished)
 
-    def _answer(self, finished: Finished, question: Question, stop: Stop) -> None:
+    def _answer(self, finished: Finished, question: BatchQuestion, stop: Stop) -> None:
         model = self._model_for(question)
         agent = BatchAgent(
             self._db, self._config, model, session_id=finished.session_id, source=SOURCE, tools=self._tools,
@@ -256,7 +256,9 @@ class Batch:
         finally:
             agent.close(patience=0)
 
-    def _turn(self, agent: BatchAgent, session_id: str, question: Question, model: Model, stop: Stop) -> Done | None:
+    def _turn(
+        self, agent: BatchAgent, session_id: str, question: BatchQuestion, model: Model, stop: Stop
+    ) -> Done | None:
         """Say what the session has not heard yet, and get the reply: from the record if it has a whole one."""
         before = question.messages[:-1]
         if question.system is not None:
@@ -283,7 +285,7 @@ class Batch:
                 last = event
         return last
 
-    def _model_for(self, question: Question) -> Model:
+    def _model_for(self, question: BatchQuestion) -> Model:
         if question.model is None or self._one_model or question.model == self._model.name:
             return self._model
         from hermes.agent.model_choice import named_model

@@ -31,7 +31,7 @@ class BadLine(ValueError):
 
 
 @dataclass(slots=True, frozen=True)
-class Question:
+class BatchQuestion:
     """What one line asks."""
 
     messages: list[dict[str, Any]]  # the last one is the user's
@@ -43,7 +43,7 @@ class Question:
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class LinePlace:
     """Where a line stands, and the end of the id of its session."""
 
     number: int
@@ -83,7 +83,7 @@ class Lines:
 
     stream: IO[bytes]
     template: Template | None = None
-    good: list[Place] = field(default_factory=list)
+    good: list[LinePlace] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
     unused: set[str] = field(default_factory=set)  # settings in OpenAI requests that are not passed on
 
@@ -109,14 +109,14 @@ class Lines:
             key = sha256(salt + b"\0" + text).digest()
             seen[key] += 1
             digest = sha256(key + str(seen[key]).encode()).hexdigest()[:16]
-            self.good.append(Place(number, start, len(raw), digest))
+            self.good.append(LinePlace(number, start, len(raw), digest))
 
-    def read(self, place: Place) -> Question:
+    def read(self, place: LinePlace) -> BatchQuestion:
         """The line at a place."""
         self.stream.seek(place.offset)
         return self._read(self.stream.read(place.length))
 
-    def _read(self, raw: bytes) -> Question:
+    def _read(self, raw: bytes) -> BatchQuestion:
         try:
             line = json.loads(raw.decode("utf-8-sig"))
         except UnicodeDecodeError:
@@ -150,10 +150,10 @@ def opened(path: str) -> IO[bytes]:
     return kept
 
 
-def _said(prompt: str, line: Mapping[str, Any]) -> Question:
+def _said(prompt: str, line: Mapping[str, Any]) -> BatchQuestion:
     if not prompt.strip():
         raise BadLine("its prompt is empty")
-    return Question([{"role": "user", "content": prompt}], id=_id(line), model=_model(line))
+    return BatchQuestion([{"role": "user", "content": prompt}], id=_id(line), model=_model(line))
 
 
 def _id(line: Mapping[str, Any]) -> Any:
@@ -167,7 +167,7 @@ def _model(line: Mapping[str, Any]) -> str | None:
     return name
 
 
-def _request(line: Mapping[str, Any]) -> Question:
+def _request(line: Mapping[str, Any]) -> BatchQuestion:
     """A request of OpenAI's batch files."""
     body, name = line["body"], line["custom_id"]
     if not isinstance(name, str) or not name:
@@ -179,10 +179,10 @@ def _request(line: Mapping[str, Any]) -> Question:
     if not isinstance(body, dict) or "messages" not in body:
         raise BadLine("its body has no messages")
     asked = _conversation(body)
-    return Question(asked.messages, asked.system, name, asked.model, True, frozenset(set(body) - _USED))
+    return BatchQuestion(asked.messages, asked.system, name, asked.model, True, frozenset(set(body) - _USED))
 
 
-def _conversation(line: Mapping[str, Any]) -> Question:
+def _conversation(line: Mapping[str, Any]) -> BatchQuestion:
     said = list(_messages(line["messages"]))
     first = next((number for number, message in enumerate(said) if message["role"] not in _SYSTEM), len(said))
     rest = said[first:]
@@ -192,7 +192,7 @@ def _conversation(line: Mapping[str, Any]) -> Question:
         if message["role"] not in _ROLES:
             raise BadLine(f"a message of the role {message['role']!r} stands where none can be used")
     system = "\n\n".join(_text(message["content"]) for message in said[:first]) or None
-    return Question(rest, system, _id(line), _model(line))
+    return BatchQuestion(rest, system, _id(line), _model(line))
 
 
 def _messages(given: Any) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InvalidInput
+from hermes.whole_files import sync_folder
 
 
 class Results:
@@ -149,11 +150,7 @@ def _locked(path: Path) -> int:
 def _sync_folder(path: Path) -> None:
     """So that the name of a new file outlives a power cut."""
     with suppress(OSError):
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
 
 
 def _read(raw: bytes, path: Path, number: int) -> tuple[str, bool]:

@@ -27,10 +27,10 @@ from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
-    from hermes.agent.tools.base import Tool
+    from hermes.agent.tools.tool import Tool
     from hermes.config import Config
     from hermes.store.cron_jobs import CronDB
-    from hermes.store.gateway_queues import Outgoing
+    from hermes.store.gateway_outbox import Outgoing
 
 SOURCE = "cron"
 ENDED = "cron_done"  # the end_reason of a run's own session
@@ -62,7 +62,7 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
             continue
         now = store.clock()
         missed = job.wanted_at is None and job.next_at is not None and now - job.next_at > LATE
-        skip = "nobody was there to run it" if missed and job.missed == "skip" else None
+        skip = "no gateway was running" if missed and job.missed == "skip" else None
         try:
             following: float | None = next_time(job.schedule, job.timezone, now)
         except InvalidInput:
@@ -189,13 +189,9 @@ class Runner:
             return self.parts(job.deliver, text)
         folder = self.home / "cron" / job.id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = folder / f".{run.id}.new"
+        path = folder / f"{run.id}.md"
         raw = (text + "\n").encode(errors="replace")
-        with open(beside, "wb") as stream:
-            stream.write(sealed_files.sealed(raw, encryption_keys.writing_key_near(beside)))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, folder / f"{run.id}.md")
+        sealed_files.put(path, raw, encryption_keys.writing_key_near(path))
         return []
 
 

@@ -24,10 +24,10 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import FeishuApi
+from hermes.gateway.platforms.feishu.event_callbacks import EventProof, decrypted, signature
 from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length, shown
 from hermes.gateway.platforms.feishu.frames import Frame, decode, encode, ping
-from hermes.gateway.platforms.feishu.incoming import Reader, quoted_text
-from hermes.gateway.platforms.feishu.webhook import Guard, decrypted, signature
+from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -172,7 +172,7 @@ def test_the_signature_is_the_hash_of_time_nonce_key_and_body() -> None:
 
 
 def test_without_a_key_the_token_proves_an_event() -> None:
-    guard = Guard("", "token", lambda at: True)
+    guard = EventProof("", "token", lambda at: True)
     assert guard.is_genuine({}, b'{"type": "url_verification", "token": "token"}')
     assert guard.is_genuine({}, b'{"schema": "2.0", "header": {"token": "token"}}')
     for body in (
@@ -188,7 +188,7 @@ def test_without_a_key_the_token_proves_an_event() -> None:
 
 @given(st.binary(max_size=80), st.text(max_size=20))
 def test_whatever_is_posted_is_refused_or_read(body: bytes, text: str) -> None:
-    guard = Guard("key", "token", lambda at: True)
+    guard = EventProof("key", "token", lambda at: True)
     for content in (body, json.dumps({"encrypt": text}).encode()):
         assert not guard.is_genuine({"X-Lark-Signature": text}, content)
         assert guard.opened(content) == {}
@@ -487,7 +487,9 @@ def test_messages_of_every_type_are_read(kind: str, content: Any, text: str, fil
         "message_id": "om_1", "chat_id": "oc_1", "chat_type": "group", "message_type": kind, "content": json.dumps(content),
         "mentions": mentions, "create_time": "1700000000000",
     }  # fmt: skip
-    event = Reader(BOT).event({"sender": {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}, "message": message})
+    event = EventReader(BOT).event(
+        {"sender": {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}, "message": message}
+    )
     assert event is not None
     assert (event.text, len(event.attachments), event.addressed, event.chat.type) == (text, files, True, GROUP)
     assert event.sent_at == 1_700_000_000
@@ -505,7 +507,7 @@ def test_threads_are_named_by_their_first_message_and_programs_not_answered() ->
         "sender": {"sender_id": {"open_id": "ou_a", "union_id": "on_a"}, "sender_type": "user"},
         "message": message,
     }
-    reader = Reader(BOT)
+    reader = EventReader(BOT)
     assert reader.event(whole).chat.thread_id is None  # type: ignore[union-attr]
     message |= {"root_id": "om_1", "parent_id": "om_1"}
     assert reader.event(whole).chat.thread_id is None  # type: ignore[union-attr]  # a quote alone
@@ -577,7 +579,7 @@ def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, conte
 
 
 def test_a_press_and_an_emoji_name_the_chat() -> None:
-    reader = Reader(BOT)
+    reader = EventReader(BOT)
     press = {
         "operator": {"open_id": "ou_a", "union_id": "on_a"}, "context": {"open_chat_id": "oc_1"},
         "action": {"value": {"says": "yes", "type": "dm", "thread": ""}},

@@ -22,8 +22,8 @@ from hermes.gateway.adapter import Listening
 from hermes.gateway.platforms.listener import (
     LARGEST,
     LARGEST_UNKNOWN,
-    Answer,
-    Call,
+    PlatformRequest,
+    PlatformResponse,
     Registration,
     in_window,
     is_signed,
@@ -37,15 +37,15 @@ class Mailbox:
 
     def __init__(self, path: str, word: str) -> None:
         self.path, self.word, self.bodies, self.broken = path, word, list[bytes](), False
-        self.calls: list[Call] = []
+        self.calls: list[PlatformRequest] = []
         self.link = Recorder()
 
-    async def handler(self, call: Call) -> int | Answer:
+    async def handler(self, call: PlatformRequest) -> int | PlatformResponse:
         if self.broken:
             raise OSError("the disk is full")
         self.calls.append(call)
         if call.method == "GET":
-            return Answer(body=call.query.get("challenge", ""), headers={"X-Kind": "challenge"})
+            return PlatformResponse(body=call.query.get("challenge", ""), headers={"X-Kind": "challenge"})
         self.bodies.append(call.body)
         return 202
 
@@ -139,7 +139,7 @@ def test_a_signature_is_checked_on_the_bytes_before_the_handler_sees_them() -> N
     async def scene() -> None:
         port, box = free_port(), Mailbox("/signed", "")
 
-        async def signed(call: Call) -> bool:  # as one that fetches the vendor's keys
+        async def signed(call: PlatformRequest) -> bool:  # as one that fetches the vendor's keys
             await asyncio.sleep(0)
             return call.method == "GET" or is_signed("k", call.body, call.headers.get("X-Hub-Signature-256", ""))
 
@@ -172,7 +172,7 @@ def test_a_platform_that_waits_three_seconds_is_answered_in_time_and_nothing_is_
     async def scene() -> None:
         port, stored, go = free_port(), list[bytes](), asyncio.Event()
 
-        async def slow(call: Call) -> int:
+        async def slow(call: PlatformRequest) -> int:
             await go.wait()
             stored.append(call.body)
             return 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused
 from hermes.gateway.events import CHANNEL, Chat, Event, Revision
 from hermes.gateway.platforms.mattermost.adapter import Mattermost, length, quiet
-from hermes.gateway.platforms.mattermost.incoming import Reader, post_of
+from hermes.gateway.platforms.mattermost.incoming import PostReader, post_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -82,6 +82,22 @@ def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model:
         lab.cut_off(False)
         until(lambda: len(lab.shown()) == 4, 40)
     assert lab.shown() == [f"echo: {text}" for text in ("before", "while it was down", "also this", "during a cut")]
+
+
+def test_more_than_a_thousand_missed_posts_of_a_channel_are_all_read(lab: Lab, tmp_path: Path) -> None:
+    async def listen(done: Callable[[Recorder], bool]) -> list[str]:
+        async with connected(Mattermost(lab.settings, tmp_path)) as link:
+            await link.until(lambda: done(link))
+            return link.texts
+
+    lab.say("first")
+    asyncio.run(listen(lambda link: (tmp_path / "mattermost.json").exists()))
+    missed = [f"missed {number}" for number in range(1205)]
+    for text in missed:
+        lab._made(lab.user_id("alice"), lab.chat_id("dm"), text)
+    lab.drop(forget=True)
+    found = asyncio.run(listen(lambda link: missed[-1] in link.texts))
+    assert [text for text in found if text != "first"] == missed
 
 
 def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -183,7 +199,7 @@ fields = st.sampled_from(
 
 @given(st.dictionaries(fields, anything), anything)
 def test_whatever_a_server_pushes_is_read_or_skipped(post: dict[str, Any], mentions: Any) -> None:
-    reader = Reader(BOT, "hermes", thread_replies=True)
+    reader = PostReader(BOT, "hermes", thread_replies=True)
     found = post_of({"post": json.dumps(post)})
     if found is None:
         return
@@ -198,7 +214,7 @@ def test_whatever_a_server_pushes_is_read_or_skipped(post: dict[str, Any], menti
      ("mail x@hermes", False, "mail x@hermes")],
 )  # fmt: skip
 def test_who_is_mentioned(text: str, addressed: bool, left: str) -> None:
-    reader = Reader(BOT, "hermes", thread_replies=False)
+    reader = PostReader(BOT, "hermes", thread_replies=False)
     event = reader.event({"id": "p1", "user_id": "u", "channel_id": "c", "message": text}, {"type": "O"}, "alice")
     assert event is not None
     assert (event.addressed, event.text) == (addressed, left)
@@ -215,7 +231,7 @@ def test_who_is_mentioned(text: str, addressed: bool, left: str) -> None:
 )
 def test_programs_and_notices_are_not_answered(post: dict[str, Any]) -> None:
     whole = {"id": "p1", "user_id": "u", "channel_id": "c", "message": "hi", **post}
-    assert Reader(BOT, "hermes", thread_replies=False).event(whole, {"type": "D"}, None) is None
+    assert PostReader(BOT, "hermes", thread_replies=False).event(whole, {"type": "D"}, None) is None
 
 
 def test_threads_are_for_channels(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from hermes.gateway.events import Event
-from hermes.gateway.platforms.intake import Spool
+from hermes.gateway.spool import Spool
 from hermes.store.redact import redact
 from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import HOME, connected, eventually, fresh_lab, one_workspace, run  # noqa: F401

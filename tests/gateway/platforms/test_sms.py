@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.sms import Sms, addresses, segments, signature
+from hermes.gateway.platforms.sms import Sms, addresses, signature
+from hermes.gateway.platforms.sms.backlog import Backlog
+from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.sms import SID, Lab
+from tests.support.labs.sms import NUMBER, SID, Lab
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +160,108 @@ def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
     with running(lab, hermes_home, model.base_url) as gateway:
         number = lab.say("once")
         until(lambda: lab.shown() == ["echo: once"])
-        gateway.store.forget_mail(0)
+        gateway.store.forget_mail(0, 0)
         lab.redeliver(number)
         lab.say("after")
         until(lambda: lab.shown() == ["echo: once", "echo: after"])
+
+
+def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    """Twilio calls the webhook once; its list has what the webhook missed, and what it did not."""
+    lab.page_size = 2
+    with running(lab, hermes_home, model.base_url):
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"])
+    for number in range(5):
+        lab.say(f"down {number}")
+    lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read", who="bob")
+    for _ in range(2):
+        with running(lab, hermes_home, model.base_url) as gateway:
+            until(lambda: any("Zebra" in text for text in lab.shown(who="bob")), 30, str(lab.shown(who="bob")))
+            said = "".join(lab.shown())
+            until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.unsent(), 30, said)
+    assert _said(hermes_home, lab.user_id("alice")) == ["one", *(f"down {number}" for number in range(5))]
+    assert len(lab.shown(who="bob")) == 1
+
+
+def _said(home: Path, user_id: str) -> list[str]:
+    """What a person has said, as the store has it."""
+    with SessionDB(home / "state.db") as db:
+        rows = db.list_sessions_rich(source="sms", visible_to=("sms", user_id))
+        return [str(one["content"]) for row in rows for one in db.get_messages(row["id"]) if one["role"] == "user"]
+
+
+def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(
+    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sms, "look_again", 0.2)
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.listed)
+        lab.silent = True  # the proxy in front of the gateway is down
+        lab.say("hello?")
+        until(lambda: lab.shown() == ["echo: hello?"])
+        looks = len(lab.listed)
+        lab.fail()
+        lab.rate_limit(0)
+        lab.say("and now?")
+        until(lambda: lab.shown() == ["echo: hello?", "echo: and now?"], 30)
+        until(lambda: len(lab.listed) > looks + 3)
+        assert len(lab.shown()) == 2
+
+
+def test_stop_and_start_that_were_missed_count_in_their_order(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("STOP")
+        lab.say("START")
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+    lab.say("STOP")
+    lab.say("hi", who="bob")
+    with running(lab, hermes_home, model.base_url):  # the earlier START is in the list, too
+        until(lambda: lab.shown(who="bob") == ["echo: hi"])
+        lab.say("are you there?")
+        lab.say("ho", who="bob")
+        until(lambda: lab.shown(who="bob") == ["echo: hi", "echo: ho"])
+        assert lab.shown() == ["echo: hello"]
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_twilios_clock_counts_not_ours(lab: Lab, model: Echo, hermes_home: Path, hours: int) -> None:
+    lab.moved = hours * 3600.0
+    with running(lab, hermes_home, model.base_url):
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"])
+    lab.say("down")
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.shown() == ["echo: one", "echo: down"])
+
+
+def test_the_first_start_answers_nothing_old_and_nothing_of_others(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    lab.silent, lab.moved = True, -3600.0
+    lab.say("an hour ago")
+    lab.moved = 0.0
+    lab.say("to another number", To="+15005550007")
+    lab.say("of another account", AccountSid="AC" + "9" * 32)
+    lab.say("a minute ago")
+    with running(lab, hermes_home, model.base_url):
+        until(lambda: lab.shown())
+        lab.silent = False
+        lab.say("now", who="bob")
+        until(lambda: lab.shown(who="bob") == ["echo: now"])
+    assert lab.listed[0]["To"] == NUMBER
+    assert lab.shown() == ["echo: a minute ago"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"account": 1}', '{"account": "x", "until": "?", "settled": 5}'])
+def test_an_unreadable_mark_is_as_none(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "sms.json"
+    file.write_text(content.replace('"x"', f'"{SID}"'))
+    backlog = Backlog(file, SID)
+    now = datetime.now(UTC)
+    assert now - backlog.since(now) == timedelta(minutes=5)
+    backlog.read_until(now)
+    assert Backlog(file, SID).since(now) < now - timedelta(minutes=10)
+    assert Backlog(file, "AC" + "9" * 32).since(now) == now - timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +282,31 @@ def test_a_wrong_token_is_named(lab: Lab, tmp_path: Path) -> None:
     with pytest.raises(PlatformRefused, match="does not accept account_sid"):
         asyncio.run(Sms({**lab.settings, "auth_token": "wrong"}, tmp_path).check())
     assert asyncio.run(Sms(lab.settings, tmp_path).check()) == "+15005550006"
+
+
+GSM = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿"
+    "abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+GSM_EXTENDED = frozenset("^{}\\[~]|€\f")
+
+
+def segments(text: str) -> int:
+    """How many short messages carriers count: 160 characters of the GSM alphabet or 70 others, less where there are several."""
+    if all(sign in GSM or sign in GSM_EXTENDED for sign in text):
+        return parts([2 if sign in GSM_EXTENDED else 1 for sign in text], 160, 153)
+    return parts([utf16_units(sign) for sign in text], 70, 67)
+
+
+def parts(sizes: list[int], alone: int, each: int) -> int:
+    if sum(sizes) <= alone:
+        return 1
+    count, room = 1, each
+    for size in sizes:  # a character is never divided
+        if size > room:
+            count, room = count + 1, each
+        room -= size
+    return count
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.teams.adapter import Teams
 from hermes.gateway.platforms.teams.client import FILE_HOSTS, SERVICE_HOSTS, Connector, is_allowed
-from hermes.gateway.platforms.teams.files import Offers
+from hermes.gateway.platforms.teams.file_offers import Offers
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.platforms.teams.proof import Keys, claims
+from hermes.gateway.platforms.teams.proof import PublishedKeys, claims
+from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import teams as lab_module
@@ -88,7 +89,7 @@ def test_only_the_bot_framework_may_post(lab: Lab, model: Echo, hermes_home: Pat
 
 def test_unsigned_and_symmetric_tokens_are_refused() -> None:
     async def scenario() -> None:
-        keys = Keys(lambda: _given([published()]))
+        keys = PublishedKeys(lambda: _given([published()]))
         content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 0, "exp": 2_000_000_000}
         good = signed(content)
         assert await claims(f"Bearer {good}", APP_ID, keys, 1_900_000_000) == content
@@ -101,7 +102,7 @@ def test_unsigned_and_symmetric_tokens_are_refused() -> None:
         for number, more in enumerate(
             ({"endorsements": ["webchat"]}, {"endorsements": None}, {"kty": "EC"}, {"n": "!"})
         ):
-            unfit = Keys(lambda more=more: _given([published(**more)]))  # type: ignore[misc]
+            unfit = PublishedKeys(lambda more=more: _given([published(**more)]))  # type: ignore[misc]
             assert await claims(f"Bearer {good}", APP_ID, unfit, 1_900_000_000) is None, number
 
     asyncio.run(scenario())
@@ -118,7 +119,7 @@ def test_tokens_are_read_as_another_library_reads_them() -> None:
     foreign = jwt.encode(content, key, algorithm="RS256", headers={"kid": "key0"})
 
     async def scenario() -> None:
-        keys = Keys(lambda: _given([published()]))
+        keys = PublishedKeys(lambda: _given([published()]))
         assert await claims(f"Bearer {foreign}", APP_ID, keys, 1_900_000_000) == content
 
     asyncio.run(scenario())
@@ -128,7 +129,7 @@ def test_tokens_are_read_as_another_library_reads_them() -> None:
 @given(st.text(max_size=60) | st.binary(max_size=40).map(lambda data: "Bearer " + ".".join([data.hex()] * 3)))
 def test_whatever_stands_in_the_header_is_refused(header: str) -> None:
     async def scenario() -> None:
-        assert await claims(header, APP_ID, Keys(lambda: _given([published()])), 1.0) is None
+        assert await claims(header, APP_ID, PublishedKeys(lambda: _given([published()])), 1.0) is None
 
     asyncio.run(scenario())
 
@@ -137,7 +138,7 @@ def test_a_new_key_is_read_when_it_is_used_and_strangers_cause_few_requests(lab:
     async def scenario() -> None:
         now = [0.0]
         connector = _connector(lab)
-        keys = Keys(lambda: connector.keys(lab.settings["metadata_url"]), clock=lambda: now[0])
+        keys = PublishedKeys(lambda: connector.keys(lab.settings["metadata_url"]), clock=lambda: now[0])
         assert await keys.get("key0") is not None
         lab.published = [published(1)]
         for _ in range(5):
@@ -406,6 +407,31 @@ names = st.sampled_from(
 def test_whatever_is_posted_is_read_or_skipped(more: dict[str, Any], kind: str) -> None:
     found = understood({**activity(type=kind), **more}, {"service": "s"})
     assert found is None or isinstance(found, Event | Revision)
+
+
+def test_a_message_that_is_restored_after_its_deletion_is_in_the_record_again(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    def said(gateway: Gateway) -> list[str]:
+        (row,) = gateway.db.list_sessions_rich(source="teams")
+        return [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
+
+    with running(lab, hermes_home, model.base_url) as gateway:
+        number = lab.say("the albatross")
+        until(lambda: lab.shown() == ["echo: the albatross"])
+        lab.restore(number)  # its deletion was never delivered: nothing changes
+        lab.take_back(number)
+        until(lambda: said(gateway) == [], 20)
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.restore(number)
+        until(lambda: said(gateway) == ["the albatross"], 20)
+        lab.change(number, "the bittern")
+        until(lambda: said(gateway) == ["the bittern"], 20)
+        lab.take_back(number)
+        until(lambda: said(gateway) == [], 20)
+        lab.restore(number)
+        until(lambda: said(gateway) == ["the bittern"], 20)
+        assert gateway.db.check() == []
 
 
 def test_a_login_without_encryption_is_refused(tmp_path: Path) -> None:

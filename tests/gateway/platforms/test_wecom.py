@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
 from hermes.gateway.platforms.wecom.bot import _file_name
@@ -28,11 +28,13 @@ from hermes.gateway.platforms.wecom.formatting import LONGEST_APP, app_message, 
 from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
+from tests.support.gateway_process import GatewayProcess
 from tests.support.labs import wecom_app
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.wecom import GROUP as GROUP_ID
 from tests.support.labs.wecom import Lab, encrypted
+from tests.support.program import run
 
 ALICE = Chat(platform="wecom", chat_id="AliceZhang")
 TEXT = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"some text")
@@ -387,11 +389,52 @@ def test_another_program_with_the_same_bot_is_reported(bot: Lab, tmp_path: Path)
         async with connected(WeCom(bot.settings, tmp_path)) as link:
             assert await WeCom(bot.settings, tmp_path).check() == bot.settings["bot_id"]
             await link.until(lambda: link.losses)
-            assert isinstance(link.losses[0], PlatformUnreachable)
             assert "another program" in str(link.losses[0])
             assert len(link.troubles) == 1
 
     asyncio.run(story())
+
+
+def test_two_programs_with_one_bot_do_not_end_each_others_connection_for_ever(bot: Lab, tmp_path: Path) -> None:
+    """The first time (a check of the setup) we connect again soon, then after longer and longer pauses."""
+
+    async def story() -> None:
+        adapter, pauses = WeCom(bot.settings, tmp_path), []
+        for _ in range(4):
+            async with connected(adapter) as link:
+                await WeCom(bot.settings, tmp_path / "other").check()
+                await link.until(lambda: link.losses)
+                assert isinstance(link.losses[0], SlowDown)
+                pauses.append(link.losses[0].retry_after)
+        assert pauses == [0, 60, 120, 240]
+
+    asyncio.run(story())
+
+
+def test_two_gateways_on_one_store_share_one_connection(bot: Lab, hermes_home: Path) -> None:
+    with (
+        Echo() as model,
+        running(bot, hermes_home, model.base_url),
+        running(bot, hermes_home, model.base_url, stands_by=True),
+    ):
+        for number in range(3):
+            bot.say(f"number {number}")
+            until(lambda: len(bot.shown()) == number + 1, 30)  # noqa: B023
+        assert bot.connections == 1
+
+
+def test_doctor_leaves_the_connection_of_a_running_gateway_alone(bot: Lab, hermes_home: Path) -> None:
+    with Echo() as model:
+        gateway = GatewayProcess(hermes_home, [bot], model.base_url)  # type: ignore[list-item]
+        gateway.start(connected=False)
+        try:
+            until(lambda: bot.connections == 1, 30)
+            until(lambda: "connected as" in gateway.output(), 30)
+            asked = run("doctor", home=hermes_home)
+            assert f"logged in to WeCom as {bot.settings['bot_id']}" in asked.out
+            assert bot.connections == 1
+        finally:
+            gateway.stop()
 
 
 def test_a_wrong_bot_secret_is_named_and_not_shown(bot: Lab, tmp_path: Path) -> None:

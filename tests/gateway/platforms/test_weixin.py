@@ -20,8 +20,8 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.weixin import Weixin, qr
 from hermes.gateway.platforms.weixin.client import ILink
+from hermes.gateway.platforms.weixin.file_encryption import decrypted, encrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import event_of
-from hermes.gateway.platforms.weixin.media import decrypted, encrypted, key_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

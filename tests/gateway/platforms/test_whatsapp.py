@@ -21,7 +21,7 @@ from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction
 from hermes.gateway.platforms.listener import is_signed
 from hermes.gateway.platforms.whatsapp import WhatsApp
-from hermes.gateway.platforms.whatsapp.deliveries import Reader
+from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader
 from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -290,7 +290,7 @@ def test_a_lid_is_the_person_with_the_number(lab: Lab, tmp_path: Path) -> None:
     (folder / f"lid-mapping-{ALICE}.json").write_text('"999888777666555"')
     (folder / "lid-mapping-999888777666555_reverse.json").write_text(f'"{ALICE}"')
     message = {**_text("1", "hi"), "from": "999888777666555"}
-    (event,) = Reader(NUMBER_ID, tmp_path).read(_payload(lab.value(messages=[message]))).items
+    (event,) = DeliveryReader(NUMBER_ID, tmp_path).read(_payload(lab.value(messages=[message]))).items
     assert isinstance(event, Event)
     assert (event.sender.id, event.chat.chat_id) == (ALICE, ALICE)
 
@@ -316,7 +316,7 @@ def test_what_people_send_becomes_text(lab: Lab, tmp_path: Path) -> None:
          "Message type unknown (code 131051)]"),
     ):  # fmt: skip
         whole = {key: value for key, value in _text("1", "").items() if key != "text"} | message
-        (event,) = Reader(NUMBER_ID, tmp_path).read(_payload(lab.value(messages=[whole]))).items
+        (event,) = DeliveryReader(NUMBER_ID, tmp_path).read(_payload(lab.value(messages=[whole]))).items
         assert isinstance(event, Event)
         assert event.text == text
 
@@ -463,7 +463,7 @@ _MESSAGE = st.builds(
     _JSON,
 )
 def test_no_delivery_raises(messages: list[Any], statuses: list[Any], other: Any) -> None:
-    reader = Reader(NUMBER_ID, Path("/nonexistent"))
+    reader = DeliveryReader(NUMBER_ID, Path("/nonexistent"))
     value = {"metadata": {"phone_number_id": NUMBER_ID, "display_phone_number": "1"}, "messages": messages}
     for payload in (other, _payload({**value, "statuses": statuses, "errors": other, "contacts": other})):
         for one in reader.read(payload).items:

@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,11 +26,13 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
 from hermes.gateway.platforms.intake import hand_over, keep
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Call, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, Registration
 
 EVENTS = ["new-message", "updated-message"]
 _LAYOUT = markup.Layout(bullet="• ")
@@ -100,9 +101,10 @@ class BlueBubbles(Adapter):
         await self.disconnect()
         self._api = api = self._made()
 
-        async def delivered(call: Call) -> int:
-            with suppress(ValueError):
-                await self._happened(link, json.loads(call.body))
+        async def delivered(call: PlatformRequest) -> int:
+            item = read_object(call.body, self.title, link.log)
+            if item is not None:
+                await self._happened(link, item)
             return 200
 
         self._asking = True  # until what arrived meanwhile was read: newer messages come after it
@@ -138,7 +140,7 @@ class BlueBubbles(Adapter):
         """The part of the webhook's address that others can't know: made of the password, so that it stays the same."""
         return hmac.new(self.text("password").encode(), b"hermes webhook", hashlib.sha256).hexdigest()[:32]
 
-    def _is_ours(self, call: Call) -> bool:
+    def _is_ours(self, call: PlatformRequest) -> bool:
         return hmac.compare_digest(call.query.get("token", "").encode(), self._token.encode())
 
     async def _register(self, api: _Api) -> None:
@@ -153,9 +155,9 @@ class BlueBubbles(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _happened(self, link: Link, item: Any) -> None:
+    async def _happened(self, link: Link, item: dict[str, Any]) -> None:
         """Store a pushed message. The server does not push it again: it is tried until it is stored, or by the next catch-up."""
-        data = item.get("data") if isinstance(item, dict) else None
+        data = item.get("data")
         if not isinstance(data, dict) or item.get("type") not in EVENTS:
             return
         what = self._understood(data, updated=item["type"] == "updated-message")
@@ -278,9 +280,7 @@ class BlueBubbles(Adapter):
         if isinstance(moment, bool) or not isinstance(moment, int) or moment <= (self._noted() or 0):
             return
         self._state.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._state.with_suffix(".new")
-        draft.write_text(json.dumps({"since": moment}))
-        os.replace(draft, self._state)
+        write_whole(self._state, json.dumps({"since": moment}), sync=False)
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""

@@ -2,13 +2,15 @@
 
 Error texts of a library never leave it: addresses and headers hold tokens. Redirects are not followed, except by
 `download`, which sends the login to trusted hosts alone. While a file is fetched (`no_more_than`) an answer is read up to the
-largest file that is kept, whatever size was announced, and however it is compressed.
+largest file that is kept, whatever size was announced, and however it is compressed; adapters with a vendor's library read
+files by `bounded`.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 
 _REDIRECTS = 4
+_AROUND = 10_000  # bytes of JSON around a file
 _ENCODED = ("content-encoding", "content-length", "transfer-encoding")
 _most: ContextVar[int | None] = ContextVar("largest answer in bytes", default=None)
 _KINDS = ("image", "audio", "video")
@@ -34,11 +37,54 @@ async def no_more_than(most: int, fetching: Awaitable[bytes]) -> bytes:
     return await fetching
 
 
+def check_size(size: int) -> None:
+    """TooLarge where a file of so many bytes is being fetched and is not kept."""
+    most = _most.get()
+    if most is not None and size > most:
+        raise _too_large(most)
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(f"it is larger than {most / 1_000_000:g} MB")
+
+
+async def bounded(pieces: AsyncIterable[bytes]) -> bytes:
+    """All pieces of a file together; TooLarge as soon as they are more than are kept."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        check_size(len(body))
+    return bytes(body)
+
+
+async def bounded_answer(answer: httpx.Response, request: httpx.Request) -> httpx.Response:
+    """An answer that was begun (`stream=True`), read whole and decompressed; TooLarge as soon as it is larger than is kept."""
+    try:
+        body = await bounded(answer.aiter_bytes())
+    finally:
+        await answer.aclose()
+    headers = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in _ENCODED]
+    return httpx.Response(answer.status_code, headers=headers, content=body, request=request)
+
+
+@contextmanager
+def in_base64() -> Iterator[None]:
+    """The file is fetched as base64 inside JSON, which is a third larger; its own size is checked afterwards."""
+    most = _most.get()
+    token = _most.set(None if most is None else most * 4 // 3 + _AROUND)
+    try:
+        yield
+    except TooLarge:
+        raise _too_large(most or 0) from None
+    finally:
+        _most.reset(token)
+
+
 class HttpApi:
     """One vendor's API. `title` is what its errors call it; other options are those of httpx.AsyncClient."""
 
     def __init__(self, title: str, base_url: str, **options: Any) -> None:
-        self.title = title
+        self.title, self.base_url = title, base_url.rstrip("/")
         self._http = httpx.AsyncClient(base_url=base_url, **options)
 
     async def close(self) -> None:
@@ -61,17 +107,7 @@ class HttpApi:
             return await self._http.request(method, path, **options)
         auth = options.pop("auth", httpx.USE_CLIENT_DEFAULT)
         request = self._http.build_request(method, path, **options)
-        answer = await self._http.send(request, auth=auth, stream=True)
-        try:
-            body = bytearray()
-            async for part in answer.aiter_bytes():
-                body += part
-                if len(body) > most:
-                    raise TooLarge(f"it is larger than {most / 1_000_000:g} MB")
-        finally:
-            await answer.aclose()
-        headers = [(name, value) for name, value in answer.headers.multi_items() if name.lower() not in _ENCODED]
-        return httpx.Response(answer.status_code, headers=headers, content=bytes(body), request=request)
+        return await bounded_answer(await self._http.send(request, auth=auth, stream=True), request)
 
     def check(self, answer: httpx.Response) -> None:
         """Raise the error of an unsuccessful answer."""

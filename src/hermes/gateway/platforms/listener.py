@@ -45,7 +45,7 @@ Headers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PlatformRequest:
     """One request. `url` is the address as the platform knows it: with `gateway.listen.public_url`."""
 
     method: str
@@ -57,7 +57,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlatformResponse:
     """What a platform gets; a handler may return the status alone."""
 
     status: int = 200
@@ -66,9 +66,9 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handler = Callable[[Call], Awaitable[int | Answer]]
+Handler = Callable[[PlatformRequest], Awaitable[int | PlatformResponse]]
 Verify = Callable[[Headers], bool]
-Signed = Callable[[Call], bool | Awaitable[bool]]
+Signed = Callable[[PlatformRequest], bool | Awaitable[bool]]
 _servers: dict[tuple[int, str, int], _Server] = {}
 
 
@@ -150,14 +150,14 @@ class Registration:
             self.link.log.error("a delivery could not be stored (%s); the platform sends it again", kind)
             return Response(status_code=503)
 
-    def _call(self, request: Request, body: bytes) -> Call:
+    def _call(self, request: Request, body: bytes) -> PlatformRequest:
         query = f"?{request.url.query}" if request.url.query else ""
         base = (self.place.public_url or f"http://{request.headers.get('host', '')}").rstrip("/")
-        return Call(
+        return PlatformRequest(
             request.method, self.path, f"{base}{self._below[1]}{query}", request.query_params, request.headers, body
         )
 
-    async def _handled(self, call: Call) -> Response:
+    async def _handled(self, call: PlatformRequest) -> Response:
         """The handler's answer. If it takes too long it goes on, and the platform sends the delivery again meanwhile."""
         assert self.handler is not None
         work = asyncio.ensure_future(self.handler(call))

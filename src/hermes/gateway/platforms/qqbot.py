@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import time
 import zlib
 from collections.abc import Mapping
@@ -27,8 +26,10 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.frames import Log, read_object
 from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.intake import keep
+from hermes.whole_files import write_whole
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
 INTENTS = 1 << 25  # messages of people and groups
@@ -75,7 +76,7 @@ class QQBot(Adapter):
         """Log in and open the gateway."""
         await self.disconnect()
         self._api = api = self._made()
-        socket = _Gateway(api, self._kept())
+        socket = _Gateway(api, self._kept(), link.log)
         try:
             identity = str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
             await socket.open()
@@ -132,9 +133,7 @@ class QQBot(Adapter):
 
     def _keep(self, state: tuple[str, int]) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._state.with_suffix(".new")
-        draft.write_text(json.dumps({"session_id": state[0], "seq": state[1]}))
-        os.replace(draft, self._state)
+        write_whole(self._state, json.dumps({"session_id": state[0], "seq": state[1]}), sync=False)
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file. Its address holds its own permission: our login goes nowhere."""
@@ -321,8 +320,8 @@ class _TokenExpired(PlatformError):
 class _Gateway:
     """The WebSocket: it resumes its session after the last event that was stored."""
 
-    def __init__(self, api: _Api, kept: tuple[str, int]) -> None:
-        self._api = api
+    def __init__(self, api: _Api, kept: tuple[str, int], log: Log) -> None:
+        self._api, self._log = api, log
         self._session_id, self._stored = kept
         self._seen = self._stored
         self._session: aiohttp.ClientSession | None = None
@@ -404,10 +403,9 @@ class _Gateway:
         while True:
             message = await socket.receive()
             if message.type is aiohttp.WSMsgType.TEXT:
-                with suppress(ValueError):
-                    item = json.loads(message.data)
-                    if isinstance(item, dict):
-                        return item
+                item = read_object(message.data, "QQ", self._log)
+                if item is not None:
+                    return item
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 if socket.close_code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
                     raise PlatformRefused(f"QQ does not let the bot in (close code {socket.close_code})")

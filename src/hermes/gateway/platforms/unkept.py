@@ -9,7 +9,8 @@ import msgspec
 
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, as_json, from_json, writable
-from hermes.gateway.platforms.intake import Spool, keep, store_mask
+from hermes.gateway.platforms.intake import keep
+from hermes.gateway.spool import Spool, store_mask
 
 
 class Keeper:

@@ -92,7 +92,7 @@ class DingTalk(Adapter):
         self._api = api = self._made()
         try:
             await api.login()
-            stream = await self._opened(api)
+            stream = await self._opened(api, link)
         except BaseException:
             await self.disconnect()
             raise
@@ -124,8 +124,8 @@ class DingTalk(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _opened(self, api: Api) -> Stream:
-        made = Stream()
+    async def _opened(self, api: Api, link: Link) -> Stream:
+        made = Stream(link.log)
         await made.open(*await api.open_stream(TOPIC))
         self._stream = made
         return made
@@ -146,17 +146,17 @@ class DingTalk(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await stream.close()
-                stream = await self._again(api, retries)
+                stream = await self._again(api, link, retries)
         except HermesError as error:
             link.lost(error)
         except Exception as error:
             link.log.error("DingTalk: a frame could not be handled (%s)", type(error).__name__)
             link.lost(PlatformUnreachable("the connection to DingTalk ended unexpectedly"))
 
-    async def _again(self, api: Api, retries: Retries) -> Stream:
+    async def _again(self, api: Api, link: Link, retries: Retries) -> Stream:
         while True:
             try:
-                return await self._opened(api)
+                return await self._opened(api, link)
             except (PlatformUnreachable, SlowDown) as error:
                 await retries.failed(error)
 

@@ -7,7 +7,6 @@ A connection is opened with a ticket that is good for one time. DingTalk asks us
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import PlatformUnreachable
+from hermes.gateway.platforms.frames import LOG, Log, read_object
 
 _PATIENCE = 20.0
 _HEARTBEAT = 30.0
@@ -25,7 +25,8 @@ PING, DISCONNECT = "ping", "disconnect"
 class Stream:
     """One connection. It is used until it breaks, or until DingTalk asks for another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Log = LOG) -> None:
+        self._log = log
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
@@ -49,10 +50,9 @@ class Stream:
         while True:
             message = await self._socket.receive()
             if message.type is aiohttp.WSMsgType.TEXT:
-                with suppress(ValueError, RecursionError):
-                    frame = json.loads(message.data)
-                    if isinstance(frame, dict):
-                        yield frame
+                frame = read_object(message.data, "DingTalk", self._log)
+                if frame is not None:
+                    yield frame
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 raise PlatformUnreachable("DingTalk has closed the stream")
 

@@ -58,7 +58,9 @@ from hermes.gateway.platforms.discord.incoming import (
     message_event,
     press_event,
 )
-from hermes.gateway.platforms.intake import Receipt, Spool, keep, store_mask
+from hermes.gateway.platforms.http import HttpApi, address_parts
+from hermes.gateway.platforms.intake import Receipt, keep
+from hermes.gateway.spool import Spool, store_mask
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
@@ -365,10 +367,18 @@ class Discord(Adapter):
         place = self._connected().get_partial_messageable(_number(reference.get("channel")))
         with our_errors("fetch this file"):
             message = await place.fetch_message(_number(reference.get("message")))
-            for one in files(message):
-                if str(one.id) == reference.get("attachment"):
-                    return await one.read()
-        raise SendRefused("the file is no longer in its message on Discord")
+        url = next((one.url for one in files(message) if str(one.id) == reference.get("attachment")), None)
+        if url is None:
+            raise SendRefused("the file is no longer in its message on Discord")
+        host = address_parts(url)[:2]
+        api = HttpApi(
+            self.title, "", timeout=60, trust_env=False
+        )  # the library would read it whole, however large it is
+        try:
+            answer = await api.download(url, what="the file", trusted=lambda one: address_parts(one)[:2] == host)
+        finally:
+            await api.close()
+        return answer.content
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         """A public thread that is archived after a day of silence; in a forum, a post."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-import os
 import time
 from collections.abc import AsyncIterator
 from logging import Logger, LoggerAdapter
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import discord
+
+from hermes.whole_files import write_whole
 
 _OVERLAP = 10_000 << 22  # ten seconds of ids: events of two channels may arrive the wrong way round
 _LONGEST = datetime.timedelta(days=1)
@@ -72,11 +73,10 @@ class Seen:
         if not self._dirty:
             return
         self._written = time.monotonic()
-        draft = self._file.with_suffix(".new")
+        state = {"bot": self._bot, "last": self.last, "direct": list(self.direct)}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps({"bot": self._bot, "last": self.last, "direct": list(self.direct)}))
-            os.replace(draft, self._file)
+            write_whole(self._file, json.dumps(state), sync=False)
             self._dirty = False
         except OSError:
             pass

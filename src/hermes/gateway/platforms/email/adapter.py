@@ -34,7 +34,7 @@ from hermes.gateway.platforms.email.mailbox import (
     uid_validity,
 )
 from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
-from hermes.gateway.platforms.http import attachment_kind, tls_context
+from hermes.gateway.platforms.http import attachment_kind, check_size, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
@@ -422,6 +422,7 @@ class Email(Adapter):
         data: bytes | None = await self._visit(str(place.get("folder") or self._folder), get)
         if data is None:
             raise SendRefused(f"the mail with {attachment.name or 'the file'} is no longer in the mailbox")
+        check_size(len(data))
         return data
 
     # ------------------------------------------------------------------------------------------ settings

@@ -21,13 +21,14 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, OutgoingF
 from hermes.gateway.platforms.connections import Recent, Retries, Tasks
 from hermes.gateway.platforms.feishu import incoming
 from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, FeishuApi, FeishuRefused
+from hermes.gateway.platforms.feishu.event_callbacks import WINDOW, EventProof
 from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length
-from hermes.gateway.platforms.feishu.incoming import Reader, dict_of, text_of
-from hermes.gateway.platforms.feishu.webhook import WINDOW, Guard
+from hermes.gateway.platforms.feishu.incoming import EventReader, dict_of, text_of
+from hermes.gateway.platforms.frames import dropped
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.feishu.connection import LongConnection
-    from hermes.gateway.platforms.listener import Answer, Call, Registration
+    from hermes.gateway.platforms.feishu.long_connection import LongConnection
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
 
 _BASES = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 _IM = "/open-apis/im/v1"
@@ -71,7 +72,7 @@ class Feishu(Adapter):
         self._api: FeishuApi | None = None
         self._connection: LongConnection | None = None
         self._registration: Registration | None = None
-        self._reader = Reader("")
+        self._reader = EventReader("")
         self._tasks = Tasks()
         self._names: Recent[str, str] = Recent()
         self._sent: Recent[str, Chat] = Recent()  # the chats of our messages, which reactions do not name
@@ -113,13 +114,13 @@ class Feishu(Adapter):
         self._api = api = self._made()
         try:
             open_id, identity = await self._identified(api)
-            self._reader = Reader(open_id)
+            self._reader = EventReader(open_id)
             if self.text("mode") == "webhook":
                 await self._receive_calls(link)
             else:
-                from hermes.gateway.platforms.feishu.connection import LongConnection
+                from hermes.gateway.platforms.feishu.long_connection import LongConnection
 
-                self._connection = LongConnection(api, secure=self._base.startswith("https:"))
+                self._connection = LongConnection(api, secure=self._base.startswith("https:"), log=link.log)
                 await self._connection.open()
         except BaseException:
             await self.disconnect()
@@ -181,21 +182,23 @@ class Feishu(Adapter):
 
     async def _receive_calls(self, link: Link) -> None:
         """Register the webhook. Feishu waits three seconds for the acknowledgement."""
-        from hermes.gateway.platforms.listener import Answer, in_window
+        from hermes.gateway.platforms.listener import PlatformResponse, in_window
 
-        guard = Guard(
+        guard = EventProof(
             self.text("encrypt_key"), self.text("verification_token"), lambda at: in_window(at, seconds=WINDOW)
         )
 
-        async def called(call: Call) -> int | Answer:
+        async def called(call: PlatformRequest) -> int | PlatformResponse:
             content = guard.opened(call.body)
+            if not content:
+                dropped(call.body, self.title, "it can't be decrypted, or is not JSON; check encrypt_key", link.log)
             if content.get("type") == "url_verification":
                 answer = json.dumps({"challenge": text_of(content.get("challenge"))})
-                return Answer(body=answer, mime="application/json")
+                return PlatformResponse(body=answer, mime="application/json")
             await self._happened(link, content)
-            return Answer(body="{}", mime="application/json")
+            return PlatformResponse(body="{}", mime="application/json")
 
-        def genuine(call: Call) -> bool:
+        def genuine(call: PlatformRequest) -> bool:
             return guard.is_genuine(call.headers, call.body)
 
         self._registration = await self.listen(link, called, signed=genuine, seconds=2.8)

@@ -37,7 +37,7 @@ def sender_of(ids: Any, name: str | None = None) -> Sender | None:
     return Sender(user_id=open_id or union_id, stable_id=union_id or None, name=name)
 
 
-class Reader:
+class EventReader:
     """Reads events for the bot with this open_id."""
 
     def __init__(self, bot: str) -> None:

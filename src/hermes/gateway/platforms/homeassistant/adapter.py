@@ -95,6 +95,7 @@ class HomeAssistant(Adapter):
         await self.disconnect()
         self._link = link
         self._connection = connection = self._made()
+        connection.log = link.log
         waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         try:
             await connection.open(lambda number, event: waiting.put_nowait(event), self._ended)

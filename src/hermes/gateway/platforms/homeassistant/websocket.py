@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.frames import LOG, Log, read_object
 from hermes.gateway.platforms.http import error_text, retry_after
 
 _PATIENCE = 20.0  # seconds for an answer
@@ -34,6 +36,7 @@ class WebSocketApi:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._reader: asyncio.Task[None] | None = None
         self.version = ""
+        self.log: Log = LOG
 
     async def open(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
         """Connect and log in."""
@@ -109,10 +112,10 @@ class WebSocketApi:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                payload = message.json()
-                for one in payload if isinstance(payload, list) else [payload]:  # it may send several in one
+                payload = read_object(message.data, "Home Assistant", self.log, parse=_several)
+                for one in payload["items"] if payload is not None else ():
                     self._heard(one, happened)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             why = self._explained(error)
         self._give_up(why)
         ended(why)
@@ -163,3 +166,12 @@ class WebSocketApi:
 
     def _masked(self, text: str) -> str:
         return error_text(text, self._token)
+
+
+def _several(text: str) -> dict[str, Any]:
+    """The objects of a frame: Home Assistant may send several in one. ValueError where it has anything else."""
+    payload = json.loads(text)
+    items = payload if isinstance(payload, list) else [payload]
+    if not all(isinstance(one, dict) for one in items):
+        raise ValueError("no object")
+    return {"items": items}

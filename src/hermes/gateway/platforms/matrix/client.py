@@ -10,7 +10,6 @@ import asyncio
 import io
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nio import (  # type: ignore[import-untyped]
     AsyncClient,
     AsyncClientConfig,
     ErrorResponse,
+    FileResponse,
     KeysQueryResponse,
     KeysUploadResponse,
     LocalProtocolError,
@@ -31,8 +31,9 @@ from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError 
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import OutgoingFile
-from hermes.gateway.platforms.http import retry_after
+from hermes.gateway.platforms.http import bounded, retry_after
 from hermes.home import make_private
+from hermes.whole_files import write_whole
 
 logging.getLogger("nio").setLevel(logging.CRITICAL)
 logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it logs the keys it stores
@@ -51,6 +52,20 @@ class LoggedOut(PlatformRefused):
 def can_encrypt() -> bool:
     """Whether the library for encryption is installed."""
     return bool(ENCRYPTION_ENABLED)
+
+
+class _Bounded:
+    """A stream of aiohttp that is read no further than the largest file that is kept."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def read(self, size: int = -1) -> bytes:
+        """All of it."""
+        return await bounded(self._stream.iter_chunked(1 << 16))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class MatrixClient(AsyncClient):  # type: ignore[misc]
@@ -76,6 +91,8 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
                 body if isinstance(body, dict) else {},
                 transport_response.headers,
             )
+        if issubclass(response_class, FileResponse):
+            transport_response.content = _Bounded(transport_response.content)
         return await super().create_matrix_response(response_class, transport_response, *args, **kwargs)
 
     async def _send(self, response_class: Any, *args: Any, **kwargs: Any) -> Any:
@@ -366,10 +383,4 @@ class SavedState:
         return kept
 
     def _write(self, name: str, owner: str | None, what: dict[str, Any]) -> None:
-        part = self.folder / f"{name}.part"
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"homeserver": self.homeserver, "owner": owner, **what}, file)
-            file.flush()
-            os.fsync(file.fileno())  # an empty file after a power cut would look like the first start
-        os.replace(part, self.folder / name)
+        write_whole(self.folder / name, json.dumps({"homeserver": self.homeserver, "owner": owner, **what}))

@@ -21,13 +21,16 @@ from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformU
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.frames import dropped
 from hermes.gateway.platforms.http import HttpApi, error_text, tls_context
 from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.mattermost.incoming import Reader, deletion, post_of
+from hermes.gateway.platforms.mattermost.incoming import PostReader, deletion, post_of
 from hermes.gateway.platforms.mattermost.websocket import EventSocket
+from hermes.whole_files import write_whole
 
 _NONCE = "hermes_nonce"  # the property of our posts that finds them again
 _PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first
+_BY_TIME = 1000  # the most posts that Mattermost gives by time
 _OVERLAP = 60_000  # milliseconds that are read again: posts of different channels may come out of order
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _PING = re.compile(r"(?<![\w.])@(?=[\w.-])")
@@ -60,7 +63,7 @@ class Mattermost(Adapter):
         super().__init__(values, home)
         self._api: _Api | None = None
         self._socket: EventSocket | None = None
-        self._reader: Reader | None = None
+        self._reader: PostReader | None = None
         self._user_id = ""
         self._tasks = Tasks()
         self._channels: Recent[str, dict[str, Any]] = Recent()
@@ -89,11 +92,12 @@ class Mattermost(Adapter):
         try:
             me = await api.get("/users/me")
             self._user_id = str(me["id"])
-            self._reader = Reader(
+            self._reader = PostReader(
                 self._user_id, str(me["username"]), thread_replies=bool(self.setting("reply_in_thread"))
             )
             if self._socket is None:
-                self._socket = EventSocket(self._address("ws"), self.text("token"), tls_context(self.text("ca_file")))
+                context = tls_context(self.text("ca_file"))
+                self._socket = EventSocket(self._address("ws"), self.text("token"), context, link.log)
             await self._socket.open()
         except BaseException:
             await self.disconnect()
@@ -158,8 +162,11 @@ class Mattermost(Adapter):
 
     async def _happened(self, link: Link, item: dict[str, Any]) -> None:
         kind, data = item.get("event"), item.get("data")
-        post = post_of(data) if isinstance(data, dict) and kind in ("posted", "post_edited", "post_deleted") else None
+        if kind not in ("posted", "post_edited", "post_deleted"):
+            return
+        post = post_of(data) if isinstance(data, dict) else None
         if post is None or not isinstance(data, dict):
+            dropped(json.dumps(item), self.title, "it has no post, or one without an id", link.log)
             return
         try:
             what = await self._understood(str(kind), post, data)
@@ -195,11 +202,27 @@ class Mattermost(Adapter):
         posts: list[dict[str, Any]] = []
         for channel in await self._own_channels(api):
             if int(channel.get("last_post_at") or 0) > since:
-                found = await api.get(f"/channels/{channel['id']}/posts", since=since)
-                posts += [one for one in (found.get("posts") or {}).values() if isinstance(one, dict) and one.get("id")]
+                posts += await self._posts_since(api, str(channel["id"]), since)
         for post in sorted(posts, key=lambda one: int(one.get("create_at") or 0)):
             if int(post.get("create_at") or 0) > since and not post.get("delete_at"):
                 await self._happened(link, {"event": "posted", "data": {"post": json.dumps(post)}})
+
+    async def _posts_since(self, api: _Api, channel_id: str, since: int) -> list[dict[str, Any]]:
+        """A channel's posts since a moment. Mattermost gives a thousand by time, and not the oldest: more are read in pages."""
+        path = f"/channels/{channel_id}/posts"
+        posts = _posts(await api.get(path, since=since))
+        if len(posts) < _BY_TIME:
+            return posts
+        found: dict[str, dict[str, Any]] = {}
+        query: dict[str, Any] = {"per_page": _PAGE}
+        while True:  # the newest first; a page is found by the post after it, so that new and deleted posts move none
+            answer = await api.get(path, **query)
+            found |= {str(one["id"]): one for one in _posts(answer)}
+            order = [str(one) for one in answer.get("order") or ()]
+            oldest = found.get(order[-1]) if order else None
+            if oldest is None or int(oldest.get("create_at") or 0) <= since or query.get("before") == order[-1]:
+                return list(found.values())
+            query["before"] = order[-1]
 
     async def _own_channels(self, api: _Api) -> list[dict[str, Any]]:
         found = await api.get(f"/users/{self._user_id}/channels")
@@ -232,9 +255,7 @@ class Mattermost(Adapter):
         if not isinstance(moment, int) or moment <= (self._noted() or -1):
             return
         self._state.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._state.with_suffix(".new")
-        draft.write_text(json.dumps({"since": moment}))
-        os.replace(draft, self._state)
+        write_whole(self._state, json.dumps({"since": moment}), sync=False)
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""
@@ -346,6 +367,11 @@ class _Api(HttpApi):
         if answer.status_code == 401:
             return PlatformRefused("Mattermost does not accept the token; create a new one for the bot")
         return SendRefused(f"Mattermost refuses: {told}")
+
+
+def _posts(answer: Any) -> list[dict[str, Any]]:
+    found = answer.get("posts") if isinstance(answer, dict) else None
+    return [one for one in found.values() if isinstance(one, dict) and one.get("id")] if isinstance(found, dict) else []
 
 
 def _mentions(value: Any) -> list[str]:

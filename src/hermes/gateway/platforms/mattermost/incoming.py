@@ -16,12 +16,12 @@ def post_of(data: dict[str, Any]) -> dict[str, Any] | None:
     """The post of a pushed event: it is JSON in a text."""
     try:
         post = json.loads(data.get("post") or "")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     return post if isinstance(post, dict) and isinstance(post.get("id"), str) and post["id"] else None
 
 
-class Reader:
+class PostReader:
     """Reads posts for one bot. `thread_replies`: a mention in a channel begins a thread."""
 
     def __init__(self, user_id: str, username: str, *, thread_replies: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.gateway.platforms.frames import LOG, Log, read_object
 from hermes.gateway.platforms.http import retry_after
 
 _PATIENCE = 20.0  # seconds for the greeting
@@ -26,8 +26,8 @@ _HEARTBEAT = 25.0
 class EventSocket:
     """One login. `open` connects (again), `events` are what the server pushes until the connection breaks."""
 
-    def __init__(self, url: str, token: str, context: ssl.SSLContext) -> None:
-        self._url, self._token, self._context = url, token, context
+    def __init__(self, url: str, token: str, context: ssl.SSLContext, log: Log = LOG) -> None:
+        self._url, self._token, self._context, self._log = url, token, context, log
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._numbers = itertools.count(1)
@@ -104,11 +104,8 @@ class EventSocket:
         while True:
             message = await self._socket.receive()
             if message.type is aiohttp.WSMsgType.TEXT:
-                try:
-                    item = json.loads(message.data)
-                except ValueError:
-                    continue
-                if isinstance(item, dict):
+                item = read_object(message.data, "Mattermost", self._log)
+                if item is not None:
                     return item
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 raise PlatformUnreachable("Mattermost has closed the connection")

@@ -23,7 +23,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.http import attachment_kind, check_size, in_base64
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
 from hermes.gateway.platforms.signal.formatting import styled
@@ -143,7 +143,7 @@ class Signal(Adapter):
             while True:
                 try:
                     await self._keep(link)
-                    async for data in daemon.events(stands):
+                    async for data in daemon.events(stands, link.log):
                         event = self._revision_of(data) or self._reaction_of(data) or self._event_of(data, link)
                         if event is not None:
                             self._unkept.append(event)
@@ -317,13 +317,16 @@ class Signal(Adapter):
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file, from the daemon's own folder."""
         reference = attachment.reference
-        response = await self._connected().call(
-            "getAttachment", id=str(reference["id"]), **_target(str(reference["chat_id"]), many=False)
-        )
+        with in_base64():
+            response = await self._connected().call(
+                "getAttachment", id=str(reference["id"]), **_target(str(reference["chat_id"]), many=False)
+            )
         try:
-            return base64.b64decode(response["data"], validate=True)
+            data = base64.b64decode(response["data"], validate=True)
         except (TypeError, KeyError, binascii.Error):
             raise SendRefused(f"signal-cli no longer has the file {attachment.name or reference['id']}") from None
+        check_size(len(data))
+        return data
 
     def _connected(self) -> Daemon:
         if self._daemon is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import httpx
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.frames import LOG, Log, read_object
 from hermes.gateway.platforms.http import HttpApi, seconds
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request, with the phone number in it
@@ -57,7 +57,7 @@ class Daemon(HttpApi):
             raise self._rpc_failure(method, content["error"])
         return content.get("result")
 
-    async def events(self, opened: Callable[[], None]) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, opened: Callable[[], None], log: Log = LOG) -> AsyncIterator[dict[str, Any]]:
         """The account's events, until the stream breaks. `opened` is called when the daemon has answered."""
         timeout = httpx.Timeout(PATIENCE, read=SILENCE)
         try:
@@ -68,7 +68,7 @@ class Daemon(HttpApi):
                     raise PlatformRefused(f"{self.title} has no account {self.account}")
                 self.check(answer)
                 opened()
-                async for data in _events(answer.aiter_lines()):
+                async for data in _events(answer.aiter_lines(), log):
                     yield data
         except httpx.HTTPError as error:
             raise PlatformUnreachable(f"the stream of {self.title} broke ({type(error).__name__})") from None
@@ -123,7 +123,7 @@ def _worst(words: str, results: list[dict[str, Any]]) -> HermesError | None:
     return SendRefused(f"{words}: {', '.join(sorted(kinds))}") if kinds else None
 
 
-async def _events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+async def _events(lines: AsyncIterator[str], log: Log) -> AsyncIterator[dict[str, Any]]:
     """The "receive" events of a stream; what is no JSON object is left out."""
     kind, data = "message", []
     async for line in lines:
@@ -136,10 +136,7 @@ async def _events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
                 data.append(value)
             continue
         if kind == "receive" and data:
-            try:
-                content = json.loads("\n".join(data))
-            except ValueError:
-                content = None
-            if isinstance(content, dict):
+            content = read_object("\n".join(data), "Signal", log)
+            if content is not None:
                 yield content
         kind, data = "message", []

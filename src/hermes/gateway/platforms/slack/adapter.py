@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import (
     CHANNEL,
@@ -30,17 +31,20 @@ from hermes.gateway.events import (
     Sender,
     deleted,
 )
-from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.connections import Recent, Tasks
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
-from hermes.gateway.platforms.intake import Spool, hand_over, store_mask
+from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.slack import formatting as form
+from hermes.gateway.platforms.slack.backlog import Mark, missed, slack_time
 from hermes.gateway.platforms.slack.socket_mode import HEARTBEAT, Envelope, SocketMode
 from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, EditLimit, Unformattable, ask, courtesy
+from hermes.gateway.spool import Spool, store_mask
 
 BASE_URL = "https://slack.com/api/"
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # subtypes of messages that people write
 _ANSWERS = {"+1": "👍", "thumbsup": "👍", "white_check_mark": "✅", "-1": "👎", "thumbsdown": "👎", "x": "❌"}
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
+_READ_AGAIN = 5.0  # seconds before missed messages are asked for again
 _SILENT.setLevel(logging.CRITICAL)
 
 
@@ -86,6 +90,7 @@ class Slack(Adapter):
     )
 
     heartbeat = HEARTBEAT  # seconds between our pings
+    reads_missed = True  # a new connection reads from the conversations what was said since the last one
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -97,6 +102,9 @@ class Slack(Adapter):
         self._spool = Spool(home / "slack" / "unkept", partial(form.masked, mask=store_mask(home)))
         self._edits = EditLimit()
         self._us = ""
+        self._tasks = Tasks()
+        self._mark = Mark(home / "slack.json")
+        self._now = 0.0  # by Slack's clock, at the login
         self._directory = Directory()
         self._joined: Recent[tuple[str, str | None], bool] = Recent()  # (chat, thread) in which we have written
         self._roots: Recent[tuple[str, str | None], bool] = Recent()  # … whose first message the conversation has
@@ -124,12 +132,16 @@ class Slack(Adapter):
         try:
             identity = await self._log_in()
 
-            self._connection = SocketMode(
-                self._http(), ticket=self._ticket, read=self._said, keep=partial(hand_over, link), spool=self._spool,
+            self._connection = connection = SocketMode(
+                self._http(), ticket=self._ticket, read=self._said, keep=partial(self._stored, link), spool=self._spool,
                 connected=lambda: link.connected(identity), lost=link.lost, log=link.log, heartbeat=self.heartbeat,
             )  # fmt: skip
             self._connection.take_up()
-            await self._connection.open()
+            since = self._mark.begin(self._us, self._now)
+            if since is not None and self.reads_missed:
+                self._mark.behind = True
+                connection.first = self._tasks.start(self._catch_up(link, connection, since), name="slack: missed")
+            await connection.open()
         except BaseException:
             await self.disconnect()
             raise
@@ -138,12 +150,14 @@ class Slack(Adapter):
         """Close every connection. Slack sends unacknowledged events again to the next connection."""
         connection, session, files = self._connection, self._session, self._http_files
         self._connection = self._session = self._client = self._http_files = None
+        await self._tasks.stop()
         if connection is not None:
             await connection.close()
         if session is not None:
             await session.close()
         if files is not None:
             await files.close()
+        self._mark.save()
         self._spool.close()
 
     def _http(self) -> aiohttp.ClientSession:
@@ -163,11 +177,16 @@ class Slack(Adapter):
         return self._client
 
     async def _log_in(self) -> str:
-        answer = await ask(self._web().auth_test())
+        answer = await ask(self._timed(self._web().auth_test()))
         if not answer.get("bot_id"):
             raise PlatformRefused("bot_token is not a bot token: copy the one under OAuth & Permissions (xoxb-…)")
         self._us = str(answer["user_id"])
         return f"@{answer['user']}"
+
+    async def _timed(self, request: Awaitable[AsyncSlackResponse]) -> AsyncSlackResponse:
+        answer = await request
+        self._now = slack_time(answer.headers)
+        return answer
 
     async def _ticket(self) -> str:
         """The address of a new connection; it can be used once."""
@@ -175,6 +194,44 @@ class Slack(Adapter):
         return str((await ask(request, token="app_token"))["url"])
 
     # ------------------------------------------------------------------------------------------ receiving
+
+    async def _stored(self, link: Link, what: Event | Revision | Reaction) -> None:
+        """Have the gateway store it, and note how far we are."""
+        await hand_over(link, what)
+        if isinstance(what, Event) and what.sent_at is not None:
+            self._mark.note(what.sent_at)
+
+    async def _catch_up(self, link: Link, connection: SocketMode, since: float) -> None:
+        """Hand over what was said while no gateway was connected. Until all of it is stored, the mark stays."""
+        while True:
+            try:
+                async for event in missed(self._asked_for(link), self._us, since):
+                    await connection.take_missed({"type": "events_api", "payload": {"event": event}})
+                break
+            except (PlatformUnreachable, SlowDown) as error:
+                pause = max(getattr(error, "retry_after", 0.0), _READ_AGAIN)
+                link.log.warning("messages that were missed can't be read: %s; trying again in %g s", error, pause)
+                await asyncio.sleep(pause)
+            except PlatformError as error:
+                link.log.warning("messages that were missed can't be read: %s", error)
+                break
+        self._mark.behind = False
+        self._mark.save()
+
+    def _asked_for(self, link: Link) -> Callable[..., Awaitable[dict[str, Any]]]:
+        async def asked(method: str, **arguments: Any) -> dict[str, Any]:
+            while True:
+                try:
+                    return await ask(self._web().api_call(method, http_verb="GET", params=arguments))
+                except SlowDown as error:  # one request for each conversation: Slack allows about fifty in a minute
+                    await asyncio.sleep(error.retry_after)
+                except (SendRefused, PlatformRefused) as error:
+                    if "channel" not in arguments:
+                        raise
+                    link.log.warning("missed messages of %s can't be read: %s", arguments["channel"], error)
+                    return {}
+
+        return asked
 
     async def _said(self, envelope: Envelope) -> Event | Revision | Reaction | None:
         """A person's message, an edit or deletion of one, an emoji at one of ours, or a press of a button below one."""

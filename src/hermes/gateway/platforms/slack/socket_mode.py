@@ -19,12 +19,14 @@ import aiohttp
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event, Reaction, Revision
 from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.intake import Receipt, Spool
+from hermes.gateway.platforms.intake import Receipt
 from hermes.gateway.platforms.slack.web_api import kind
+from hermes.gateway.spool import Spool
 
 _HELLO = 15.0  # seconds for a new connection to begin
 HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
 _LINGER = 30.0  # seconds an old connection is read beside its successor
+_READING = 10.0  # seconds that a new message waits for those that were missed
 _LONGEST_PAUSE = 30.0  # seconds between two tries to store an event
 
 Socket = aiohttp.ClientWebSocketResponse
@@ -62,6 +64,7 @@ class SocketMode:
         self._log = log
         self._sockets: set[Socket] = set()
         self._tasks = Tasks()
+        self.first: asyncio.Task[None] | None = None  # it reads what was missed
         self._last: dict[str, asyncio.Task[bool]] = {}  # chat → the task that stores its newest envelope
 
     def take_up(self) -> None:
@@ -152,15 +155,25 @@ class SocketMode:
         place = payload.get("channel")  # of a pressed button
         chosen = place.get("id") if isinstance(place, dict) else None
         chat = str((payload.get("event") or {}).get("channel") or payload.get("channel_id") or chosen or "")
-        task = self._tasks.start(self._kept(envelope, self._last.get(chat)))
+        task = self._tasks.start(self._in_order(envelope, self._last.get(chat)))
         self._last[chat] = task
         task.add_done_callback(lambda done: self._last.pop(chat) if self._last.get(chat) is done else None)
         return task
 
-    async def _kept(self, envelope: Envelope, before: asyncio.Task[bool] | None) -> bool:
-        """Store the content, however long that takes; False if it can't be read at all."""
+    async def take_missed(self, envelope: Envelope) -> None:
+        """Store a message that was read from its conversation, before those that come by the connection."""
+        await self._kept(envelope)
+
+    async def _in_order(self, envelope: Envelope, before: asyncio.Task[bool] | None) -> bool:
+        """Store an envelope after the earlier ones: of its chat, and those that are being read from the conversations."""
         if before is not None:
             await asyncio.wait([before])
+        elif self.first is not None and not self.first.done():
+            await asyncio.wait([self.first], timeout=_READING)
+        return await self._kept(envelope)
+
+    async def _kept(self, envelope: Envelope) -> bool:
+        """Store the content, however long that takes; False if it can't be read at all."""
         event, pause = None, 1.0
         while True:
             try:

@@ -6,7 +6,6 @@ https://learn.microsoft.com/microsoftteams/platform/bots/
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,20 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
 from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
-from hermes.gateway.platforms.teams.files import LARGEST, Offers, info
+from hermes.gateway.platforms.teams.deletions import Deletions
+from hermes.gateway.platforms.teams.file_offers import LARGEST, Offers, info
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
-from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, text_of, understood
-from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, Keys, claims
+from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, is_restored, text_of, understood
+from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, PublishedKeys, claims
 from hermes.gateway.platforms.unkept import Keeper
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Call, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, Registration
 
 _METADATA = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 _LOGIN = "https://login.microsoftonline.com"
@@ -62,6 +66,7 @@ class Teams(Adapter):
         self._connector: Connector | None = None
         self._registration: Registration | None = None
         self._state = home / "teams.json"  # the service of each conversation, for messages that answer none
+        self._deletions = Deletions(home / "teams_deleted.json")
         self._services: dict[str, str] | None = None
         self._offers = Offers()
         self._tasks = Tasks()
@@ -90,13 +95,15 @@ class Teams(Adapter):
         """Log in, read the published keys, and listen."""
         await self.disconnect()
         self._connector = connector = self._made()
-        keys = Keys(lambda: connector.keys(self.text("metadata_url")))
+        keys = PublishedKeys(lambda: connector.keys(self.text("metadata_url")))
 
-        async def delivered(call: Call) -> int:
-            await self._happened(link, _parsed(call.body))
+        async def delivered(call: PlatformRequest) -> int:
+            activity = read_object(call.body, self.title, link.log)
+            if activity is not None:
+                await self._happened(link, activity)
             return 200
 
-        async def genuine(call: Call) -> bool:
+        async def genuine(call: PlatformRequest) -> bool:
             return await self._is_genuine(keys, call)
 
         try:
@@ -134,7 +141,7 @@ class Teams(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _is_genuine(self, keys: Keys, call: Call) -> bool:
+    async def _is_genuine(self, keys: PublishedKeys, call: PlatformRequest) -> bool:
         """Whether the Bot Framework sent it: by its token first, and then by the service that token and activity name."""
         sent = call.headers.get("Authorization", "")
         proved = await claims(sent, self.text("app_id"), keys, time.time(), self.text("issuer"))
@@ -162,7 +169,24 @@ class Teams(Adapter):
         if isinstance(what, Event):
             await self._keeper.keep(link, what)
         elif what is not None:
-            await keep(link, what)
+            await self._revised(link, what, restored=is_restored(activity))
+
+    async def _revised(self, link: Link, what: Revision, *, restored: bool) -> None:
+        """Hand over an edit or a deletion. A message that was deleted and restored is a message of its own in the record:
+        what was deleted there stays deleted, on every machine it was copied to."""
+        name, gone = what.revises, self._deletions
+        if restored and what.event is not None and gone.is_deleted(name):
+            event = msgspec.structs.replace(what.event, id=f"{name}:{what.id}")
+            await self._keeper.keep(link, event)
+            gone.restored(name, event.id)
+            return
+        now = gone.current(name)
+        if what.event is None:
+            await keep(link, deleted(now))
+            gone.deleted(name)
+        else:
+            event = msgspec.structs.replace(what.event, id=now)
+            await keep(link, msgspec.structs.replace(what, revises=now, event=event))
 
     def _known(self) -> dict[str, str]:
         if self._services is None:
@@ -184,9 +208,7 @@ class Teams(Adapter):
             del services[next(iter(services))]
         with suppress(OSError):  # without it only messages that answer none can't be sent after a restart
             self._state.parent.mkdir(parents=True, exist_ok=True)
-            draft = self._state.with_suffix(".new")
-            draft.write_text(json.dumps(services), "utf-8")
-            os.replace(draft, self._state)
+            write_whole(self._state, json.dumps(services))
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""

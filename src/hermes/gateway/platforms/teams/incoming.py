@@ -69,6 +69,11 @@ def understood(activity: dict[str, Any], context: dict[str, Any]) -> Event | Rev
     return Revision(id=f"edit:{event_id}:{at}", revises=event_id, event=event)
 
 
+def is_restored(activity: dict[str, Any]) -> bool:
+    """Whether an edit is that a deleted message was restored ("Undo" in Teams)."""
+    return dict_of(activity.get("channelData")).get("eventType") == "undeleteMessage"
+
+
 def _event(
     activity: dict[str, Any], chat: Chat, message_id: str, event_id: str, context: dict[str, Any]
 ) -> Event | None:

@@ -21,7 +21,7 @@ _QUIET = 60.0  # seconds between two requests for keys because of one that is no
 Fetch = Callable[[], Awaitable[list[dict[str, Any]]]]
 
 
-class Keys:
+class PublishedKeys:
     """The published keys by their ids; asked for again once a day, and when an unknown one is used."""
 
     def __init__(self, fetch: Fetch, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +46,7 @@ class Keys:
 
 
 async def claims(
-    authorization: str, app_id: str, keys: Keys, now: float, issuer: str = ISSUER
+    authorization: str, app_id: str, keys: PublishedKeys, now: float, issuer: str = ISSUER
 ) -> dict[str, Any] | None:
     """The claims of a genuine token of this issuer; None for all others."""
     kind, _, token = authorization.partition(" ")

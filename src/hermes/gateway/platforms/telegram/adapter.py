@@ -27,6 +27,7 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
+from hermes.gateway.platforms.http import check_size
 from hermes.gateway.platforms.telegram.client import open_bot, our_errors
 from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
@@ -270,6 +271,9 @@ class Telegram(Adapter):
                 if "too big" in error.message.lower():
                     raise SendRefused(f"{name} is too big: Telegram gives bots files of at most 20 MB") from error
                 raise
+            path = Path(found.file_path or "")
+            if path.is_absolute() and path.is_file():  # a Bot API server on this machine
+                check_size(path.stat().st_size)
             try:
                 return bytes(await found.download_as_bytearray())
             except InvalidToken as error:  # the library's name for any "not found"

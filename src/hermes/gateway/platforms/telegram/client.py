@@ -31,7 +31,7 @@ from telegram.request import HTTPXRequest
 from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import may_have_arrived
+from hermes.gateway.platforms.http import TooLarge, bounded_answer, may_have_arrived
 
 _TOKEN = re.compile(r"\d+:[\w-]+")
 _STAND_IN = "the-token"
@@ -62,7 +62,8 @@ class _PutsTokenIn(httpx.AsyncBaseTransport):
             stream=request.stream,
             extensions=request.extensions,
         )
-        return await self._inner.handle_async_request(real)
+        answer = await self._inner.handle_async_request(real)
+        return await bounded_answer(answer, real) if b"/file/bot" in path else answer
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -131,6 +132,8 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
     except (BadRequest, Forbidden) as error:
         raise (PlatformRefused if login else SendRefused)(f"Telegram refuses: {error.message}") from error
     except NetworkError as error:
+        if isinstance(error.__cause__, TooLarge):
+            raise error.__cause__ from None
         lost = isinstance(error.__cause__, httpx.HTTPError) and may_have_arrived(error.__cause__)
         raise PlatformUnreachable(f"Telegram can't be reached: {error.message}", maybe_sent=lost) from error
     except TelegramError as error:

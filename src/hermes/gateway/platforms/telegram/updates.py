@@ -20,6 +20,7 @@ from hermes.errors import PlatformError
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.frames import dropped
 from hermes.gateway.platforms.telegram.client import our_errors, read_update
 from hermes.gateway.platforms.telegram.incoming import (
     Albums,
@@ -33,7 +34,7 @@ from hermes.gateway.platforms.telegram.incoming import (
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Listening
-    from hermes.gateway.platforms.listener import Call, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, Registration
 
 # The updates we ask for: no joins and the like. Telegram does not report deletions to bots.
 KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query", "message_reaction")
@@ -187,10 +188,11 @@ class WebhookReceiver:
         given = headers.get(_SECRET_HEADER, "")
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
 
-    async def _delivered(self, call: Call) -> int:
+    async def _delivered(self, call: PlatformRequest) -> int:
         try:
             update = read_update(msgspec.json.decode(call.body), self._bot, self._link.log)
-        except (ValueError, PlatformError):
+        except (ValueError, RecursionError, PlatformError):
+            dropped(call.body, "Telegram", "it is not an update", self._link.log)
             return 400
         # Telegram delivers the messages of a chat one after the other, each when the one before it was accepted; so the
         # rest of an album can't be waited for here, and each of its pictures is an event of its own.

@@ -12,10 +12,10 @@ from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.unkept import Keeper
-from hermes.gateway.platforms.wecom.app import App
 from hermes.gateway.platforms.wecom.bot import Bot
 from hermes.gateway.platforms.wecom.crypto import key_of
 from hermes.gateway.platforms.wecom.formatting import length
+from hermes.gateway.platforms.wecom.organisation_app import App
 
 # A bot's message has 20,480 bytes at most, an app's 2,048.
 _BOT = Capabilities(longest=20_000, measure=length, media=True, files=True, mention_needed=True)
@@ -30,6 +30,7 @@ class WeCom(Adapter):
     title = "WeCom"
     extra = "wecom"
     local_ids = True
+    one_connection = True
     settings = (
         Setting(name="bot_id", help="the AI bot's id; none for an app", variable="WECOM_BOT_ID"),
         Setting(name="corp_id", help="for an app: the organisation's id, as ww…", variable="WECOM_CORP_ID", unless="bot_id"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import time
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +25,7 @@ from hermes.gateway.platforms.wecom.formatting import bot_markdown
 from hermes.gateway.platforms.wecom.incoming import REQUEST, bot_event, to_whom
 
 _STREAM = "stream:"  # how the ids of answers begin
+_FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBERED = 60.0, 1800.0, 7200.0  # seconds, for another program with the same bot
 _CHUNK = 512 * 1024  # bytes of a part of an upload
 _STORES = (".qq.com", ".qpic.cn", ".myqcloud.com", ".wework.cn")  # where files are
 
@@ -38,6 +40,7 @@ class Bot:
         self._tasks = Tasks()
         self._open: Recent[str, bool] = Recent()  # requests of this connection that were not answered
         self._streams: Recent[str, str] = Recent()  # answers that still grow: the request of each
+        self._endings: list[float] = []  # when other programs with this bot ended our connection
         self._names: Recent[str, str] = Recent()  # of fetched files, by their addresses
 
     async def check(self) -> str:
@@ -52,7 +55,7 @@ class Bot:
     async def connect(self, link: Link) -> None:
         """Subscribe and begin to receive."""
         self._http = HttpApi("WeCom", "", timeout=60)
-        socket = await self._opened()
+        socket = await self._opened(link)
         link.connected(self._bot_id)
         self._tasks.start(self._receive(link, socket), name="wecom")
 
@@ -70,8 +73,8 @@ class Bot:
         if http is not None:
             await http.close()
 
-    async def _opened(self) -> BotSocket:
-        socket = BotSocket(self._url, self._bot_id, self._secret)
+    async def _opened(self, link: Link) -> BotSocket:
+        socket = BotSocket(self._url, self._bot_id, self._secret, link.log)
         await socket.open()
         self._socket, self._open, self._streams = socket, Recent(), Recent()
         return socket
@@ -87,17 +90,27 @@ class Bot:
                     await self._happened(link, frame)
                 await socket.close()
                 await retries.failed(PlatformUnreachable("WeCom has closed the connection"))
-                socket = await self._again(retries)
+                socket = await self._again(link, retries)
         except HermesError as error:
             link.lost(error)
         except Exception as error:
             link.log.error("WeCom: a message could not be handled (%s)", type(error).__name__)
             link.lost(PlatformUnreachable("the connection to WeCom ended unexpectedly"))
 
-    async def _again(self, retries: Retries) -> BotSocket:
+    def _displaced(self) -> float:
+        """The seconds before we connect again: two programs that always do so at once end each other's connection for ever.
+
+        The first time it is soon, since `hermes gateway setup` connects for a moment only.
+        """
+        now = time.monotonic()
+        self._endings = [at for at in self._endings if now - at < _REMEMBERED] + [now]
+        often = len(self._endings)
+        return 0.0 if often == 1 else min(_FIRST_PAUSE * 2 ** (often - 2), _LONGEST_PAUSE)
+
+    async def _again(self, link: Link, retries: Retries) -> BotSocket:
         while True:
             try:
-                return await self._opened()
+                return await self._opened(link)
             except (PlatformUnreachable, SlowDown) as error:
                 await retries.failed(error)
 
@@ -106,9 +119,9 @@ class Bot:
             body = frame.get("body")
             event = body.get("event") if isinstance(body, dict) else None
             if isinstance(event, dict) and event.get("eventtype") == "disconnected_event":
-                why = "another program has connected with this bot: WeCom allows one connection"
+                why = "another program has connected with this bot, and WeCom allows one connection: end it, or use another bot"
                 link.troubled(why)
-                raise PlatformUnreachable(why)
+                raise SlowDown(why, self._displaced())
             return
         if frame.get("cmd") != MESSAGE:
             return

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.frames import LOG, Log, read_object
 from hermes.gateway.platforms.http import error_text
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
@@ -31,8 +32,8 @@ Frames = asyncio.Queue[dict[str, Any] | None]
 class BotSocket:
     """One connection. `frames` gets what is pushed, and None when the connection has ended."""
 
-    def __init__(self, url: str, bot_id: str, secret: str) -> None:
-        self._url, self._bot_id, self._secret = url, bot_id, secret
+    def __init__(self, url: str, bot_id: str, secret: str, log: Log = LOG) -> None:
+        self._url, self._bot_id, self._secret, self._log = url, bot_id, secret, log
         self.frames: Frames = asyncio.Queue()
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -95,8 +96,9 @@ class BotSocket:
         try:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
-                    with suppress(ValueError, RecursionError):
-                        self._arrived(_parsed(message.data))
+                    frame = read_object(message.data, "WeCom", self._log, parse=_parsed)
+                    if frame is not None:
+                        self._arrived(frame)
         finally:
             for answer in self._answers.values():
                 if not answer.done():
@@ -104,9 +106,7 @@ class BotSocket:
                     answer.set_exception(lost)
             self.frames.put_nowait(None)
 
-    def _arrived(self, frame: Any) -> None:
-        if not isinstance(frame, dict):
-            return
+    def _arrived(self, frame: dict[str, Any]) -> None:
         if frame.get("cmd"):
             self.frames.put_nowait(frame)
             return

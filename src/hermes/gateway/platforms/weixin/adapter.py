@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,8 +23,9 @@ from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Recent, Retries, Tasks
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.weixin.client import TOO_OFTEN, ILink, Refused
+from hermes.gateway.platforms.weixin.file_encryption import decrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import CONTEXT, FILE, IMAGE, TEXT, VIDEO, event_of, is_in_group
-from hermes.gateway.platforms.weixin.media import decrypted, key_of
+from hermes.whole_files import write_whole
 
 _LAYOUT = markup.Layout(bullet="• ")
 _PATIENCE = 5  # how often a message is sent again after the code for "too often", which may also mean an old context
@@ -204,13 +204,7 @@ class Weixin(Adapter):
         """Write it to the disk; the tokens are for the owner alone."""
         state = {"login": self._login, "buffer": buffer, "contexts": dict(list(contexts.items())[-_MOST_CONTEXTS:])}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._file)
+        write_whole(self._file, json.dumps(state))
         self._state = state
 
     async def fetch(self, attachment: Attachment) -> bytes:

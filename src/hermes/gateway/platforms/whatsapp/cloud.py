@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction
 from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
 from hermes.gateway.platforms.whatsapp.graph_api import GraphApi, WindowClosed, WrongParameter, is_window
@@ -24,8 +24,8 @@ from hermes.gateway.platforms.whatsapp.people import BUSINESS_SCOPED
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter
-    from hermes.gateway.platforms.listener import Answer, Call, Registration
-    from hermes.gateway.platforms.whatsapp.deliveries import Failed, Reader
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
+    from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader, Failed
 
 LONGEST_CAPTION = 1024
 _BUTTONS, _BUTTON_TITLE, _BUTTON_TEXT = 3, 20, 1024
@@ -52,7 +52,7 @@ class CloudNumber:
         self._api: GraphApi | None = None
         self._registration: Registration | None = None
         self._link: Link | None = None
-        self._reader: Reader | None = None
+        self._reader: DeliveryReader | None = None
         self._number_id = adapter.text("phone_number_id")
         self._newest: Recent[str, str] = Recent()  # chat → the newest message there
         self._typed: Recent[str, tuple[str, float]] = Recent()
@@ -87,11 +87,11 @@ class CloudNumber:
 
     async def connect(self, link: Link) -> None:
         """Log in and register the webhook."""
-        from hermes.gateway.platforms.whatsapp.deliveries import Reader
+        from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader
 
         self._link = link
         identity = await self.check()
-        self._reader = self._reader or Reader(self._number_id, self._adapter.home)
+        self._reader = self._reader or DeliveryReader(self._number_id, self._adapter.home)
         self._api = self._made()
         self._registration = await self._adapter.listen(
             link, self._called, methods=("GET", "POST"), signed=self._is_meta, seconds=10
@@ -113,7 +113,7 @@ class CloudNumber:
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    def _is_meta(self, call: Call) -> bool:
+    def _is_meta(self, call: PlatformRequest) -> bool:
         from hermes.gateway.platforms.listener import is_signed
 
         if call.method == "GET":
@@ -121,19 +121,17 @@ class CloudNumber:
             return call.query.get("hub.mode") == "subscribe" and hmac.compare_digest(given.encode(), wanted.encode())
         return is_signed(self._adapter.text("app_secret"), call.body, call.headers.get("X-Hub-Signature-256", ""))
 
-    async def _called(self, call: Call) -> int | Answer:
+    async def _called(self, call: PlatformRequest) -> int | PlatformResponse:
         """Answer the console's verification, or store everything in a delivery."""
-        from hermes.gateway.platforms.listener import Answer
+        from hermes.gateway.platforms.listener import PlatformResponse
 
         link, reader = self._link, self._reader
         if call.method == "GET":
-            return Answer(body=call.query.get("hub.challenge", ""))
+            return PlatformResponse(body=call.query.get("hub.challenge", ""))
         if link is None or reader is None:
             return 503
-        try:
-            payload = json.loads(call.body)
-        except (ValueError, RecursionError):
-            link.log.warning("a delivery of WhatsApp is not JSON, and is ignored")
+        payload = read_object(call.body, "WhatsApp", link.log)
+        if payload is None:
             return 200
         found = reader.read(payload)
         for item in found.items:

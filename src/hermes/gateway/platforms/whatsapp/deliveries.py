@@ -32,7 +32,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Delivery:
+class WebhookDelivery:
     """One delivery, in order."""
 
     items: list[Event | Revision | Reaction] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Delivery:
     problems: list[str] = field(default_factory=list)  # for the owner
 
 
-class Reader:
+class DeliveryReader:
     """Reads deliveries for one number."""
 
     def __init__(self, number_id: str, home: Path) -> None:
@@ -49,9 +49,9 @@ class Reader:
         self.texts: Recent[str, str] = Recent(1_000)  # message id → how it begins, for quotes
         self._number = ""  # ours, as people see it
 
-    def read(self, payload: Any) -> Delivery:
+    def read(self, payload: Any) -> WebhookDelivery:
         """Everything in a delivery that concerns our number."""
-        found = Delivery()
+        found = WebhookDelivery()
         for change in _changes(payload):
             value = _dict(change, "value")
             ours = _dict(value, "metadata").get("phone_number_id")
@@ -77,7 +77,7 @@ class Reader:
         person = canonical(status.get("recipient_id") or status.get("recipient_user_id"), self._home)
         return Failed(str(status.get("id") or ""), person, first.get("code"), _error(first))
 
-    def _message(self, message: dict[str, Any], value: dict[str, Any], found: Delivery) -> None:
+    def _message(self, message: dict[str, Any], value: dict[str, Any], found: WebhookDelivery) -> None:
         number, who = message.get("id"), self._person(message, found)
         if not isinstance(number, str) or not number or not who:
             found.notes.append("a message without an id or a sender is ignored")
@@ -117,7 +117,7 @@ class Reader:
         else:
             found.items.append(self._event(message, value, who))
 
-    def _person(self, message: dict[str, Any], found: Delivery) -> str:
+    def _person(self, message: dict[str, Any], found: WebhookDelivery) -> str:
         """The sender's one id. Meta leaves the number out for people who hide it, after it has sent both for some time."""
         number, scoped = canonical(message.get("from"), self._home), message.get("from_user_id")
         if number and isinstance(scoped, str):

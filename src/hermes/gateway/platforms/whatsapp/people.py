@@ -7,13 +7,13 @@ business-scoped ids (as US.13491208655302741918). Meta sends these with the numb
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from hermes.gateway.events import Sender
-from hermes.gateway.keys import canonical_whatsapp_identifier
+from hermes.gateway.session_keys import canonical_whatsapp_identifier
+from hermes.whole_files import write_whole
 
 BUSINESS_SCOPED = re.compile(r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}")
 PHONE = re.compile(r"[0-9]{5,15}")
@@ -43,6 +43,4 @@ def same_person(home: Path, number: str, scoped: str) -> None:
     except (OSError, ValueError):
         pass
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = file.with_suffix(".new")
-    draft.write_text(content, "utf-8")
-    os.replace(draft, file)
+    write_whole(file, content)

@@ -34,7 +34,7 @@ def decrypted(text: str, key: str) -> bytes:
     return unpadder.update(padded) + unpadder.finalize()
 
 
-class Guard:
+class EventProof:
     """Which requests are Feishu's. At least one of the two secrets is given."""
 
     def __init__(self, encrypt_key: str, token: str, in_window: Callable[[str], bool]) -> None:

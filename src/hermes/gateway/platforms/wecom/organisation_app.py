@@ -24,7 +24,7 @@ from hermes.gateway.platforms.wecom.formatting import app_message
 from hermes.gateway.platforms.wecom.incoming import app_event, encrypted_part, fields_of
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Answer, Call, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
 
 SECONDS = 5.0  # WeCom waits so long, and sends a callback three times
 _STALE = frozenset({40014, 42001, 40001})
@@ -62,7 +62,7 @@ class App:
         self._api = api = self._made()
         await api.login()
 
-        async def called(call: Call) -> int | Answer:
+        async def called(call: PlatformRequest) -> int | PlatformResponse:
             return await self._called(link, call)
 
         self._registration = await listen(
@@ -91,7 +91,7 @@ class App:
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    def _is_wecom(self, call: Call) -> bool:
+    def _is_wecom(self, call: PlatformRequest) -> bool:
         from hermes.gateway.platforms.listener import in_window
 
         encrypted, query = _encrypted(call), call.query
@@ -100,13 +100,13 @@ class App:
         given = (query.get("msg_signature", ""), query.get("timestamp", ""), query.get("nonce", ""))
         return is_signed(given[0], self._token, given[1], given[2], encrypted)
 
-    async def _called(self, link: Link, call: Call) -> int | Answer:
-        from hermes.gateway.platforms.listener import Answer
+    async def _called(self, link: Link, call: PlatformRequest) -> int | PlatformResponse:
+        from hermes.gateway.platforms.listener import PlatformResponse
 
         try:
             plain = opened(_encrypted(call) or "", key_of(self._aes_key), self._corp_id)
             if call.method == "GET":  # WeCom tries the address when it is saved in the console
-                return Answer(body=plain)
+                return PlatformResponse(body=plain)
             fields = fields_of(plain)
         except ValueError as error:
             why = f"a callback of WeCom can't be read ({error}); check encoding_aes_key and corp_id"
@@ -226,7 +226,7 @@ class TokenRefused(SendRefused):
     """The access token has ended."""
 
 
-def _encrypted(call: Call) -> str | None:
+def _encrypted(call: PlatformRequest) -> str | None:
     if call.method == "GET":
         return call.query.get("echostr", "").replace(" ", "+") or None
     return encrypted_part(call.body)

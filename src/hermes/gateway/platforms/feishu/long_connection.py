@@ -19,6 +19,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.feishu.client import FeishuApi
 from hermes.gateway.platforms.feishu.frames import CONTROL, DATA, Frame, decode, encode, ping
+from hermes.gateway.platforms.frames import LOG, Log, dropped, read_object
 
 _PATIENCE = 20.0  # seconds for the connection to open
 _HEARTBEAT = 25.0
@@ -31,8 +32,8 @@ Taken = Callable[[dict[str, Any]], Awaitable[None]]
 class LongConnection:
     """One connection. `open` connects (again), `run` hands over events until it breaks."""
 
-    def __init__(self, api: FeishuApi, *, secure: bool) -> None:
-        self._api, self._secure = api, secure
+    def __init__(self, api: FeishuApi, *, secure: bool, log: Log = LOG) -> None:
+        self._api, self._secure, self._log = api, secure, log
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._service = 0
@@ -79,9 +80,9 @@ class LongConnection:
         if whole is None or frame.header("type") not in ("event", "card"):
             return
         begun, status = time.monotonic(), 200
-        content = _json(whole)
+        content = read_object(whole, "Feishu", self._log)
         try:
-            if isinstance(content, dict):
+            if content is not None:
                 await taken(content)
         except Exception:
             status = 500  # it comes again
@@ -112,6 +113,7 @@ class LongConnection:
                 try:
                     frame = decode(message.data)
                 except ValueError:
+                    dropped(message.data, "Feishu", "it is not a frame of the long connection", self._log)
                     continue
                 yield frame
             elif message.type is not aiohttp.WSMsgType.TEXT:

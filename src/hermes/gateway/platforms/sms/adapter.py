@@ -1,43 +1,42 @@
 """SMS and MMS through Twilio: its webhook brings messages, its REST API sends them.
 
 https://www.twilio.com/docs/messaging
+A message whose webhook did not reach us is read from Twilio's list, after the start and every ten minutes (backlog.py).
 A person who writes STOP is not written to again until they write START, as the law of many countries wants it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
-import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.sms.backlog import Backlog, received, twilio_time
 from hermes.gateway.platforms.unkept import Keeper
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Answer, Call, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
 
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE"})
 START = frozenset({"START", "UNSTOP", "YES"})
 MOST_SEGMENTS = 10  # a carrier refuses longer messages
-_GSM = frozenset(
-    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿"
-    "abcdefghijklmnopqrstuvwxyzäöñüà"
-)
-_GSM_EXTENDED = frozenset("^{}\\[~]|€\f")
 _PLAINER = str.maketrans(
     {
         "“": '"',
@@ -58,25 +57,8 @@ _EMPTY = '<?xml version="1.0" encoding="UTF-8"?><Response/>'
 _UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
 _ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
 _SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
+_PATIENCE = 5.0  # seconds that a new message waits for those sent before it; Twilio waits 15 for our answer
 _MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
-
-
-def segments(text: str) -> int:
-    """How many short messages a text takes: 160 characters of the GSM alphabet or 70 others, less where there are several."""
-    if all(sign in _GSM or sign in _GSM_EXTENDED for sign in text):
-        return _parts([2 if sign in _GSM_EXTENDED else 1 for sign in text], 160, 153)
-    return _parts([utf16_units(sign) for sign in text], 70, 67)
-
-
-def _parts(sizes: list[int], alone: int, each: int) -> int:
-    if sum(sizes) <= alone:
-        return 1
-    count, room = 1, each
-    for size in sizes:  # a character is never divided
-        if size > room:
-            count, room = count + 1, each
-        room -= size
-    return count
 
 
 def signature(token: str, url: str, fields: list[tuple[str, str]]) -> str:
@@ -117,6 +99,7 @@ class Sms(Adapter):
     )  # fmt: skip
     # A part of this length takes ten segments at most, in either alphabet.
     capabilities = Capabilities(longest=MOST_SEGMENTS * 67, measure=utf16_units, media=True)
+    look_again = 600.0  # seconds between two looks at Twilio's list
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -126,6 +109,9 @@ class Sms(Adapter):
         self._opted_out: set[str] | None = None
         self._keeper = Keeper(home, self.platform)  # Twilio does not deliver a message again
         self._tasks = Tasks()
+        self._backlog: Backlog | None = None
+        self._caught_up = asyncio.Event()
+        self._pushed: dict[str, dict[str, str]] = {}  # webhook requests that wait for the catch-up, by message
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -164,13 +150,23 @@ class Sms(Adapter):
         """Log in and register the webhook."""
         await self.disconnect()
         identity = await self.check()
-        self._api = self._made()
+        self._api = api = self._made()
+        self._caught_up.clear()
 
-        async def delivered(call: Call) -> Answer:
-            from hermes.gateway.platforms.listener import Answer
+        async def delivered(call: PlatformRequest) -> PlatformResponse:
+            from hermes.gateway.platforms.listener import PlatformResponse
 
-            await self._delivered(link, dict(_fields(call)))
-            return Answer(body=_EMPTY, mime="text/xml")
+            fields = dict(_fields(call))
+            sid = fields.get("MessageSid", "")
+            self._pushed[sid] = fields
+            try:
+                with suppress(TimeoutError):  # those that were sent before it come first
+                    async with asyncio.timeout(_PATIENCE):
+                        await self._caught_up.wait()
+            finally:
+                self._pushed.pop(sid, None)
+            await self._delivered(link, fields)
+            return PlatformResponse(body=_EMPTY, mime="text/xml")
 
         try:
             self._registration = await self.listen(link, delivered, signed=self._is_twilio, seconds=10)
@@ -178,7 +174,7 @@ class Sms(Adapter):
             await self.disconnect()
             raise
         link.connected(identity)
-        self._tasks.start(self._keeper.restore(link), name="sms")
+        self._tasks.start(self._look_after(link, api), name="sms")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
@@ -202,40 +198,83 @@ class Sms(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    def _is_twilio(self, call: Call) -> bool:
+    async def _look_after(self, link: Link, api: _Api) -> None:
+        """Hand over what an earlier connection left, then what Twilio has received and could not deliver, now and then."""
+        await self._keeper.restore(link)
+        pause = 1.0
+        while True:
+            try:
+                await self._catch_up(link, api)
+                pause = self.look_again
+            except PlatformRefused as error:
+                link.lost(error)
+                return
+            except HermesError as error:
+                pause = min(max(pause * 2, getattr(error, "retry_after", 0.0)), self.look_again)
+                link.log.warning("messages that were missed can't be read: %s; trying again in %g s", error, pause)
+            except Exception as error:
+                pause = self.look_again
+                link.log.error("messages that were missed can't be read (%s)", type(error).__name__)
+            self._caught_up.set()
+            await asyncio.sleep(pause)
+
+    async def _catch_up(self, link: Link, api: _Api) -> None:
+        now = await twilio_time(api, self._path)
+        backlog = self._read_so_far
+        number, service = self.text("phone_number"), self.text("messaging_service_sid")
+        for fields, sent in await received(api, self._path, backlog.since(now), number=number, service=service):
+            # Only the webhook says that Twilio has handled a word itself (OptOutType).
+            await self._delivered(link, self._pushed.get(fields["MessageSid"], fields), sent)
+        backlog.read_until(now)
+
+    @property
+    def _read_so_far(self) -> Backlog:
+        if self._backlog is None:
+            self._backlog = Backlog(self._file.with_name("sms.json"), self.text("account_sid"))
+        return self._backlog
+
+    def _is_twilio(self, call: PlatformRequest) -> bool:
         given = call.headers.get("X-Twilio-Signature", "")
         wanted = [signature(self.text("auth_token"), url, _fields(call)) for url in addresses(call.url)]
         return any(hmac.compare_digest(given.encode(), one.encode()) for one in wanted)
 
-    async def _delivered(self, link: Link, fields: dict[str, str]) -> None:
+    async def _delivered(self, link: Link, fields: dict[str, str], sent_at: float | None = None) -> None:
         """Hand over a message; STOP and START change whom we write to, and are not for the agent."""
         who, number = fields.get("From", ""), fields.get("MessageSid") or fields.get("SmsSid")
         if not who or not number or fields.get("AccountSid") != self.text("account_sid"):
             return
-        word = fields.get("Body", "").strip().upper()
-        told = fields.get("OptOutType", "").upper()
-        if told == "STOP" or (not told and word in STOP):
-            self._opt(who, out=True)
-            link.log.info("%s has opted out", who)
+        if self._read_so_far.is_settled(number):
             return
-        back = who in self._refusing()
-        if told == "START" or (back and word in START):
-            self._opt(who, out=False)
-            link.log.info("%s has opted in again", who)
-            return
-        if told:  # HELP: Twilio has answered it
-            return
-        if back:  # a person who writes wants an answer: only sending was stopped, and Twilio refuses it anyway
-            link.log.info("a message of %s is not answered: they have opted out", who)
+        if self._is_about_sending(link, who, fields):
+            self._read_so_far.settle(number)
             return
         await self._keeper.keep(
             link,
             Event(
                 id=number, chat=Chat(platform=self.platform, chat_id=who, name=who),
                 sender=Sender(user_id=who, name=who, proven=bool(self.setting("trust_numbers"))),
-                text=fields.get("Body", ""), attachments=_media(fields), message_id=number,
+                text=fields.get("Body", ""), attachments=_media(fields), message_id=number, sent_at=sent_at,
             ),
         )  # fmt: skip
+
+    def _is_about_sending(self, link: Link, who: str, fields: dict[str, str]) -> bool:
+        """Whether a message is not for the agent: it ends or begins what we send, or its sender wants nothing sent."""
+        word = fields.get("Body", "").strip().upper()
+        told = fields.get("OptOutType", "").upper()
+        if told == "STOP" or (not told and word in STOP):
+            self._opt(who, out=True)
+            link.log.info("%s has opted out", who)
+            return True
+        back = who in self._refusing()
+        if told == "START" or (back and word in START):
+            self._opt(who, out=False)
+            link.log.info("%s has opted in again", who)
+            return True
+        if told:  # HELP: Twilio has answered it
+            return True
+        if back:  # a person who writes wants an answer: only sending was stopped, and Twilio refuses it anyway
+            link.log.info("a message of %s is not answered: they have opted out", who)
+        return back
 
     def _refusing(self) -> set[str]:
         if self._opted_out is None:
@@ -253,12 +292,7 @@ class Sms(Adapter):
         """Record it on the disk before the request is acknowledged."""
         changed = self._refusing() | {who} if out else self._refusing() - {who}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".new")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(sorted(changed), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self._file)
+        write_whole(self._file, json.dumps(sorted(changed)))
         self._opted_out = changed
 
     async def fetch(self, attachment: Attachment) -> bytes:
@@ -331,7 +365,7 @@ class _Api(HttpApi):
         return answer.content
 
 
-def _fields(call: Call) -> list[tuple[str, str]]:
+def _fields(call: PlatformRequest) -> list[tuple[str, str]]:
     return parse_qsl(call.body.decode("utf-8", "replace"), keep_blank_values=True)
 
 

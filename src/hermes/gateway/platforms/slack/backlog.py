@@ -1,0 +1,126 @@
+"""Messages sent while no gateway was connected: Slack delivers them again for a few minutes only, and keeps them in its channels.
+
+A small file has the time of the newest stored message, by Slack's clock. A new connection reads what came after it from the
+conversations that the bot is in, direct messages first. Of threads, those are read whose first message is at most a day
+older, and which the bot takes part in. Commands of Slack's own menu (/hermes) are not messages, and can't be read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+from hermes.whole_files import write_whole
+
+_OVERLAP = 60.0  # seconds that are read again: events of two conversations may come out of order
+_THREADS = 86_400.0
+_PAUSE = 1.0  # seconds between two writes of the file; what a crash loses is only read again
+_TYPES = "im,mpim,private_channel,public_channel"
+
+Ask = Callable[..., Awaitable[dict[str, Any]]]
+
+
+class Mark:
+    """The time up to which all messages are stored, in a file of its own."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._bot = ""
+        self._until: float | None = None
+        self._newest = 0.0
+        self._written = 0.0
+        self.behind = False  # earlier messages are still being read: the file keeps its time
+
+    def begin(self, bot: str, now: float) -> float | None:
+        """The time to read from; None at the very first start of this bot, which sets the mark."""
+        self._bot, self._until = bot, None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(self._file.read_text("utf-8"))
+            self._until = float(kept["until"]) if kept["bot"] == bot else None
+        self._newest = self._until or 0.0
+        if self._until is None:
+            self.note(now)
+            self.save()
+            return None
+        return self._until - _OVERLAP
+
+    def note(self, moment: float) -> None:
+        """A message of this time is stored."""
+        self._newest = max(self._newest, moment)
+        if not self.behind and time.monotonic() - self._written > _PAUSE:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, if it is outdated. If the disk refuses it, messages are read again after a restart."""
+        if self.behind or not self._bot or self._newest <= (self._until or 0.0):
+            return
+        self._written = time.monotonic()
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, json.dumps({"bot": self._bot, "until": self._newest}), sync=False)
+            self._until = self._newest
+
+
+def slack_time(headers: Any) -> float:
+    """The time by Slack's clock, of an answer; ours where it has none."""
+    with suppress(AttributeError, ValueError, TypeError):
+        return parsedate_to_datetime(headers.get("Date")).timestamp()
+    return time.time()
+
+
+async def missed(ask: Ask, us: str, since: float) -> AsyncIterator[dict[str, Any]]:
+    """The messages of people since then, as events, in order within each conversation. Raises what `ask` raises.
+
+    `ask` takes a method's name and its arguments.
+    """
+    chats = [one async for one in _listed(ask, "users.conversations", "channels", types=_TYPES, exclude_archived=True)]
+    chats = [one for one in chats if isinstance(one.get("id"), str)]
+    for chat in sorted(chats, key=lambda one: not one.get("is_im")):
+        async for message in _in_chat(ask, chat["id"], us, since):
+            yield {**message, "type": "message", "channel": chat["id"], "channel_type": _type(chat)}
+
+
+async def _in_chat(ask: Ask, chat_id: str, us: str, since: float) -> AsyncIterator[dict[str, Any]]:
+    oldest = f"{max(0.0, since - _THREADS):.6f}"
+    roots = [one async for one in _listed(ask, "conversations.history", "messages", channel=chat_id, oldest=oldest)]
+    found = [one for one in roots if _time(one.get("ts")) > since]
+    for root in roots:
+        users = root.get("reply_users") or ()
+        ours = us in users or len(users) < int(root.get("reply_users_count") or 0) or root.get("user") == us
+        if ours and _time(root.get("latest_reply")) > since:
+            asked = {"channel": chat_id, "ts": root["ts"], "oldest": f"{since:.6f}"}
+            replies = [one async for one in _listed(ask, "conversations.replies", "messages", **asked)]
+            found += [one for one in replies if one.get("ts") != root["ts"] and _time(one.get("ts")) > since]
+    for message in sorted(found, key=lambda one: _time(one.get("ts"))):
+        yield message
+
+
+async def _listed(ask: Ask, method: str, what: str, **arguments: Any) -> AsyncIterator[dict[str, Any]]:
+    cursor = ""
+    while True:
+        answer = await ask(method, **arguments, limit=200, **({"cursor": cursor} if cursor else {}))
+        for one in answer.get(what) or ():
+            if isinstance(one, dict):
+                yield one
+        about = answer.get("response_metadata")
+        cursor = str(about.get("next_cursor") or "") if isinstance(about, dict) else ""
+        if not cursor:
+            return
+
+
+def _time(ts: Any) -> float:
+    try:
+        return float(ts)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _type(chat: dict[str, Any]) -> str:
+    if chat.get("is_im"):
+        return "im"
+    return "mpim" if chat.get("is_mpim") else "group" if chat.get("is_private") else "channel"

@@ -1,0 +1,50 @@
+"""A quiet week: the queues are cleaned, and the next start reads from the vendor what it may have missed. Nothing is answered twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import Lab, until
+
+READ_BACK = (
+    "bluebubbles",
+    "discord",
+    "mattermost",
+    "matrix",
+    "sms",
+    "weixin",
+)  # they ask the vendor for what was missed
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.mark.parametrize("name", READ_BACK)
+def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, model: Echo, hermes_home: Path) -> None:
+    lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
+    try:
+        with running(lab, hermes_home, model.base_url) as gateway:
+            lab.say("hello")
+            until(lambda: len(lab.shown()) == 1, 30)
+            until(lambda: not gateway.store.unsent())
+            gateway.store.forget_mail(0)
+            lab.say("bye", who="bob")
+            until(lambda: len(lab.shown(who="bob")) == 1, 30)
+            until(lambda: not gateway.store.unsent())
+            gateway.store.forget_mail(0)
+        with running(lab, hermes_home, model.base_url) as gateway:
+            gateway.store.forget_mail(0)
+            lab.say("again", who="bob")
+            until(lambda: any("again" in text for text in lab.shown(who="bob")), 30)
+            assert (len(lab.shown()), len(lab.shown(who="bob"))) == (1, 2)
+    finally:
+        lab.close()

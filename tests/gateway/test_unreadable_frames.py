@@ -1,0 +1,109 @@
+"""Frames that can't be read: one line in the log with the platform, the size and the reason, never the content; the next is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("aiohttp")
+
+from aiohttp import web
+
+from hermes.gateway.platforms.frames import read_object
+from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import Lab, until
+
+SECRET = "Kardamom"
+BAD = [f'{{"cmd": "{SECRET}', f'["{SECRET}"]', f'"{SECRET}"', '{"a":' * 100_000 + f'"{SECRET}"']
+TITLES = {"wecom": "WeCom", "dingtalk": "DingTalk", "mattermost": "Mattermost", "qqbot": "QQ", "feishu": "Feishu"}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def pushed(lab: Any, text: str) -> None:
+    """Write a text to the gateway's WebSocket."""
+    found = getattr(lab, "_socket", None) or next(iter(getattr(lab, "_sockets", ())), None)
+    socket = lab._sockets[found] if isinstance(getattr(lab, "_sockets", None), dict) else found
+    work = socket.send_bytes(text.encode()) if lab.platform == "feishu" else socket.send_str(text)
+    lab._call(work)
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
+    name: str, model: Echo, hermes_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
+    try:
+        with running(lab, hermes_home, model.base_url):
+            lab.say("before")
+            until(lambda: lab.shown() == ["echo: before"])
+            for text in BAD:
+                pushed(lab, text)
+            lab.say("after")
+            until(lambda: lab.shown() == ["echo: before", "echo: after"], 30)
+        lines = [one.getMessage() for one in caplog.records if "can't be read and is dropped" in one.getMessage()]
+        assert len(lines) == len(BAD), lines
+        for line, text in zip(lines, BAD, strict=True):
+            assert line.startswith(f"{TITLES[name]}: a frame of {len(text)} bytes")
+        assert SECRET not in caplog.text
+    finally:
+        lab.close()
+
+
+def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def served(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_json({"type": "auth_required"})
+        await socket.receive_json()
+        await socket.send_json({"type": "auth_ok"})
+        for text in [*BAD, json.dumps([{"type": "event", "id": 1, "event": {"n": 1}}])]:
+            await socket.send_str(text)
+        await socket.receive()
+        return socket
+
+    async def work() -> list[dict[str, Any]]:
+        app = web.Application()
+        app.router.add_get("/", served)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        api = WebSocketApi(f"ws://127.0.0.1:{port}/", "token", None)
+        try:
+            await api.open(lambda number, event: events.put_nowait(event), lambda error: None)
+            async with asyncio.timeout(20):
+                return [await events.get()]
+        finally:
+            await api.close()
+            await runner.cleanup()
+
+    assert asyncio.run(work()) == [{"n": 1}]
+    assert len([one for one in caplog.records if "Home Assistant: a frame of" in one.getMessage()]) == len(BAD)
+    assert SECRET not in caplog.text
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200) | st.recursive(st.none(), st.lists).map(json.dumps))
+def test_any_frame_is_an_object_or_one_line(data: bytes | str) -> None:
+    lines: list[logging.LogRecord] = []
+    log = logging.Logger("frames")
+    log.addFilter(lambda record: not lines.append(record))  # type: ignore[func-returns-value]
+    found = read_object(data, "Vendor", log)
+    assert (found is None) == (len(lines) == 1)
