@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -41,3 +43,22 @@ def told(session: dict[str, Any]) -> list[tuple[str, Any]]:
 def hidden(session: dict[str, Any]) -> list[Any]:
     """What it keeps without showing it."""
     return [one["content"] for one in session.get("rewound_messages", ())]
+
+
+def database(path: Path, *statements: tuple[str, list[tuple[Any, ...]]]) -> Path:
+    """A database with these tables and rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    for sql, rows in statements:
+        if rows:
+            connection.executemany(sql, rows)
+        else:
+            connection.execute(sql)
+    connection.commit()
+    connection.close()
+    return path
+
+
+def unchanged(path: Path) -> tuple[str, list[str]]:
+    """What an import must leave alone: a file's bytes, and what lies beside it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest(), sorted(one.name for one in path.parent.iterdir())

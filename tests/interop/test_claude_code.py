@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.interop.histories import claude_code
 from hermes_state import SessionDB
 from tests.interop.importing import PIXEL, brought_in, hidden, lines, sessions, told
+from tests.support import program
+from tests.support.sizes import size
 
 NAME = "11111111-2222-4333-8444-555555555555"
 
@@ -133,3 +140,55 @@ def test_compactions_and_sub_agents_are_sessions_of_their_own(tmp_path: Path) ->
     assert found[f"{name}-agent-abc"]["kind"] == "subagent"
     with SessionDB(home / "state.db", read_only=True) as db:
         assert db.get_compression_tip(name) == f"{name}.2"
+
+
+def path_to(parents: list[int | None], leaf: int) -> list[str]:
+    found: list[str] = []
+    at: int | None = leaf
+    while at is not None:
+        found.insert(0, f"said {at}")
+        at = parents[at]
+    return found
+
+
+@settings(max_examples=size(20, 200), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=12))
+def test_whichever_branch_is_gone_on_with_there_is_shown_here(grown: list[tuple[int, int]]) -> None:
+    """A message that an import hid is shown again when the program shows it again; every message stays reachable."""
+    with tempfile.TemporaryDirectory() as folder, SessionDB(Path(folder, "state.db"), durability="normal") as db:
+        file = Path(folder, f"{NAME}.jsonl")
+        parents: list[int | None] = [None]
+        records = [said("u0", None, "said 0", 0)]
+        for at, torn in grown:
+            parents.append(at % len(parents))
+            number = len(parents) - 1
+            records.append(said(f"u{number}", f"u{parents[number]}", f"said {number}", number))
+            for some in (records[: 1 + torn % len(records)], records):  # the first: read while it was being written
+                lines(file, some)
+                db.import_sessions((one.session for one in claude_code.read(file, None, [])), update=True)
+            session = db.export_session(f"claude-code-{NAME}")
+            assert session is not None
+            assert [text for _, text in told(session)] == path_to(parents, number)
+            assert len(hidden(session)) == len(parents) - len(told(session))
+        assert db.check() == []
+
+
+def test_what_was_taken_back_here_stays_so_while_the_other_program_goes_on(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / f"{NAME}.jsonl"
+    first = [said("a", None, "one", 1), said("b", "a", "two", 2), said("c", "b", "three", 3)]
+    brought_in(lines(file, first), home)
+    with SessionDB(home / "state.db") as db:
+        two = db.get_messages(f"claude-code-{NAME}")[1]["id"]
+        db.rewind(f"claude-code-{NAME}", two)
+    brought_in(lines(file, [*first, said("d", "c", "four", 4)]), home)
+    assert [text for _, text in told(sessions(home)[f"claude-code-{NAME}"])] == ["one", "two", "four"]
+
+
+def test_shredding_names_the_program_that_still_has_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    file = lines(tmp_path / f"{NAME}.jsonl", [said("a", None, "one", 1)])
+    brought_in(file, home)
+    done = program.run("sessions", "delete", "--shred", "--yes", f"claude-code-{NAME}", home=home)
+    assert done.status == 0 and f"Claude Code ({NAME}) may still have it in its own files" in done.err, done
+    lines(file, [said("a", None, "one", 1), said("b", "a", "two", 2)])
+    assert "0 sessions with 0 messages imported" in brought_in(file, home, "--again")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from hermes_state import SessionDB
-from tests.interop.importing import brought_in, sessions, told
+from tests.interop.importing import brought_in, database, sessions, told
 from tests.support import program
 
 
@@ -89,9 +92,9 @@ def test_times_that_no_calendar_has_stop_neither_import_nor_export_nor_sync(tmp_
         )
     assert f"{len(TIMES)} sessions with {2 * len(TIMES)} messages imported" in brought_in(file, home)
     assert f"0 sessions with 0 messages imported, {len(TIMES)} sessions were here" in brought_in(file, home)
-    with SessionDB(home / "state.db") as db:  # a program that uses the library may give any time
+    with SessionDB(home / "state.db") as db:  # a program that uses the library may give nearly any time
         db.create_session("given", "cli")
-        for at in (1e308, -1e308, 1e300, 0.0):
+        for at in (9e18, -9e18, 1e15, 0.0):
             db.append_message("given", "user", f"given at {at}", timestamp=at)
     for words in (
         ("list",),
@@ -157,3 +160,137 @@ def test_a_line_that_does_not_fit_into_memory_costs_that_line(tmp_path: Path) ->
         stream.write(b'"}\n' + line("b", "a"))
     assert "line 2: longer than 128 MB" in brought_in(file, home, status=1)
     assert [text for _, text in told(sessions(home)["claude-code-s"])] == ["said a", "said b"]
+
+
+def damage(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("hermes: ")]
+
+
+def test_a_damaged_conversation_or_member_costs_itself_and_one_line_a_cause(tmp_path: Path) -> None:
+    file, home = tmp_path / "all.zip", tmp_path / "home"
+    bad = '{"mapping": {"a": nul}, "id": "bad"}'
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("conversations-000.json", json.dumps([conversation("crc", "MARKED")]))
+        archive.writestr("conversations-001.json", f"[{bad}, {json.dumps(conversation('between', 'hello'))}, {bad}]")
+        for number in range(2, 200):
+            archive.writestr(f"conversations-{number:03}.json", '[{"mapping": {}, "id": "x"}, {"mapping"')
+        archive.writestr("conversations-200.json", json.dumps([conversation("last", "hello")]))
+    file.write_bytes(file.read_bytes().replace(b"MARKED", b"marked"))  # the checksum is another's now
+    printed = brought_in(file, home, status=1)
+    assert {"chatgpt-between", "chatgpt-last"} <= set(sessions(home))
+    lines = damage(printed)
+    assert len(lines) <= 5, printed
+    assert any("conversations-000.json: Bad CRC-32" in line for line in lines)
+    assert any("the file ends in the middle of a conversation (and 197 more of this cause)" in line for line in lines)
+
+
+def test_damage_without_end_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    home, folder = tmp_path / "home", tmp_path / "projects"
+    folder.mkdir()
+    said = {"type": "user", "uuid": "u", "parentUuid": None, "timestamp": "2026-01-01T00:00:00Z",
+            "message": {"role": "user", "content": "hi"}}  # fmt: skip
+    for number in range(100):
+        lines = [json.dumps({**said, "sessionId": f"s{number}"}), *['{"type": torn' + "x" * n for n in range(30)]]
+        (folder / f"s{number}.jsonl").write_text("\n".join(lines) + "\n")
+    printed = brought_in(folder, home, status=1)
+    assert "100 sessions with 100 messages imported" in printed
+    assert "s0.jsonl: lines 2, 3, 4, 5, 6 and 25 more: not JSON" in printed
+    assert "… and 2,910 problems of the same cause in 97 other files" in printed
+    assert len(damage(printed)) == 4
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in range(5000)))
+    assert damage(brought_in(tmp_path / "own.jsonl", home, status=1)) == [
+        "hermes: lines 1, 2, 3, 4, 5 and 4,995 more: a session without an id"
+    ]
+
+
+@pytest.mark.parametrize("name", ["conversations.json", "conversations.jsonl"])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", ["one", "lines", "indented"])
+def test_an_export_of_claude_in_every_shape(tmp_path: Path, name: str, packed: bool, form: str) -> None:
+    def talk(number: int) -> dict[str, Any]:
+        said = {
+            "uuid": f"m{number}",
+            "text": f"hello {number}",
+            "sender": "human",
+            "created_at": "2026-01-01T00:00:00Z",
+        }
+        return {"uuid": f"c{number}", "name": "n", "chat_messages": [said]}
+
+    count = 3 if form == "lines" else 1
+    text = "".join(json.dumps(talk(number), indent=2 if form == "indented" else None) + "\n" for number in range(count))
+    if name.endswith(".jsonl") and form == "indented":
+        return  # a line is an object there
+    file = tmp_path / name
+    file.write_text(text)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
+            archive.write(file, name)
+        file = tmp_path / "export.zip"
+    assert f"{count} session{'s' * (count > 1)} with {count} message" in brought_in(file, tmp_path / "home")
+
+
+def test_a_long_text_in_an_export_takes_no_more_than_a_few_times_its_size(tmp_path: Path) -> None:
+    """Each of its escapes once left a place to come back to: 2.4 GB for 30 MB of text."""
+    file, home = tmp_path / "conversations.json", tmp_path / "home"
+    file.write_text(json.dumps([conversation("long", "x\n" * 4_000_000)]))
+    # Its own peak: the one that wait4 gives begins with the size of the process that started it.
+    script = (
+        "import sys; from hermes.cli.main import main; status = main(sys.argv[1:]);"
+        "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "sessions", "import", str(file)],
+        env=program.environment(home), capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, "1 session with 2 messages" in done.stdout) == (0, True), done.stderr
+    assert int(done.stdout.split()[-1]) < 400 << 10  # KB
+
+
+def test_a_conversation_that_does_not_fit_into_memory_costs_that_conversation() -> None:
+    import io
+
+    from hermes.interop.histories import exports
+
+    fillings = (b"x" * 1000, b'\\"' * 500, b'", "' + b"k" * 1000 + b'": "', b"\\\\" * 500)
+    for filling in fillings:
+        for extra in range(2):  # chunks end before and after a backslash
+            data = b'[{"a": 1}, {"b": "' + b"y" * extra + filling * 5000 + b'"}, {"c": 3}]'
+            values = [value for value, _ in exports.elements(io.BytesIO(data), 2 << 20)]
+            assert values[0] == {"a": 1} and values[2] == {"c": 3}
+            assert values[1] == exports.Damaged("a conversation longer than 2 MB")
+
+
+def test_a_damaged_database_or_compressed_file_costs_itself(tmp_path: Path) -> None:
+    folder, home = tmp_path / "folder", tmp_path / "home"
+    folder.mkdir()
+    about = {"id": "", "timestamp": "2026-01-01T00:00:00Z", "cwd": "/w"}
+    for number, name in enumerate(("cut", "flipped", "whole")):
+        records = [{"type": "session_meta", "payload": {**about, "id": f"{number:08}-1111-4111-8111-111111111111"}}]
+        records += [{"type": "response_item", "timestamp": "2026-01-01T00:00:00Z", "payload": {"type": "message",
+                     "role": "user", "content": [{"type": "input_text", "text": f"hello {at} {os.urandom(300).hex()}"}]}}
+                    for at in range(1000)]  # fmt: skip
+        packed = zstandard.compress("".join(json.dumps(one) + "\n" for one in records).encode())
+        half = len(packed) // 2
+        if name == "flipped":
+            packed = packed[:half] + bytes(byte ^ 0x5A for byte in packed[half : half + 40]) + packed[half + 40 :]
+        (folder / f"rollout-{name}.jsonl.zst").write_bytes(packed[:half] if name == "cut" else packed)
+    log = folder / "logs.db"
+    database(
+        log,
+        ("CREATE TABLE conversations(id TEXT, name TEXT, model TEXT)", []),
+        ("CREATE TABLE responses(id TEXT, model TEXT, prompt TEXT, response TEXT, conversation_id TEXT, datetime_utc TEXT)", []),
+        ("INSERT INTO conversations VALUES(?, 'n', 'm')", [(f"c{n}",) for n in range(100)]),
+        ("INSERT INTO responses VALUES(?, 'm', ?, 'yes', ?, '2026-01-01T00:00:00')",
+         [(f"r{n}", os.urandom(500).hex(), f"c{n % 100}") for n in range(500)]),
+    )  # fmt: skip
+    raw = bytearray(log.read_bytes())
+    raw[len(raw) // 2 : len(raw) * 3 // 4] = os.urandom(len(raw) * 3 // 4 - len(raw) // 2)
+    log.write_bytes(raw)
+    printed = brought_in(folder, home, status=1)
+    assert "the compressed data end too early" in printed and "logs.db: database disk image is malformed" in printed
+    found = sessions(home)
+    assert len(found["codex-00000002-1111-4111-8111-111111111111"]["messages"]) == 1000
+    assert 100 < len(found["codex-00000000-1111-4111-8111-111111111111"]["messages"]) < 1000
+    watched = program.run("sessions", "watch", folder, "--once", home=tmp_path / "other")
+    assert watched.status == 0 and "too early" in watched.err and "malformed" in watched.err, watched
+    assert len(sessions(tmp_path / "other")["codex-00000002-1111-4111-8111-111111111111"]["messages"]) == 1000

@@ -8,13 +8,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from hermes.interop import formats
 from hermes_state import SessionDB
-from tests.interop.importing import PIXEL, brought_in, hidden, lines, sessions, told
+from tests.interop.importing import PIXEL, brought_in, database, hidden, lines, sessions, told
+from tests.interop.test_chatgpt import node
 from tests.interop.test_claude_code import NAME, conversation, replied, said
 from tests.interop.test_codex import NAME as THREAD
 from tests.interop.test_codex import item, rollout
-from tests.interop.test_databases import database
-from tests.interop.test_exports import node
 from tests.support import program
 
 PICTURE = f"data:image/png;base64,{PIXEL}"
@@ -334,3 +334,13 @@ def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     assert (rows[1][:5], rows[1][-1]) == (["1", "Claude", "Code", "1", "6"], "0")
     assert (rows[2][:5], rows[2][-1]) == (["2", "Codex", "CLI", "1", "6"], "6")
     assert hidden(sessions(home)[f"claude-code-{NAME}"])
+
+
+def test_each_program_has_a_module_a_test_and_a_page() -> None:
+    root = Path(__file__).parents[2]
+    for one in formats.histories():
+        name = one.module.rpartition(".")[2]
+        assert (root / "src" / "hermes" / "interop" / "histories" / f"{name}.py").is_file()
+        assert (root / "tests" / "interop" / f"test_{name}.py").is_file()
+        assert (root / "docs" / "guide" / "import" / f"{one.name}.md").is_file()
+        assert f"import/{one.name}.md" in (root / "docs" / "guide" / "import.md").read_text()

@@ -173,7 +173,7 @@ def run(folder: Path, engines: tuple[str, str, str], steps: list[Any]) -> None:
             db.close()
 
 
-@settings(max_examples=size(15, 60))
+@settings(max_examples=size(8, 60))
 @given(steps=st.lists(STEP, min_size=4, max_size=25))
 def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
     run(tmp_path_factory.mktemp("sync"), ("sqlite", "sqlite", "sqlite"), steps)

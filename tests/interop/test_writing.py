@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,3 +84,29 @@ def test_an_imported_conversation_is_gone_on_with(home: Path, tmp_path: Path) ->
     assert done.status == 0, done
     shown = told(sessions(other)[name])
     assert len(shown) == 6 and shown[4] == ("user", "and now?")
+
+
+def test_what_claude_code_and_codex_cant_hold_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    pixel = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    with SessionDB(home / "state.db") as db:
+        db.create_session("s", "cli", model="a-model", system_prompt="be kind")
+        db.append_message("s", "user", "hello")
+        db.append_message("s", "assistant", "")
+        call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        db.append_message("s", "assistant", None, tool_calls=[call])
+        db.append_message("s", "tool", [{"type": "text", "text": "a dot"}, pixel], tool_call_id="c", tool_name="look")
+    claude, codex = tmp_path / f"{uuid.uuid4()}.jsonl", tmp_path / "rollout-1.jsonl"
+    for form, file, missing in (
+        ("claude-code", claude, "1 system prompts"),
+        ("codex", codex, "1 attachments, 1 empty messages"),
+    ):
+        done = program.run("sessions", "export", file, "--format", form, "--session-id", "s", home=home)
+        assert done.status == 0 and all(one in done.err for one in missing.split(", ")), done
+        (session,) = sessions_of(file, tmp_path / form).values()
+        assert session["model"] == "a-model" and "attachment:" not in file.read_text()
+
+
+def sessions_of(file: Path, home: Path) -> dict[str, dict[str, Any]]:
+    brought_in(file, home)
+    return sessions(home)

@@ -2,6 +2,7 @@
 
 A file's size and time when it was last read are kept in the record, so that a start after a stop reads only what has changed
 since. Reading is an import, and an import is repeat-safe: a kill between the two costs nothing but reading a file again.
+A file that can't be read costs that file until it changes; a store that fails ends `run` with its error.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import socket
 import struct
 import sys
 import time
@@ -16,59 +18,92 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError
-from hermes.interop import formats
+from hermes.errors import HermesError, InvalidInput, StoreError
+from hermes.interop import formats, source_locks
 from hermes.interop.formats import Format, Problem
 from hermes.interop.histories.conversation import masked
 from hermes.store.session_exports import IMPORTED_FILE
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 _SETTLE = 0.2  # seconds in which several writes are one change
-_LOOK_AGAIN = 60.0  # seconds after which folders that did not exist are looked for again
+_BEAT = 0.5  # seconds after which a stop is noticed
+_LOOK_AGAIN = (
+    60.0  # seconds after which everything is looked at again: a network mount has no events for others' writes
+)
+_LOOK_SHARE = 200  # a look at everything is followed by at least this many times its own duration without one
+_LOOK_AT_LAST = 600.0  # but not more than this: the first look also imports
+_MOST_TOLD = 1000  # problems that are remembered, so that each is reported once
 Report = Callable[[Format, Path, dict[str, int]], None]
+
+
+def usual_places() -> list[Path]:
+    """Where the programs of this machine keep their histories, whether they are installed or not."""
+    return [place for one in formats.histories() for place in one.load().usual_places()]
 
 
 class HistoryWatcher:
     """Brings in what other programs write below some folders (the usual places, if none are named)."""
 
-    def __init__(self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None) -> None:
-        self._db, self._report = db, report
+    def __init__(
+        self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None,
+        trouble: Callable[[Problem], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`report` is called for each file that brought something, `trouble` once for each problem with a file."""
+        self._db, self._report, self._trouble = db, report, trouble
         self._folders = [folder.resolve() for folder in folders]
-        self.problems: list[Problem] = []
+        self._looked: dict[tuple[str, Path], str] = {}  # how a file was when it was last imported, refused or not ours
+        self._told: dict[tuple[Path | None, str], None] = {}
+        self._stopped: Callable[[], bool] = lambda: False
+        # Machines that share a store may have different files at the same path.
+        self._key = f"{IMPORTED_FILE}{socket.gethostname()}:" if db.is_shared else IMPORTED_FILE
 
     def run(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Follow until `stopped` says so."""
+        self._stopped = stopped
         while not stopped():
-            events = FileEvents(self._watched())
+            roots, missing = self._watched()
+            events = FileEvents(roots, missing)
             try:
+                began = time.monotonic()
                 self.catch_up(self.found())
-                until = time.monotonic() + _LOOK_AGAIN
-                while not stopped() and time.monotonic() < until:
-                    changed = events.wait(1.0)
+                now = time.monotonic()
+                until = now + min(max(_LOOK_AGAIN, (now - began) * _LOOK_SHARE), _LOOK_AT_LAST)
+                while not stopped() and not events.appeared and time.monotonic() < until:
+                    changed = events.wait(_BEAT)
                     if changed:
                         time.sleep(_SETTLE)
                         changed |= events.wait(0)
-                        self.catch_up(self._touched(changed))
+                        self.catch_up(self._touched(changed, roots))
             finally:
                 events.close()
 
-    def _watched(self) -> list[Path]:
-        if self._folders:
-            return self._folders
-        places = [place for one in formats.histories() for place in one.load().usual_places()]
-        return [place if place.is_dir() else place.parent for place in places if place.exists()]
+    def _watched(self) -> tuple[list[Path], list[Path]]:
+        """The folders to watch, and the places that don't exist yet."""
+        places = self._folders or usual_places()
+        roots = [place if place.is_dir() else place.parent for place in places if place.exists()]
+        return list(dict.fromkeys(roots)), [place for place in places if not place.exists()]
 
     def found(self) -> Iterator[tuple[Format, Path]]:
-        if not self._folders:
-            return formats.found_here()
-        return (one for folder in self._folders for one in formats.found_in(folder))
+        """Every history, except files that are as they were when this watcher last looked at them."""
+        for one in formats.histories():
+            module = one.load()
+            for place in self._folders or module.usual_places():
+                files = module.files(place) if place.is_dir() else [place] if place.is_file() else []
+                for path in files:
+                    now = _state(path)
+                    if now is not None and self._looked.get((one.name, path)) != now:
+                        if self._is_ours(one, path):
+                            yield one, path
+                        else:
+                            self._looked[one.name, path] = now
 
-    def _touched(self, changed: set[Path]) -> Iterator[tuple[Format, Path]]:
+    def _touched(self, changed: set[Path], roots: list[Path]) -> Iterator[tuple[Format, Path]]:
         """The histories that changed files belong to: themselves, a database beside its journal, the session of a
         sub-agent, the tree of a file in it."""
-        if any(folder in changed for folder in self._watched()):
+        if any(folder in changed for folder in roots):
             yield from self.found()
             return
         candidates: dict[Path, None] = {}
@@ -81,34 +116,80 @@ class HistoryWatcher:
             if "storage" in path.parts:
                 candidates.update((parent, None) for parent in path.parents if parent.name == "storage")
         for path in candidates:
-            found = next((one for one in formats.histories() if path.exists() and one.load().sniff(path)), None)
+            found = next((one for one in formats.histories() if path.exists() and self._is_ours(one, path)), None)
             if found is not None:
                 yield found, path
+
+    def _is_ours(self, chosen: Format, path: Path) -> bool:
+        try:
+            return bool(chosen.load().sniff(path))
+        except Exception as error:  # one file of another program stops no other
+            self._problem(Problem(0, f"{type(error).__name__}: {error}", path))
+            return False
 
     def catch_up(self, sources: Iterable[tuple[Format, Path]]) -> int:
         """Import the files that have changed since they were last read; how many messages that brought."""
         brought = 0
         for chosen, path in sources:
-            now = _state(path)
-            key = f"{IMPORTED_FILE}{path}"
-            if now is None or self._db.get_meta(key) == now:
-                continue
+            if self._stopped():
+                break
             try:
-                counts = self._db.import_sessions(
-                    self._sessions(chosen, path), update=True, again=False, refused=lambda session, error: None
-                )
-            except HermesError as error:
-                self.problems.append(Problem(0, str(error), path))
-                continue
-            self._db.set_meta(key, now)
-            brought += counts["messages"]
-            if self._report is not None and (counts["messages"] or counts["updated"]):
-                self._report(chosen, path, counts)
+                brought += self._take(chosen, path)
+            except StoreError:  # the record failed, not this file
+                raise
+            except Exception as error:  # one file of another program stops no other
+                text = str(error) if isinstance(error, (HermesError, OSError)) else f"{type(error).__name__}: {error}"
+                self._problem(Problem(0, text, path))
         return brought
 
-    def _sessions(self, chosen: Format, path: Path) -> Iterator[Mapping[str, Any]]:
-        for found in chosen.load().read(path, None, self.problems):
-            yield masked(found.session, self._db.masked)
+    def _take(self, chosen: Format, path: Path) -> int:
+        key = f"{self._key}{path}"
+        with source_locks.reading(path):
+            now = _state(path)
+            if now is None:
+                return 0
+            if self._db.get_meta(key) == now:
+                self._looked[chosen.name, path] = now
+                return 0
+            problems: list[Problem] = []
+            cut_short = False
+
+            def sessions() -> Iterator[Mapping[str, Any]]:
+                nonlocal cut_short
+                for found in chosen.load().read(path, None, problems):
+                    if self._stopped():
+                        cut_short = True
+                        return
+                    yield masked(found.session, self._db.masked)
+
+            def refused(session: Mapping[str, Any], error: Exception) -> None:
+                reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
+                problems.append(Problem(0, f"session {session['id']}: {reason}", path))
+
+            self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
+            try:
+                counts = self._db.import_sessions(sessions(), update=True, again=False, refused=refused)
+            except StoreError:
+                del self._looked[chosen.name, path]
+                raise
+            if not cut_short:
+                self._db.set_meta(key, now)
+        for one in problems:
+            if one.unknown is None:
+                self._problem(one)
+        if self._report is not None and (counts["messages"] or counts["updated"]):
+            self._report(chosen, path, counts)
+        return counts["messages"]
+
+    def _problem(self, one: Problem) -> None:
+        """Report a problem once; the same one comes again with every reading of its file."""
+        told = (one.path, f"{one.line} {one.reason}")
+        if self._trouble is None or told in self._told:
+            return
+        while len(self._told) >= _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+        self._told[told] = None
+        self._trouble(Problem(one.line, one_line(one.reason), one.path))
 
 
 def _state(path: Path) -> str | None:
@@ -116,19 +197,37 @@ def _state(path: Path) -> str | None:
     beside = (path, path.with_name(path.name + "-wal"), path.with_suffix("") / "subagents")
     told = []
     for one in beside:
-        try:
-            seen = os.stat(one)
-        except OSError:
+        seen = _stat(one)
+        if seen is None:
             continue
         told.append(f"{seen.st_size}/{seen.st_mtime_ns}")
         if one.is_dir():
             told += [
-                f"{e.stat().st_size}/{e.stat().st_mtime_ns}" for e in sorted(os.scandir(one), key=lambda e: e.name)
+                f"{found.st_size}/{found.st_mtime_ns}" for name in sorted(_names(one)) if (found := _stat(one / name))
             ]
     if path.is_dir():
-        newest = max((f.stat().st_mtime_ns for f in path.rglob("*") if f.is_file()), default=0)
-        told.append(str(newest))
+        times = [seen.st_mtime_ns for file in _files_below(path) if (seen := _stat(file))]
+        told.append(f"{len(times)}/{max(times, default=0)}")
     return " ".join(told) or None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """The program may remove its files at any time."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _files_below(folder: Path) -> set[Path]:
+    return {Path(path, name) for path, _, names in os.walk(folder) for name in names}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -141,24 +240,48 @@ _MASK = _MODIFY | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF
 _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
 _EVENT = struct.Struct("iIII")
 _POLL_SECONDS = 1.0
+_POLL_SHARE = 100  # a look at the times is followed by this many times its own duration: it takes 1 % of a core
 
 
 class FileEvents:
-    """Watches folders and everything below them."""
+    """Watches folders and everything below them, and waits for places that don't exist yet."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._roots = list(folders)
+    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = ()) -> None:
+        self._roots, self._awaited = list(folders), list(awaited)
         self._descriptor = -1
         self._folders: dict[int, Path] = {}
+        self._ways: dict[int, set[str]] = {}  # by the number of a watch, the names that are awaited in that folder
+        self._appeared = False
         self._times: dict[Path, tuple[int, int]] = {}
+        self._next_look = 0.0
         if sys.platform == "linux":
             self._libc = ctypes.CDLL(None, use_errno=True)
             self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         for root in self._roots:
             if self._descriptor >= 0:
                 self._watch(root)
+        for place in self._awaited:
+            if self._descriptor >= 0:
+                self._await(place)
         if self._descriptor < 0:
             self._times = self._looked()
+
+    @property
+    def appeared(self) -> bool:
+        """Whether a place that did not exist does now, or one more folder on the way to it."""
+        return self._appeared or (self._descriptor < 0 and any(place.exists() for place in self._awaited))
+
+    def _await(self, place: Path) -> None:
+        """Watch the folder in which a place, or a folder on the way to it, would appear."""
+        missing = place
+        while not missing.parent.is_dir() and missing.parent != missing:
+            missing = missing.parent
+        if any(missing.parent == root or root in missing.parent.parents for root in self._roots):
+            return  # watched already; and a second watch of a folder would replace the first
+        mask = _CREATE | _MOVED_TO
+        number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
+        if number >= 0:
+            self._ways.setdefault(number, set()).add(missing.name)
 
     def _watch(self, folder: Path) -> None:
         """Watch a folder and those below it; where the system allows no more of them, look at the times instead."""
@@ -175,14 +298,15 @@ class FileEvents:
         if self._descriptor >= 0:
             return self._read(seconds)
         until = time.monotonic() + seconds
-        while True:
-            now = self._looked()
-            changed = {path for path, stamp in now.items() if self._times.get(path) != stamp}
-            self._times = now
-            left = until - time.monotonic()
-            if changed or left <= 0:
-                return changed
-            time.sleep(min(_POLL_SECONDS, left))
+        while (now := time.monotonic()) < self._next_look:
+            if now >= until:
+                return set()
+            time.sleep(min(self._next_look, until) - now)
+        found = self._looked()
+        self._next_look = time.monotonic() + max(_POLL_SECONDS, (time.monotonic() - now) * _POLL_SHARE)
+        changed = {path for path, stamp in found.items() if self._times.get(path) != stamp}
+        self._times = found
+        return changed or (self.wait(until - time.monotonic()) if time.monotonic() < until else set())
 
     def _read(self, seconds: float) -> set[Path]:
         ready, _, _ = select.select([self._descriptor], [], [], seconds)
@@ -200,12 +324,15 @@ class FileEvents:
             at += _EVENT.size + length
             if mask & _OVERFLOW:
                 return set(self._roots)  # events were lost: everything may have changed
+            if os.fsdecode(name) in self._ways.get(number, ()):
+                self._appeared = True
             folder = self._folders.get(number)
             if folder is None:
                 continue
             path = folder / os.fsdecode(name) if name else folder
             if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and self._descriptor >= 0:
                 self._watch(path)
+                changed |= _files_below(path)  # those that were written before the watch began
             changed.add(path)
         return changed
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,16 +77,17 @@ def sniff(path: Path) -> bool:
     return True
 
 
-def read(path: Path, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The session of each good line; a line that can't be read goes to `problems`.
 
-    A session's attachments lie in `unpack_to` (laid out like a store's folder) until the next one is asked for.
+    A session carries the bytes of its attachments (not where `folder` is None: then nothing is imported). They are never
+    written to a file on the way: the store that takes them in may be encrypted.
     """
     with path.open("rb") as stream:
-        yield from _read(stream, unpack_to, problems)
+        yield from _read(stream, folder is not None, problems)
 
 
-def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> Iterator[Found]:
+def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterator[Found]:
     position = 0
     for number, line in enumerate(stream, 1):
         position += len(line)
@@ -101,11 +101,10 @@ def _read(stream: BinaryIO, unpack_to: Path | None, problems: list[Problem]) -> 
             problems.append(Problem(number, str(error)))
             continue
         held = session.pop(ATTACHMENTS, None)
-        if isinstance(held, dict) and unpack_to is not None:
-            problems += [Problem(number, f"attachment {name}: damaged") for name in _unpack(held, unpack_to)]
+        if isinstance(held, dict) and with_files:
+            session[ATTACHMENTS], bad = _unpacked(held)
+            problems += [Problem(number, f"attachment {name}: damaged") for name in bad]
         yield Found(number, session, position)
-        if held and unpack_to is not None:  # a caller that asks for the next one has used this one's
-            shutil.rmtree(unpack_to, ignore_errors=True)
 
 
 def _checked(value: Any) -> dict[str, Any]:
@@ -121,9 +120,10 @@ def _checked(value: Any) -> dict[str, Any]:
     return value
 
 
-def _unpack(held: dict[str, Any], folder: Path) -> list[str]:
-    """Write attachments out; the names of those whose bytes are not what their name says."""
-    bad = []
+def _unpacked(held: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+    """The bytes of attachments, and the names of those whose bytes are not what their name says."""
+    good: dict[str, bytes] = {}
+    bad: list[str] = []
     for digest, text in held.items():
         try:
             data = base64.b64decode(text, validate=True)
@@ -131,8 +131,6 @@ def _unpack(held: dict[str, Any], folder: Path) -> list[str]:
             data = b""
         if hashlib.sha256(data).hexdigest() != digest:
             bad.append(str(digest)[:20])
-            continue
-        target = folder / digest[:2] / digest
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    return bad
+        else:
+            good[digest] = data
+    return good, bad

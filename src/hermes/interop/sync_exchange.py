@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
-class Place(Protocol):
+class ExchangePlace(Protocol):
     """Where documents are exchanged."""
 
     def offers(self) -> dict[str, set[str]]:
@@ -56,7 +56,7 @@ class Place(Protocol):
 
 
 @dataclass(slots=True)
-class Result:
+class SyncResult:
     """What a synchronisation did."""
 
     here: Counts = field(default_factory=Counts)
@@ -65,9 +65,9 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
-def sync(db: SessionDB, place: Place, *, grace: float = 7, progress: Progress | None = None) -> Result:
+def sync(db: SessionDB, place: ExchangePlace, *, grace: float = 7, progress: Progress | None = None) -> SyncResult:
     """Both sides hold what either had. `grace` is how many days the trash keeps a session."""
-    replica, result = Replica(db, grace), Result()
+    replica, result = Replica(db, grace), SyncResult()
 
     def told(what: str) -> Callable[[int, int], None]:
         return lambda done, of: progress(what, done, of) if progress is not None else None
@@ -81,7 +81,11 @@ def sync(db: SessionDB, place: Place, *, grace: float = 7, progress: Progress | 
 
 
 def _bring(
-    replica: Replica, place: Place, offers: dict[str, set[str]], result: Result, step: Callable[[int, int], None]
+    replica: Replica,
+    place: ExchangePlace,
+    offers: dict[str, set[str]],
+    result: SyncResult,
+    step: Callable[[int, int], None],
 ) -> None:
     seen = replica.seen()
     own = {f"{key}.{version}" for key, (_, version) in replica.versions().items()}
@@ -110,7 +114,7 @@ def _bring(
     _bring_files(replica, place, files, result)
 
 
-def _bring_files(replica: Replica, place: Place, shown: Iterable[str], result: Result) -> None:
+def _bring_files(replica: Replica, place: ExchangePlace, shown: Iterable[str], result: SyncResult) -> None:
     wanted = sorted({*shown, *replica.lacking_attachments()})
     for digest in replica.lacks(wanted):
         data = place.fetch_attachment(digest)
@@ -121,7 +125,11 @@ def _bring_files(replica: Replica, place: Place, shown: Iterable[str], result: R
 
 
 def _give(
-    replica: Replica, place: Place, offers: dict[str, set[str]], result: Result, step: Callable[[int, int], None]
+    replica: Replica,
+    place: ExchangePlace,
+    offers: dict[str, set[str]],
+    result: SyncResult,
+    step: Callable[[int, int], None],
 ) -> None:
     versions = replica.versions()
     todo = [

@@ -26,6 +26,7 @@ from hermes.errors import InvalidInput, StoreLocked
 from hermes.home import key_file
 from hermes.store import encryption_keys, sealed_files
 from hermes.store.sync.replica import Replica
+from hermes.whole_files import sync_folder, write_whole
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -223,19 +224,5 @@ def _runs(part: Path) -> bool:
 def _write(target: Path, data: bytes) -> None:
     """Write a file whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, target)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_whole(target, data)
+    sync_folder(target.parent)

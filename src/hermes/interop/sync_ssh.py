@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 from urllib.parse import unquote, urlsplit
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop.sync_exchange import Place, StorePlace
+from hermes.interop.sync_exchange import ExchangePlace, StorePlace
 from hermes.store.sync.replica import NotYet
 
 _VERSION = 1
@@ -114,7 +114,7 @@ def command_for(url: str, program: str = "hermes") -> list[str]:
     return ["ssh", *(["-p", str(port)] if port else []), "--", name, said]
 
 
-class RemotePlace(Place):
+class RemotePlace(ExchangePlace):
     """A store on another machine, for as long as the block lasts."""
 
     def __init__(self, url: str, program: str = "hermes") -> None:

@@ -14,7 +14,7 @@ from hermes.home import has_key_file
 from hermes.texts import counted
 
 if TYPE_CHECKING:
-    from hermes.store.encryption import Moved
+    from hermes.store.encryption import Converted
     from hermes.store.encryption_keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -149,7 +149,7 @@ def _asked() -> Way:
     )
 
 
-def _tell(done: str, database: Path, moved: Moved) -> None:
+def _tell(done: str, database: Path, moved: Converted) -> None:
     print(f"{done} {database}: {counted(moved.messages, 'message')}, {counted(moved.files, 'file')}")
     for one in moved.left:
         note(f"left as it was: {one}")

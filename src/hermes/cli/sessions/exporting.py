@@ -20,6 +20,7 @@ from hermes.cli.shared import note, opened, progress, put, zone
 from hermes.home import has_key_file
 from hermes.interop import formats
 from hermes.texts import counted
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -62,7 +63,7 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
         encrypted = not db.is_shared and has_key_file(db.path)
     _say_left_out(chosen, export_)
     if encrypted:
-        note(f"this store is encrypted, {target} is not: whoever reads the file reads the conversations")
+        note(f"this store is encrypted, {target} is not: anyone who can read the file can read the conversations")
     click.echo(
         f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
         err=True,
@@ -141,14 +142,4 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
         with real.open("wb") as stream:
             stream.writelines(pieces)
         return
-    part = real.with_name(f".{real.name[:100]}.{os.getpid()}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(pieces)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, real)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(real, pieces)

@@ -29,7 +29,7 @@ COMMANDS: Commands = {
     "unpin": ("hermes.cli.sessions.marks", "Remove the pin."),
     "archive": ("hermes.cli.sessions.marks", "Archive: not listed, still found."),
     "unarchive": ("hermes.cli.sessions.marks", "List an archived session again."),
-    "move-folder": ("hermes.cli.sessions.marks", "The project of sessions has moved to another folder."),
+    "move-folder": ("hermes.cli.sessions.marks", "Move the sessions of a folder to another, as the project did."),
     "stats": ("hermes.cli.sessions.upkeep", "Count sessions and messages, by source."),
     "check": ("hermes.cli.sessions.upkeep", "Check the record for damage."),
     "repair": ("hermes.cli.sessions.upkeep", "Repair what check finds."),

@@ -9,11 +9,10 @@ from __future__ import annotations
 import signal
 import stat
 import sys
-import tempfile
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,16 +21,16 @@ import click
 
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
-from hermes.cli.shared import index, opened, progress, size_of
+from hermes.cli.sessions.import_report import ImportReport, place
+from hermes.cli.shared import index, is_encrypted, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop import formats
-from hermes.interop.formats import Format, Problem
+from hermes.interop import formats, scratch, source_locks
+from hermes.interop.formats import Format, Found, Problem
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-_MOST_LISTED = 50
 Source = tuple[Format, Path]
 
 
@@ -48,36 +47,6 @@ class _Chosen:
             return False
         cwd = session.get("cwd")
         return self.folder is None or cwd == self.folder or (isinstance(cwd, str) and cwd.startswith(self.folder + "/"))
-
-
-@dataclass(slots=True)
-class _Report:
-    counts: Counter[str] = field(default_factory=Counter)
-    problems: list[Problem] = field(default_factory=list)
-
-    def print(self, dry_run: bool) -> int:
-        """Print what was imported and what was not; returns the exit status."""
-        verb, counts = ("would be imported" if dry_run else "imported"), self.counts
-        updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
-        print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated},"
-              f" {counted(counts['skipped'], 'session')} {'were' if counts['skipped'] != 1 else 'was'} here already")  # fmt: skip
-        if counts["deleted"]:
-            print(f"{counted(counts['deleted'], 'session')} deleted here before {'was' if counts['deleted'] == 1 else 'were'}"
-                  " left out; --again imports what was not shredded")  # fmt: skip
-        damaged = [one for one in self.problems if one.unknown is None]
-        for one in damaged[:_MOST_LISTED]:
-            print(f"hermes: {_place(one)}{one.reason}", file=sys.stderr)
-        if len(damaged) > _MOST_LISTED:
-            print(f"hermes: … and {len(damaged) - _MOST_LISTED} more lines", file=sys.stderr)
-        for kind, times in Counter(one.unknown for one in self.problems if one.unknown is not None).items():
-            print(f"hermes: skipped records of an unknown type: {one_line(str(kind))} (in {counted(times, 'file')})",
-                  file=sys.stderr)  # fmt: skip
-        return 1 if damaged else 0
-
-
-def _place(problem: Problem) -> str:
-    file = f"{problem.path.name}: " if problem.path is not None else ""
-    return f"{file}line {problem.line}: " if problem.line else file
 
 
 @click.command(
@@ -109,16 +78,16 @@ def import_(
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
     chosen = _chosen(since, folder, again)
-    report = _Report()
-    with tempfile.TemporaryDirectory(prefix="hermes-import-") as scratch:
+    report = ImportReport()
+    with scratch.folder() as beside:
         sources = _asked_for(dry_run, yes, chosen) if found else [
-            one for path in paths for one in _sources(path, Path(scratch))
+            one for path in paths for one in _sources(path, beside)
         ]  # fmt: skip
         if not sources:
             return 0
         with opened(writing=not dry_run, in_bulk=not dry_run) as db:
             for source in sources:
-                _import_one(db, source, Path(scratch) / "attachments", chosen, dry_run, report)
+                _import_one(db, source, beside / "attachments", chosen, dry_run, report)
             if report.counts["sessions"] and not dry_run:
                 index(db)
     return report.print(dry_run)
@@ -128,7 +97,7 @@ def _chosen(since: float | None, folder: str | None, again: bool) -> _Chosen:
     return _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()), again)
 
 
-def _sources(file: str, scratch: Path) -> list[Source]:
+def _sources(file: str, beside: Path) -> list[Source]:
     """The files to read, each with its format. A pipe is copied to a file first: detecting the format consumes bytes."""
     path = Path(file).expanduser()
     if file != "-" and path.is_dir():
@@ -138,12 +107,8 @@ def _sources(file: str, scratch: Path) -> list[Source]:
             raise click.ClickException(f"{path}: no history of another program is in this folder")
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
-        import shutil
-
-        copied = scratch / "standard-input"
-        with sys.stdin.buffer if file == "-" else path.open("rb") as stream, copied.open("wb") as copy:
-            shutil.copyfileobj(stream, copy)
-        path = copied
+        with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
+            path = scratch.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
     if reader.name == formats.DEFAULT and not _has_json_lines(path):
         named = ", ".join(one.name for one in formats.formats() if one.reads)
@@ -163,7 +128,9 @@ def _has_json_lines(path: Path) -> bool:
     return blank
 
 
-def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: _Report) -> None:
+def _import_one(
+    db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: ImportReport
+) -> None:
     """Import every readable session of a file; unreadable parts go to the report."""
     chosen_format, path = source
     if not db.is_shared and path.resolve() == db.path.resolve():
@@ -174,7 +141,8 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
         report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
         return
     problems: list[Problem] = []
-    found = (one for one in module.read(path, None if dry_run else folder, problems) if chosen.takes(one.session))
+    read = _readable(module.read(path, None if dry_run else folder, problems), path, problems)
+    found = (one for one in read if chosen.takes(one.session))
     if dry_run:
         report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program), chosen.again))
         report.problems += problems
@@ -193,18 +161,27 @@ def _import_one(db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dr
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
         problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
+    grows = bool(chosen_format.program)
     try:
-        report.counts.update(
-            db.import_sessions(
-                sessions(),
-                attachments_dir=folder,
-                refused=refused,
-                update=bool(chosen_format.program),
-                again=chosen.again,
+        with source_locks.reading(path) if grows else nullcontext():
+            report.counts.update(
+                db.import_sessions(
+                    sessions(), attachments_dir=folder, refused=refused, update=grows, again=chosen.again
+                )
             )
-        )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)
+
+
+def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> Iterator[Found]:
+    """The sessions of a file up to where it can't be read on: that costs the rest of this file, and no other."""
+    from hermes.store.engines.sqlite.foreign_database import UnreadableDatabase
+
+    try:
+        yield from found
+    except (UnreadableDatabase, OSError) as error:
+        reason = str(error).removeprefix(f"{path}: ") if isinstance(error, UnreadableDatabase) else error.strerror
+        problems.append(Problem(0, reason or str(error), path))
 
 
 def _masked(db: SessionDB, session: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,6 +204,8 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
         if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
             new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1
+            if session["id"] in trashed:
+                counts["trashed"] = counts.get("trashed", 0) + 1
             counts["messages"] += new
             continue
         seen.add(session["id"])
@@ -317,23 +296,41 @@ def _bytes(path: Path) -> int:
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
 def watch(folders: tuple[Path, ...], once: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
+    from hermes.jobs.following import follow
 
-    stopped = threading.Event()
+    stopped, listener = threading.Event(), _Watching()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
-    def told(chosen: Format, path: Path, counts: dict[str, int]) -> None:
-        click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
-
     with opened(writing=True) as db:
-        watcher = HistoryWatcher(db, folders, told)
         if once:
+            watcher = HistoryWatcher(db, folders, listener.brought, listener.skipped)
             brought = watcher.catch_up(watcher.found())
             click.echo(f"{counted(brought, 'message')} imported")
             return 0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
-        click.echo("Watching; Ctrl-C stops it.", err=True)
-        watcher.run(stopped.is_set)
+        follow(db, folders, listener, stopped)
     return 0
+
+
+class _Watching:
+    """Prints what happens while histories are followed."""
+
+    def began(self) -> None:
+        click.echo("Watching; Ctrl-C stops it.", err=True)
+
+    def waits_for(self, holder: str) -> None:
+        from hermes.jobs.following import described
+
+        click.echo(f"{described(holder)} follows these places; waiting until it stops. Ctrl-C ends this.", err=True)
+
+    def brought(self, chosen: Format, path: Path, counts: dict[str, int]) -> None:
+        click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
+
+    def skipped(self, problem: Problem) -> None:
+        click.echo(f"hermes: {place(problem)}{problem.reason}", err=True)
+
+    def failed(self, error: Exception) -> None:
+        click.echo(f"hermes: {one_line(str(error))}; trying again", err=True)

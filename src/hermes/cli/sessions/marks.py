@@ -12,7 +12,7 @@ import click
 from hermes.cli.common import filtered_ids, filters, find_session, find_sessions, is_filter
 from hermes.cli.completers import complete_session, complete_sessions
 from hermes.cli.sessions.removing import called
-from hermes.cli.shared import opened
+from hermes.cli.shared import opened, typed
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def rename(session: str, words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         session_id = find_session(db, session)
-        db.set_session_title(session_id, " ".join(words))
+        db.set_session_title(session_id, typed(" ".join(words)))
         title = db.get_session_title(session_id)
     print(f'{session_id} is now called "{one_line(title)}"' if title else f"{session_id} has no title now")
 

@@ -40,18 +40,27 @@ if TYPE_CHECKING:
     metavar="ROLE=SOURCE:USER_ID",
     help="With --rls: this database role sees what that user may see. Several times for several.",
 )
+@click.option(
+    "--remove-tenant",
+    "removed",
+    multiple=True,
+    metavar="ROLE",
+    help="With --rls: this database role sees nothing any more. Several times for several.",
+)
 @click.option("--plain", is_flag=True, help="From an encrypted store: write one that is not encrypted.")
-def migrate(given: str | None, rls: bool | None, tenants: tuple[str, ...], plain: bool) -> None:
+def migrate(
+    given: str | None, rls: bool | None, tenants: tuple[str, ...], removed: tuple[str, ...], plain: bool
+) -> None:
     pairs = [_tenant(given) for given in tenants]
-    if pairs and not rls:
-        raise click.UsageError("--tenant goes with --rls.")
+    if (pairs or removed) and not rls:
+        raise click.UsageError(f"{'--tenant' if pairs else '--remove-tenant'} goes with --rls.")
     if given is None and rls is None:
         raise click.UsageError("Give --to URL, or --rls.")
     url = None if given is None else _filled_in(given)
     if url is not None:
         _copy(url, str(given), plain)
     if rls is not None:
-        _keep_apart(url, rls, pairs)
+        _keep_apart(url, rls, pairs, removed)
 
 
 def _tenant(given: str) -> tuple[str, str, str]:
@@ -62,7 +71,7 @@ def _tenant(given: str) -> tuple[str, str, str]:
     return role, source, user_id
 
 
-def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]]) -> None:
+def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]], removed: tuple[str, ...]) -> None:
     from hermes.errors import InvalidInput
     from hermes.store.engines.store_address import file_of
     from hermes.store.opening import store_url
@@ -77,7 +86,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]])
         security.switch_off(url)
         print("row-level security is off")
         return
-    apart = security.switch_on(url, tenants)
+    apart = security.switch_on(url, tenants, removed)
     for line in apart.said:
         note(one_line(line))
     print(f"row-level security is on; {counted(len(apart.tenants), 'tenant')}")

@@ -135,12 +135,15 @@ def _to_shred(db: SessionDB, trashed: list[TrashedSession], word: str) -> str | 
 
 def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     """Shred one conversation and say what became of it; a line for each thing that is left to do."""
+    elsewhere = _imported_from(db, session_id)
     done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
     if done is None:
         raise click.ClickException(f"no session matches {session_id!r}; `hermes sessions list` lists them")
     if done["shared_with"]:
         others = ", ".join(done["shared_with"])
         note(f"messages that {called} shared with {others} stay there")
+    if elsewhere is not None:
+        note(f"{called} was imported: {elsewhere} may still have it in its own files")
     for copy in done["copies"]:
         note(f"still held by {copy}")
     if done["unfinished"]:
@@ -148,6 +151,24 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
         return [f"{called} is deleted, but not out of every file: {line}; {again}" for line in done["unfinished"]]
     print(f"{called} is shredded: {counted(done['messages'], 'message')}")
     return []
+
+
+def _imported_from(db: SessionDB, session_id: str) -> str | None:
+    """The program whose history a conversation was imported from, and the id it has there."""
+    import json
+
+    from hermes.interop import formats
+
+    row = db.get_session(session_id)
+    try:
+        meta = json.loads(str(row.get("meta") or "{}")) if row is not None else None
+    except ValueError:
+        meta = None
+    source = meta.get("imported") if isinstance(meta, dict) else None
+    if not isinstance(source, dict) or not isinstance(source.get("from"), str):
+        return None
+    name = {one.name: one.program for one in formats.histories()}.get(source["from"], source["from"])
+    return f"{name} ({source.get('id')})"
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -252,17 +273,23 @@ def _trash_screen(rows: list[TrashedSession]) -> str:
     " conversation is removed with all its parts or not at all."
 )
 @click.option(
-    "--older-than", type=days, default=90.0, metavar="D", help="Days without activity: 90 (the default), 12h, 2w."
-)
+    "--older-than", type=days, metavar="D",
+    help="Days without activity: 90, 12h, 2w. Default: sessions.retention_days (90), and sessions.retention_by_source.",
+)  # fmt: skip
 @source_option("Only sessions of this source.")
 @click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
 @yes_option()
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
+def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
+    kept = configuration().sessions
+    by_source = kept.retention_by_source if older_than is None and source is None else {}
+    usual = kept.retention_days if source is None else kept.retention_by_source.get(source, kept.retention_days)
+    after = usual if older_than is None else older_than
     with opened(writing=not dry_run) as db:
-        ids = db.prunable_sessions(older_than, source, whole=True)
+        ids = db.prunable_sessions(after, source, whole=True, by_source=by_source)
         if not ids:
-            print(f"Nothing to prune: no ended session is older than {age(older_than)}.")
+            others = [f", of {name} {age(by_source[name])}" for name in sorted(by_source)]
+            print(f"Nothing to prune: no ended session is older than {age(after)}{''.join(others)}.")
             return
         print(_prune_screen(db, ids))
         if dry_run:
@@ -271,7 +298,7 @@ def prune(older_than: float, source: str | None, now: bool, yes: bool, dry_run: 
         where = "for good" if now else "in the trash"
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
         # Sessions reopened or pinned while the question was open are left out; newly aged ones were not shown.
-        still = set(db.prunable_sessions(older_than, source, whole=True))
+        still = set(db.prunable_sessions(after, source, whole=True, by_source=by_source))
         gone = _remove(db, [session_id for session_id in ids if session_id in still], now)
     if now:
         print(f"deleted {counted(gone, 'session')} for good")

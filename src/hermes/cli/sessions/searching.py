@@ -14,7 +14,7 @@ import click
 
 from hermes.cli.common import find_session, json_option, moment, session_option, source_option
 from hermes.cli.completers import complete_model
-from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, zone
+from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, typed, zone
 from hermes.cli.table import cells, pad, screen_width, wrap
 from hermes.texts import counted, one_line
 from hermes.times import ago, clock
@@ -49,7 +49,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
 @click.option(
-    "--why", is_flag=True, help="Say of each hit what found it: words, meaning or both; and the message's id."
+    "--why", is_flag=True, help="Say of each hit what found it: words, meaning, both or time; and the message's id."
 )
 @click.option(
     "--by",
@@ -63,7 +63,9 @@ def search(
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
     user: str | None, why: bool, by: str, as_json: bool,
 ) -> int:  # fmt: skip
-    words = " ".join(query)
+    words = typed(" ".join(query))
+    if not words.strip():
+        raise click.UsageError("there is nothing to search for: give words", click.get_current_context())
     with opened() as db:
         within = None if session is None else db.get_compression_chain(find_session(db, session))
         hits = db.search_messages(
@@ -78,7 +80,10 @@ def search(
     elif hits:
         if all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
-        print("\n".join(screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)))
+        shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)
+        if len(hits) == limit:
+            shown[-1] += styled(f"; there may be more: --limit {limit * 5}", DIM, on=colourful())
+        print("\n".join(shown))
     if not hits:
         note(f"no messages match {one_line(words)!r}")
     return 0 if hits else 1

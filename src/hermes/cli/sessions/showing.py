@@ -69,7 +69,7 @@ def _arguments(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Renderer:
+class TextRenderer:
     """Renders a conversation: width, colour, and whether in full or in short form."""
 
     width: int
@@ -194,7 +194,7 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
             print_json(session or {})
             return
         terminal = sys.stdout.isatty()
-        renderer = Renderer(screen_width(), colourful(), terminal, full, zone())
+        renderer = TextRenderer(screen_width(), colourful(), terminal, full, zone())
         view = _Lines(db, session_id) if as_json else _Screen(db, session_id, renderer)
         try:
             if terminal and not follow and not as_json:
@@ -332,7 +332,7 @@ class _Lines(_View):
 class _Screen(_View):
     """Text for people."""
 
-    def __init__(self, db: SessionDB, session_id: str, renderer: Renderer) -> None:
+    def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer) -> None:
         super().__init__(db, session_id)
         self.renderer = renderer
         self.owner: str | None = None

@@ -15,7 +15,7 @@ from hermes.cli.shared import configuration, index, note, opened, progress
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.interop.sync_exchange import Progress, Result
+    from hermes.interop.sync_exchange import Progress, SyncResult
     from hermes.store.db import SessionDB
 
 
@@ -58,7 +58,7 @@ def _serve() -> int:
 
 def _sync(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
-) -> tuple[Result, tuple[int, int] | None]:
+) -> tuple[SyncResult, tuple[int, int] | None]:
     """Synchronise with whatever DEST is; what came here, and how many sessions and messages came there, if it is a store."""
     from hermes.interop.sync_exchange import StorePlace, sync
 
@@ -121,7 +121,7 @@ class _Bars:
             self._bar(done)
 
 
-def _report(result: Result, there: tuple[int, int] | None) -> int:
+def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
     here = result.here
     came = f"{counted(here.sessions, 'session')} and {counted(here.messages, 'message')} came here"
     if there is not None:

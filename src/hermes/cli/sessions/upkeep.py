@@ -10,7 +10,7 @@ import click
 
 from hermes.cli.common import json_option
 from hermes.cli.shared import configuration, index, opened, print_json, progress, size_of
-from hermes.errors import StoreCorrupt
+from hermes.errors import StoreCorrupt, StoreReadOnly
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ def stats(as_json: bool) -> None:
 @json_option("What was found, as a JSON array.")
 def check(as_json: bool) -> int:
     try:
-        with opened(writing=True) as db:
-            found = _checked(db)
-            summary = f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
+        try:
+            found, summary = _inspected(writing=True)
+        except StoreReadOnly:  # a copy on a read-only disk can be checked as well
+            found, summary = _inspected(writing=False)
     except StoreCorrupt as error:
         found, summary = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
     if as_json:
@@ -70,6 +71,13 @@ def check(as_json: bool) -> int:
     else:
         print(summary)
     return 1 if found else 0
+
+
+def _inspected(*, writing: bool) -> tuple[list[Finding], str]:
+    """What a check finds, and the line that is shown if that is nothing."""
+    with opened(writing=writing) as db:
+        found = _checked(db)
+        return found, f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
 
 
 def _checked(db: SessionDB) -> list[Finding]:

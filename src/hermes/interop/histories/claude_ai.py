@@ -14,7 +14,6 @@ from hermes.interop.histories.conversation import (
     compact,
     dicts,
     joined,
-    json_lines,
     message,
     seconds,
     text,
@@ -44,23 +43,15 @@ def files(folder: Path) -> Iterator[Path]:
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The conversations of an export, one by one."""
     skipped = Skipped(path, problems)
-    for told, position in _conversations(path, skipped):
-        if not isinstance(told.get("chat_messages"), list):
-            skipped.unknown["conversation without messages"] += 1
-            continue
-        session = _conversation(told, skipped).session()
-        if session is not None:
-            yield Found(0, session, position)
-    skipped.report()
-
-
-def _conversations(path: Path, skipped: Skipped) -> Iterator[tuple[dict[str, Any], int]]:
-    if head(path).lstrip()[:1] == b"{":  # one conversation, or one a line
-        for _, line, position in json_lines(path, skipped):
-            yield dict(line), position
-        return
     with opened(path) as export:
-        yield from export.conversations(skipped)
+        for told, position in export.conversations(skipped):
+            if not isinstance(told.get("chat_messages"), list):
+                skipped.unknown["conversation without messages"] += 1
+                continue
+            session = _conversation(told, skipped).session()
+            if session is not None:
+                yield Found(0, session, position)
+    skipped.report()
 
 
 def _conversation(told: dict[str, Any], skipped: Skipped) -> Conversation:
@@ -129,6 +120,8 @@ def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
             skipped.unknown[f"block {kind}"] += 1
     if not texts and text(record.get("text")):
         texts.append(record["text"])
+    elif not texts and record.get("text") is not None and not isinstance(record["text"], str):
+        skipped.unknown["message whose text is no text"] += 1
     for attached in (*dicts(record.get("attachments")), *dicts(record.get("files"))):
         held = text(attached.get("extracted_content"))
         label = text(attached.get("file_name")) or "file"

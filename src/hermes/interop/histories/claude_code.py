@@ -399,12 +399,15 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         yield encoded({"type": "custom-title", "customTitle": session["title"], "sessionId": name}) + b"\n"
     if session.get("rewound_messages"):
         export.left_out["hidden messages"] = len(session["rewound_messages"])
+    if session.get("system_prompt"):
+        export.left_out["system prompts"] += 1
+    model = session.get("model") or "unknown"
     parent = None
     for one in session.get("messages") or ():
         uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
         line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base}
         if one["role"] == "assistant":
-            yield encoded({"type": "assistant", **line, "message": _reply(one, export)}) + b"\n"
+            yield encoded({"type": "assistant", **line, "message": _reply(one, model, export)}) + b"\n"
         elif one["role"] == "tool":
             block = {
                 "type": "tool_result",
@@ -423,7 +426,7 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         parent = uuid
 
 
-def _reply(one: MessageRow, export: Export) -> dict[str, Any]:
+def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     if one.get("reasoning"):
         blocks.append({"type": "thinking", "thinking": one["reasoning"], "signature": ""})
@@ -442,7 +445,7 @@ def _reply(one: MessageRow, export: Export) -> dict[str, Any]:
              "cache_creation_input_tokens": wrote}  # fmt: skip
     stop = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
     return {"id": one.get("platform_message_id") or f"msg_{one['id']}", "type": "message", "role": "assistant",
-            "model": one.get("model") or "unknown", "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
+            "model": one.get("model") or model, "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
 
 
 def _blocks_of(one: MessageRow, export: Export) -> Any:

@@ -305,7 +305,7 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
     if role == "tool":
-        output = said if isinstance(said, str) else compact(said)
+        output = said if isinstance(said, str) else _words(said, export)
         yield "response_item", {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": output}
         return
     if one.get("reasoning"):
@@ -322,6 +322,8 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
             blocks.append({"type": "input_image", "image_url": url})
         else:
             export.left_out["attachments"] += 1
+    if not (blocks or one.get("reasoning") or one.get("tool_calls")):
+        export.left_out["empty messages"] += 1
     words = "\n\n".join(block["text"] for block in blocks if "text" in block)
     if blocks:
         yield (
@@ -339,3 +341,12 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
                 "cached_input_tokens": one.get("cache_read_tokens") or 0,
                 "output_tokens": one["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}
+
+
+def _words(said: Any, export: Export) -> str:
+    """The output of a tool as text; what is no text is counted."""
+    if not isinstance(said, list):
+        return "" if said is None else compact(said)
+    texts = [str(part["text"]) for part in said if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    export.left_out["attachments"] += len(said) - len(texts)
+    return "\n\n".join(texts)

@@ -7,6 +7,7 @@ only what is new. Kinds of records that an importer does not know are counted in
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -92,6 +93,7 @@ class Conversation:
             out["kind"] = self.kind or "branch"
         if rewound:
             out["rewound_messages"], out["rewinds"] = rewound, rewinds
+            out["meta"]["imported"]["hidden"] = [batch for batch, _ in rewinds]  # by the import, not by a person here
         return {name: value for name, value in out.items() if value is not None}
 
     def _complete_times(self) -> None:
@@ -360,27 +362,41 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
 
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
     """
-    from hermes.interop.jsonl import decoded
-
-    position = 0
     with open_text(path) as stream:
-        for number, (line, length) in enumerate(_lines(stream), 1):
-            position += length
-            if length > _LONGEST_LINE:
-                skipped.damaged(number, f"longer than {_LONGEST_LINE >> 20} MB")
-                continue
-            if not line.strip():
-                continue
-            try:
-                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-            except ValueError as error:
-                if line.endswith(b"\n"):
-                    skipped.damaged(number, str(error))
-                continue
-            if isinstance(value, dict):
-                yield number, value, position
-            else:
-                skipped.damaged(number, "not an object")
+        yield from json_lines_of(stream, skipped)
+
+
+def json_lines_of(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """The same of a stream."""
+    position = 0
+    for number, (line, length) in enumerate(_whole_lines(stream, skipped), 1):
+        position += length
+        if length > _LONGEST_LINE:
+            skipped.damaged(number, f"longer than {_LONGEST_LINE >> 20} MB")
+            continue
+        if not line.strip():
+            continue
+        try:
+            value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+        except ValueError as error:
+            if line.endswith(b"\n"):
+                skipped.damaged(number, str(error))
+            continue
+        if isinstance(value, dict):
+            yield number, value, position
+        else:
+            skipped.damaged(number, "not an object")
+
+
+def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
+    """The lines of a stream, up to where it is damaged."""
+    number = 0
+    try:
+        for one in _lines(stream):
+            number += 1
+            yield one
+    except CutShort as error:
+        skipped.damaged(number + 1, str(error))
 
 
 def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
@@ -395,12 +411,52 @@ def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
 def open_text(path: Path) -> Any:
     """A file's bytes, unpacked where it is compressed with zstd."""
     if path.suffix == ".zst":
-        import io
+        return io.BufferedReader(_Unpacked(path))
+    return path.open("rb")
 
+
+class CutShort(ValueError):
+    """Compressed data that are damaged, or end too early."""
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a file compressed with zstd. CutShort where it is damaged; what comes before was read by then."""
+
+    def __init__(self, path: Path) -> None:
         import zstandard
 
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True))
-    return path.open("rb")
+        self._error = zstandard.ZstdError
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._file = path.open("rb")
+        self._packed = self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            # A kilobyte unpacks to 32 MB at most: 128 KB a block, of which the shortest has four bytes.
+            packed = self._packed or self._file.read(1024)
+            if not packed:
+                if self._frame is not None:
+                    raise CutShort("the compressed data end too early; the file is cut off, or still being written")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._error as error:
+                raise CutShort(f"the compressed data are damaged ({error})") from None
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:

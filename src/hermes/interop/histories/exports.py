@@ -5,18 +5,25 @@ from __future__ import annotations
 import mimetypes
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hermes.interop.histories.conversation import Skipped
+from hermes.interop.histories.conversation import Skipped, json_lines_of
 from hermes.interop.jsonl import decoded
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
 _CHUNK = 1 << 20
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
+LONGEST = 128 << 20  # bytes of one conversation: reading it takes several times as much memory
+# Possessive: a string of megabytes must not leave a place to come back to at each of its characters.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
+# What reading a damaged, encrypted or oddly compressed member of a zip raises.
+_BROKEN = (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 class ExportFiles:
@@ -27,21 +34,27 @@ class ExportFiles:
 
     def conversations(self, skipped: Skipped) -> Iterator[tuple[dict[str, Any], int]]:
         """Each conversation, and the bytes read so far."""
-        for name, stream in self._streams():
-            with stream:
-                try:
-                    for value, position in elements(stream):
+        for name in self.names():
+            where = "" if self._archive is None else f"{name}: "
+            try:
+                with self._open(name) as stream:
+                    for value, position in _values(name, stream, skipped):
                         if isinstance(value, dict):
                             yield value, position
-                except ValueError as error:
-                    skipped.damaged(0, f"{name}: {error}")
+                        else:
+                            reason = value.reason if isinstance(value, Damaged) else "not an object"
+                            skipped.damaged(0, f"{where}{reason}")
+            except _BROKEN as error:
+                skipped.damaged(0, f"{where}{str(error) or type(error).__name__}")
 
-    def _streams(self) -> Iterator[tuple[str, IO[bytes]]]:
+    def names(self) -> list[str]:
+        """The files with conversations."""
         if self._archive is None:
-            yield self._path.name, self._path.open("rb")
-            return
-        for name in sorted(filter(_is_conversations, self._archive.namelist())):
-            yield name, self._archive.open(name)
+            return [self._path.name]
+        return sorted(filter(_is_conversations, self._archive.namelist()))
+
+    def _open(self, name: str) -> IO[bytes]:
+        return self._path.open("rb") if self._archive is None else self._archive.open(name)
 
     def asset(self, name: str) -> tuple[str, bytes] | None:
         """The type and bytes of a file that a conversation refers to by (the beginning of) its name."""
@@ -51,7 +64,10 @@ class ExportFiles:
             found = next((i for i in self._archive.infolist() if i.filename.rpartition("/")[2].startswith(name)), None)
             if found is None or found.file_size > _LARGEST_ASSET:
                 return None
-            return _mime(found.filename), self._archive.read(found)
+            try:
+                return _mime(found.filename), self._archive.read(found)
+            except _BROKEN:
+                return None
         if not name.startswith(
             ("file-", "file_")
         ):  # as ChatGPT names uploads: other files beside it are not the export's
@@ -79,17 +95,42 @@ def head(path: Path) -> bytes:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                name = next(iter(sorted(filter(_is_conversations, archive.namelist()))), None)
-                if name is None:
-                    return b""
-                with archive.open(name) as member:
-                    return member.read(_HEAD)
+                return next(filter(None, map(partial(_head_of, archive), ExportFiles(path, archive).names())), b"")
         if path.suffix not in (".json", ".jsonl", ""):
             return b""
         with path.open("rb") as stream:
             return stream.read(_HEAD)
-    except (OSError, zipfile.BadZipFile, RuntimeError):  # RuntimeError: an encrypted zip
+    except _BROKEN:
         return b""
+
+
+def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The beginning of a member; b"" when it is damaged."""
+    try:
+        with archive.open(name) as member:
+            return member.read(_HEAD)
+    except _BROKEN:
+        return b""
+
+
+def _values(name: str, stream: IO[bytes], skipped: Skipped) -> Iterator[tuple[Any, int]]:
+    """What stands in a file: an array, one object, or an object a line."""
+    begin = stream.read(_HEAD)
+    stream.seek(0)
+    if begin.lstrip()[:1] == b"{" and (name.endswith(".jsonl") or _is_line(begin)):
+        for _, line, position in json_lines_of(stream, skipped):
+            yield dict(line), position
+    else:
+        yield from elements(stream)
+
+
+def _is_line(begin: bytes) -> bool:
+    """Whether the first line is an object of its own; one object on several lines is none."""
+    first, end, rest = begin.lstrip().partition(b"\n")
+    try:
+        return bool(end) and bool(rest.strip()) and isinstance(decoded(first.strip()), dict)
+    except ValueError:
+        return False
 
 
 def conversation_files(folder: Path) -> Iterator[Path]:
@@ -114,40 +155,84 @@ def _escaped(name: str) -> str:
     return glob.escape(name)
 
 
-def elements(stream: IO[bytes]) -> Iterator[tuple[Any, int]]:
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An element of an array that can't be read, and why."""
+
+    reason: str
+
+
+def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, int]]:
     """Each object of the array in a stream (or the one object that it is) and the bytes read so far.
 
-    An export of gigabytes is read in the memory of its largest element.
-    ValueError where an element is no JSON, or the stream ends inside one.
+    An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
+    `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
     """
-    buffer = b""
-    position = depth = at = 0
-    start = -1  # where the element that is being read begins
-    outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
-    while chunk := stream.read(max(_CHUNK, len(buffer))):
-        position += len(chunk)
-        keep = start if start >= 0 else at
-        buffer, at, start = buffer[keep:] + chunk, at - keep, 0 if start >= 0 else -1
-        for match in _TOKEN.finditer(buffer, at):
-            at = match.end()
+    reader = _Reader(longest)
+    while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
+        yield from reader.fed(chunk)
+        if reader.is_over:
+            return
+    if reader.depth > 0:
+        raise ValueError("the file ends in the middle of a conversation")
+
+
+class _Reader:
+    """Finds the elements in bytes that come in chunks."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self.buffer = b""
+        self.depth = 0
+        self.is_over = False
+        self._at = self._position = 0
+        self._start = -1  # where the element that is being read begins
+        self._too_long = False  # of the element that is being read only the brackets are followed
+        self._outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
+
+    def fed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
+        """The elements that end in this chunk."""
+        self._position += len(chunk)
+        keep = self._start if self._start >= 0 else self._at
+        self.buffer = self.buffer[keep:] + chunk
+        self._at -= keep
+        self._start = 0 if self._start >= 0 else -1
+        for match in _TOKEN.finditer(self.buffer, self._at):
+            self._at = match.end()
             if match[0][0] == 0x22:
                 if not match[1]:  # the string goes on in the next chunk
-                    at = match.start()
+                    self._at = match.start()
                     break
             elif match[0] in b"[{":
-                if outer is None:
-                    outer = 1 if match[0] == b"[" else 0
-                if depth == outer:
-                    start = match.start()
-                depth += 1
+                if self._outer is None:
+                    self._outer = 1 if match[0] == b"[" else 0
+                if self.depth == self._outer:
+                    self._start = match.start()
+                self.depth += 1
             else:
-                depth -= 1
-                if depth == outer and start >= 0:
-                    yield decoded(buffer[start:at]), position - len(buffer) + at
-                    start = -1
-                if depth <= 0:
+                self.depth -= 1
+                if self.depth == self._outer and (self._start >= 0 or self._too_long):
+                    yield self._element(), self._position - len(self.buffer) + self._at
+                    self._start, self._too_long = -1, False
+                if self.depth <= 0:
+                    self.is_over = True
                     return
         else:
-            at = len(buffer)
-    if depth > 0:
-        raise ValueError("the file ends in the middle of a conversation")
+            self._at = len(self.buffer)
+        self._shed()
+
+    def _element(self) -> Any:
+        if self._too_long:
+            return Damaged(f"a conversation longer than {self._longest >> 20} MB")
+        try:
+            return decoded(self.buffer[self._start : self._at])
+        except ValueError as error:
+            return Damaged(str(error))
+
+    def _shed(self) -> None:
+        """Drop what an element that is too long has so far; inside a string, its beginning stays as an empty one's."""
+        if self._start >= 0 and len(self.buffer) - self._start > self._longest:
+            self._start, self._too_long = -1, True
+        if len(self.buffer) - self._at > self._longest:  # a string that does not end
+            escape = b"\\" if (len(self.buffer) - len(self.buffer.rstrip(b"\\"))) % 2 else b""
+            self.buffer, self._at = b'"' + escape, 0

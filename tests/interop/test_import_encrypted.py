@@ -1,0 +1,124 @@
+"""An import into an encrypted store: no plain text of a message is in any file, during it, after it, or after a kill."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hermes_state import SessionDB
+from tests.support import program
+from tests.support.encrypted_homes import files_with
+from tests.support.labs.base import until
+from tests.support.sizes import size
+
+WORDS = [b"pangolinword", b"attachedword"]
+FILE = b"attachedword " + random.Random(1).randbytes(30_000)
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    """An export of sessions that each have a file of their own."""
+    url = "data:application/octet-stream;base64,"
+    with SessionDB(tmp_path / "other" / "state.db") as db:
+        for number in range(size(60, 300)):
+            db.create_session(f"s{number}", "cli")
+            data = base64.b64encode(FILE + str(number).encode()).decode()
+            parts = [
+                {"type": "text", "text": f"a pangolinword {number}"},
+                {"type": "image_url", "image_url": {"url": url + data}},
+            ]
+            db.append_message(f"s{number}", "user", parts)
+    made = tmp_path / "export.jsonl"
+    done = program.run("sessions", "export", made, home=tmp_path / "other")
+    assert done.status == 0, done
+    assert b"pangolinword" in made.read_bytes()
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An encrypted store without a message."""
+    made = tmp_path / "home"
+    with SessionDB(made / "state.db"):
+        pass
+    (tmp_path / "key").write_bytes(os.urandom(32))
+    done = program.run("sessions", "encrypt", "--key-file", tmp_path / "key", home=made)
+    assert done.status == 0, done
+    return made
+
+
+def test_nothing_of_an_import_lies_in_plain_text_at_any_moment(home: Path, export: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"TMPDIR": str(temporary), "SQLITE_TMPDIR": str(temporary)}
+    whole = export.stat().st_size
+    for most in (5, 20, 1000):  # killed when so many files are in
+        process = program.start("sessions", "import", export, home=home, env=env)
+        try:
+            while process.poll() is None and len(list((home / "attachments").rglob("?" * 64))) < most:
+                process.send_signal(signal.SIGSTOP)
+                assert files_with(WORDS, home, temporary) == {}
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.02)
+        finally:
+            process.kill()
+            process.communicate()
+        assert files_with(WORDS, home, temporary) == {}
+    done = program.run("sessions", "import", export, home=home, env=env)
+    assert done.status == 0, done
+    assert list(temporary.iterdir()) == [] and whole == export.stat().st_size
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == []
+        for number in range(size(60, 300)):
+            (message,) = db.get_messages_as_conversation(f"s{number}")
+            assert base64.b64encode(FILE + str(number).encode()).decode() in str(message["content"])
+
+
+def test_standard_input_is_not_copied_to_a_disk(home: Path, export: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    env = {"TMPDIR": str(temporary)}
+    process = program.start("sessions", "import", pipe, home=home, env=env)
+    with pipe.open("wb") as stream:
+        stream.write(export.read_bytes())
+        stream.flush()
+        until(lambda: any(temporary.iterdir()), 30)  # it reads: all but what the pipe holds has arrived
+        assert files_with(WORDS, home, temporary) == {}
+        process.kill()
+        process.communicate()
+    assert files_with(WORDS, home, temporary) == {}
+    done = program.run("sessions", "import", "-", home=home, env=env, input=export.read_bytes())
+    assert done.status == 0, done
+    assert f"{size(60, 300)} sessions" in done.out
+    assert list(temporary.iterdir()) == []  # what the killed one left is gone as well
+    assert files_with(WORDS, home, temporary) == {}
+
+
+def test_input_that_memory_does_not_hold_is_refused(home: Path, tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "plain.db") as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "pangolinword")
+    done = program.run("sessions", "import", "-", home=home, input=(tmp_path / "plain.db").read_bytes())
+    assert (done.status, len(done.err.splitlines())) == (1, 1) and "import it as a file" in done.err, done
+    line = b'{"id": "a", "messages": [], "meta": "' + b"x" * (1 << 20) + b'"}\n'
+    done = program.run("sessions", "import", "-", home=home, input=line * 130)
+    assert (done.status, len(done.err.splitlines())) == (1, 1) and "longer than 128 MB" in done.err, done
+
+
+def test_folders_of_killed_imports_are_removed_and_others_stay(tmp_path: Path, export: Path) -> None:
+    temporary = tmp_path / "temporary"
+    names = ["hermes-import-99999999-abc", "hermes-import-older", f"hermes-import-{os.getpid()}-runs", "hermes-other"]
+    for name in names:
+        (temporary / name).mkdir(parents=True)
+        (temporary / name / "standard-input").write_text("pangolinword")
+    done = program.run("sessions", "import", export, home=tmp_path / "plain", env={"TMPDIR": str(temporary)})
+    assert done.status == 0, done
+    assert sorted(one.name for one in temporary.iterdir()) == sorted(names[2:])

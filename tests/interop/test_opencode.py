@@ -1,0 +1,69 @@
+"""OpenCode's database and its older tree: read without a lock, and never changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.interop.importing import brought_in, database, hidden, sessions, told, unchanged
+
+
+def part(name: str, message: str, **data: Any) -> tuple[Any, ...]:
+    return name, message, "ses_1", json.dumps(data)
+
+
+def test_opencode(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    tokens = {"input": 10, "output": 4, "reasoning": 0, "cache": {"read": 90, "write": 0}}
+    assistant = {"role": "assistant", "modelID": "sonnet", "providerID": "x", "cost": 0.25, "tokens": tokens,
+                 "time": {"created": 1772500060000}, "finish": "stop"}  # fmt: skip
+    later = {"role": "user", "time": {"created": 1772500120000}}
+    path = database(
+        tmp_path / "opencode" / "opencode.db",
+        ("CREATE TABLE session(id TEXT, project_id TEXT, parent_id TEXT, directory TEXT, title TEXT, revert TEXT,"
+         " time_created INTEGER, time_updated INTEGER, time_archived INTEGER)", []),
+        ("CREATE TABLE message(id TEXT, session_id TEXT, time_created INTEGER, data TEXT)", []),
+        ("CREATE TABLE part(id TEXT, message_id TEXT, session_id TEXT, data TEXT)", []),
+        ("INSERT INTO session VALUES(?,?,?,?,?,?,?,?,?)", [
+            ("ses_1", "p", None, "/work/app", "Fix the bug", json.dumps({"messageID": "msg_3"}), 1772500000000, 0, None),
+            ("ses_2", "p", "ses_1", "/work/app", "explore", None, 1772500050000, 0, None)]),
+        ("INSERT INTO message VALUES(?,?,?,?)", [
+            ("msg_1", "ses_1", 1772500000000, json.dumps({"role": "user", "time": {"created": 1772500000000}})),
+            ("msg_2", "ses_1", 1772500060000, json.dumps(assistant)), ("msg_3", "ses_1", 1772500120000, json.dumps(later)),
+            ("msg_4", "ses_2", 1772500050000, json.dumps({"role": "user", "time": {"created": 1772500050000}}))]),
+        ("INSERT INTO part VALUES(?,?,?,?)", [
+            part("prt_1", "msg_1", type="text", text="why does it crash?"), part("prt_2", "msg_2", type="step-start"),
+            part("prt_3", "msg_2", type="reasoning", text="hm"), part("prt_4", "msg_2", type="tool", callID="c1", tool="bash",
+                 state={"status": "completed", "input": {"command": "ls"}, "output": "a.py", "time": {"end": 1772500061000}}),
+            part("prt_5", "msg_2", type="text", text="It divides by zero."), part("prt_6", "msg_3", type="text", text="taken back"),
+            ("prt_7", "msg_4", "ses_2", json.dumps({"type": "text", "text": "explore the code"}))]),
+    )  # fmt: skip
+    before = unchanged(path)
+    assert "2 sessions with 4 messages imported" in brought_in(tmp_path / "opencode", home)
+    assert unchanged(path) == before
+    found = sessions(home)
+    session = found["opencode-ses_1"]
+    assert (session["title"], session["cwd"], session["model"]) == ("Fix the bug", "/work/app", "sonnet")
+    assert told(session) == [("user", "why does it crash?"), ("assistant", "It divides by zero."), ("tool", "a.py")]
+    reply = session["messages"][1]
+    assert (reply["input_tokens"], reply["cost_usd"], reply["reasoning"]) == (10, 0.25, "hm")
+    assert hidden(session) == ["taken back"]
+    assert (found["opencode-ses_2"]["parent_session_id"], found["opencode-ses_2"]["kind"]) == (
+        "opencode-ses_1",
+        "subagent",
+    )
+
+
+def test_opencodes_older_tree(tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    for name, value in {
+        "session/p/ses_1.json": {"id": "ses_1", "title": "Old", "directory": "/w", "time": {"created": 1772500000000}},
+        "message/ses_1/msg_1.json": {"id": "msg_1", "role": "user", "time": {"created": 1772500000000}},
+        "part/msg_1/prt_1.json": {"id": "prt_1", "type": "text", "text": "hello from files"},
+    }.items():
+        (storage / name).parent.mkdir(parents=True, exist_ok=True)
+        (storage / name).write_text(json.dumps(value))
+    home = tmp_path / "home"
+    assert "1 session with 1 message imported" in brought_in(storage, home)
+    assert told(sessions(home)["opencode-ses_1"]) == [("user", "hello from files")]

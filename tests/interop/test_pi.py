@@ -1,0 +1,46 @@
+"""Sessions of Pi and OpenClaw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.interop.importing import brought_in, hidden, lines, sessions, told
+from tests.support import program
+
+
+def test_pi(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def entry(kind: str, name: str, parent: str | None, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "id": name, "parentId": parent, "timestamp": "2026-03-07T10:00:00.000Z", **more}
+
+    reply = {"role": "assistant", "model": "sonnet", "stopReason": "toolUse", "timestamp": 1772877601000,
+             "usage": {"input": 1, "output": 2, "cacheRead": 3, "cacheWrite": 0, "cost": {"total": 0.5}},
+             "content": [{"type": "text", "text": "I look."}, {"type": "toolCall", "id": "t1", "name": "bash", "arguments": {"c": "ls"}}]}  # fmt: skip
+    file = lines(tmp_path / "2026_pi.jsonl", [
+        {"type": "session", "version": 3, "id": "pi-1", "timestamp": "2026-03-07T10:00:00.000Z", "cwd": "/work/pi"},
+        entry("message", "00000001", None, message={"role": "user", "content": "ls please"}),
+        entry("message", "00000002", "00000001", message=reply),
+        entry("message", "00000003", "00000002", message={"role": "toolResult", "toolCallId": "t1", "toolName": "bash", "content": [{"type": "text", "text": "a"}]}),
+        entry("message", "00000004", "00000003", message={"role": "user", "content": "left"}),
+        entry("label", "00000005", "00000003", label="x"),
+        entry("message", "00000006", "00000003", message={"role": "user", "content": "kept"}),
+    ])  # fmt: skip
+    assert "1 session with 4 messages imported" in brought_in(file, home)
+    session = sessions(home)["pi-pi-1"]
+    assert told(session) == [("user", "ls please"), ("assistant", "I look."), ("tool", "a"), ("user", "kept")]
+    assert hidden(session) == ["left"] and session["messages"][1]["cost_usd"] == 0.5 and session["cwd"] == "/work/pi"
+
+
+def test_openclaw_in_its_usual_place(tmp_path: Path) -> None:
+    records = [
+        {"type": "session", "version": 3, "id": "claw-1", "timestamp": "2026-03-07T10:00:00.000Z", "cwd": "/work"},
+        {"type": "message", "id": "00000001", "parentId": None, "timestamp": "2026-03-07T10:00:01.000Z",
+         "message": {"role": "user", "content": "hello claw"}},
+    ]  # fmt: skip
+    lines(tmp_path / ".openclaw" / "agents" / "main" / "sessions" / "claw-1.jsonl", records)
+    done = program.run("sessions", "import", "--found", "--yes", home=tmp_path / "home", env={"HOME": str(tmp_path)})
+    assert done.status == 0 and "1 session with 1 message imported" in done.out, done
+    session = sessions(tmp_path / "home")["openclaw-claw-1"]
+    assert (session["source"], told(session)) == ("openclaw", [("user", "hello claw")])
