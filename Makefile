@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # more than there are processors: many tests wait for other programs
 WORKERS ?= 4
+RUNNER = $(BIN)/python
 
 .PHONY: help chat install test test-all lint types contracts unit coverage docs bench recall clean
 
@@ -14,7 +15,7 @@ help:
 	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
 	@echo "make test-all  the same with all sizes: more examples, deaths and damages, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
-	@echo "make recall  ask a labelled set of questions in six languages and print how many were answered, and in what time"
+	@echo "make recall  ask labelled sets of questions (six languages, friends, an assistant) and print how many were answered, and in what time"
 	@echo "make docs    build the documentation as a site in build/site"
 	@echo "make coverage  run the tests and report which lines they run"
 	@echo "make clean   remove the virtual environment and caches"
@@ -69,14 +70,13 @@ unit: $(STAMP)
 	@if [ -z "$$TMPDIR" ] && [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 6000000 ] 2>/dev/null; then \
 	  TMPDIR=$$(mktemp -d /dev/shm/hermes.XXXX) && chmod 755 "$$TMPDIR" && export TMPDIR; \
 	  trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 143' TERM; trap 'exit 130' INT; \
-	fi; $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
+	fi; $(RUNNER) -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
-# The floor is fail_under in pyproject.toml.
+# The floor is fail_under in pyproject.toml. What was run is reported also where a test has failed.
 coverage: $(STAMP)
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
-	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --skip-covered --sort=cover
+	@status=0; $(MAKE) --no-print-directory unit RUNNER="$(BIN)/coverage run" || status=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=cover && exit $$status
 
 $(VENV)/.docs: pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -93,6 +93,8 @@ bench: $(STAMP)
 recall: $(STAMP)
 	@$(BIN)/python -m benchmarks.recall.run $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --set-aside $(ARGS)
+	@$(BIN)/python -m benchmarks.recall.run --set friends --set-aside $(ARGS)
+	@$(BIN)/python -m benchmarks.recall.run --set assistant --set-aside $(ARGS)
 
 clean:
 	rm -rf $(VENV) build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

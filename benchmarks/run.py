@@ -18,7 +18,7 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import encryption, gateway, keeping, postgres, programs, reading, searching, writing
+from benchmarks.rows import encryption, gateway, histories, keeping, postgres, programs, reading, searching, writing
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -35,6 +35,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "upgrade": keeping.upgrade,
     "export": keeping.export,
     "import": reading.importing,
+    "histories": histories.histories,
     "check": keeping.checking,
     "encryption": encryption.encryption,
     "program": programs.programs,
@@ -128,8 +129,8 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
 
 
 def _stores_matter(options: argparse.Namespace) -> bool:
-    """Whether anything is measured on loaded stores; the gateway begins with an empty one, and alone."""
-    return not set(options.only) <= {"gateway", "gateway-message"}
+    """Whether anything is measured on loaded stores; the gateway and imports begin with an empty one, and alone."""
+    return not set(options.only) <= {"gateway", "gateway-message", "histories"}
 
 
 def _corpus_line(bench: Bench) -> str:

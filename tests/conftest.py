@@ -20,7 +20,12 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 
-pytest_plugins = ["tests.support.costs", "tests.support.leftovers", "tests.support.sharing_out"]
+pytest_plugins = [
+    "tests.support.costs",
+    "tests.support.leftovers",
+    "tests.support.selection",
+    "tests.support.sharing_out",
+]
 
 # Hundreds of processes load the same modules: what Python compiled is kept, in every process of the run.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -40,7 +45,7 @@ _COMMON: dict[str, Any] = {
         HealthCheck.large_base_example,
     ],
 }
-settings.register_profile("dev", max_examples=25, **_COMMON)
+settings.register_profile("dev", max_examples=12, **_COMMON)
 # The same examples each time: what lands must not depend on luck. "dev" looks for new ones. A failing example is printed
 # as it was found: making it smaller can take minutes. "shrink" finds the same one and makes it smaller.
 _CI: dict[str, Any] = {"max_examples": 200, "derandomize": True, "print_blob": True, **_COMMON}

@@ -157,7 +157,14 @@ class InvalidInput(HermesError, ValueError):
 
 
 class TitleClash(InvalidInput):
-    """Another session has that title; the message names it."""
+    """Another session has that title; the message names it.
+
+    `holder` is that session's id and `title` the title as it would have been stored, where they are known.
+    """
+
+    def __init__(self, message: str, *, holder: str | None = None, title: str | None = None) -> None:
+        super().__init__(message)
+        self.holder, self.title = holder, title
 
 
 class TitleTooLong(InvalidInput):

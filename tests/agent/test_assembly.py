@@ -115,6 +115,9 @@ def test_usage_is_read_from_the_places_servers_put_it() -> None:
     assert (
         usage_in({"prompt_tokens": None, "completion_tokens": "many", "prompt_tokens_details": None}).input_tokens == 0
     )
+    for odd in (float("inf"), float("nan"), 10**400, 2**63):  # no store holds such a count
+        counted = usage_in({"prompt_tokens": odd, "completion_tokens": 7, "cost": odd})
+        assert (counted.input_tokens, counted.output_tokens, counted.cost_usd) == (0, 7, None)
 
 
 @given(st.text(max_size=200), st.lists(st.integers(1, 7), max_size=60))

@@ -108,7 +108,7 @@ def test_a_side_task_gets_one_answer(aimock: Any) -> None:
         (429, {"message": "You exceeded your current quota", "code": "insufficient_quota"}, ModelRefused, "quota"),
         (500, {"message": "oops"}, RateLimited, "oops"),
         (529, {"message": "Overloaded"}, RateLimited, "Overloaded"),
-        (400, {"message": "too many", "code": "context_length_exceeded"}, ContextTooLong, "/compress"),
+        (400, {"message": "too many", "code": "context_length_exceeded"}, ContextTooLong, "no longer fits into fake"),
     ],
 )
 def test_each_refusal_becomes_an_error_that_says_what_to_do(

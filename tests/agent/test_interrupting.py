@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.tool_calls import AT_ONCE
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput
 from tests.support.aimock import fixtures_of

@@ -28,7 +28,7 @@ from pathlib import Path
 from hermes_state import SessionDB
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
-from hermes.agent.tools.base import Tool
+from hermes.agent.tools.tool import Tool
 from hermes.config import Config
 
 def sleepy(context, arguments):

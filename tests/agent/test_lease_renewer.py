@@ -46,10 +46,23 @@ def test_a_lease_that_passed_to_another_is_reported_once(db: Any) -> None:
         lost.append("work")
         heard.set()
 
+    beats = threading.Semaphore(0)
+
+    def beat() -> bool:
+        beats.release()
+        return True
+
     other = db.acquire_lease("other", "here", SHORT)
-    with kept(db, KeptLease("work", token, SHORT, lost=told)), kept(db, KeptLease("other", other, SHORT)):
+    third = KeptLease("third", db.acquire_lease("third", "here", SHORT), SHORT, renew=beat)
+    with (
+        kept(db, KeptLease("work", token, SHORT, lost=told)),
+        kept(db, KeptLease("other", other, SHORT)),
+        kept(db, third),
+    ):
         assert heard.wait(10)
-        time.sleep(0.3)
+        while beats.acquire(blocking=False):
+            pass
+        assert all(beats.acquire(timeout=10) for _ in range(3)), "the leases are renewed again and again"
         assert lost == ["work"]
         assert db.lease_holder("other") == "here"  # the others go on
     assert db.lease_holder("work") == "there"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hermes.agent.offline.language import DENSE_RUN, is_stop, words
 from hermes.agent.offline.summary import MOST, SECTIONS, SUMMARY_MARK, summary_of, title_of
 from hermes.agent.offline.title import word_count
+from tests.support.sizes import size, some
 
 from .transcripts import ALL, GERMAN, OUTAGE, PARSER, Transcript, assistant, tool, user
 
@@ -100,7 +101,7 @@ def test_what_is_said_to_be_open_is_open_even_if_the_talk_went_on() -> None:
 
 def test_a_long_conversation_stays_within_the_bound_and_keeps_what_was_decided_first_and_last() -> None:
     messages = [user("We decided to call the project Bluebird, the code lives in src/bluebird/main.py.")]
-    for number in range(2000):
+    for number in range(size(700, 2000)):
         messages += [
             user(f"Look at src/part_{number}/module_{number}.py, it takes {number} ms."),
             assistant("Seen. " * 50),
@@ -219,7 +220,7 @@ def test_parts_of_a_message_are_read_as_its_text() -> None:
         "**",
     ],
 )
-@pytest.mark.parametrize("end", ["", "_"])
+@pytest.mark.parametrize("end", some(["_", ""], 1))
 def test_long_runs_of_anything_are_read_in_one_go(piece: str, end: str) -> None:
     text = piece * (40_000 // len(piece)) + end  # nothing here may take a pattern more than a glance
     assert len(summary_of([user(text), assistant(text), tool(1, "x", text)])) <= MOST
@@ -263,6 +264,7 @@ def test_a_title_is_three_to_seven_words_about_the_subject(transcript: Transcrip
         ("Hi! Can you help me fix the login page of our shop?", "", "Fix the login page of our shop"),
         ("please", "I can help with the tax return of 2025.", "Tax return of 2025"),
         ("docker", "", "Conversation about docker"),
+        ("docker", "Docker?", "Conversation about docker"),
         ("```\nprint(1)\n```\nWhy does this loop never end?", "", "Loop never end"),
         ("https://example.com/a/b?c=d summarise this page about whales", "", "Summarise this page about whales"),
         ("**Rename** `old_name` to `new_name` everywhere", "", "Rename old_name to new_name everywhere"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import genai_prices
 import pytest
 
-from hermes.agent.model import UNKNOWN, Usage, cost
+from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.model import UNKNOWN, Reply, Usage, cost, has_price, price_of
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -41,3 +42,14 @@ def test_what_nobody_knows_is_unknown_and_not_zero(
     assert cost(name, provider, base_url, usage) == UNKNOWN
     assert UNKNOWN.usd is None
     assert UNKNOWN.status == "unknown"
+
+
+def test_a_server_in_the_own_network_is_not_looked_up_but_may_say_what_it_costs() -> None:
+    near = EndpointModel("gpt-4o", "http://192.168.1.7:8000/v1", None)
+    counted, told = Usage(1000, 10), Usage(1000, 10, cost_usd=0.5)
+    assert not has_price(near)
+    assert price_of(near, Reply(content="yes", usage=counted)) == UNKNOWN
+    assert price_of(near, Reply(content="yes", usage=told)).usd == 0.5
+    proxy = EndpointModel("gpt-4o", "http://192.168.1.7:8000/v1", None, provider="openai")
+    assert has_price(proxy)
+    assert price_of(proxy, Reply(content="yes", usage=counted)).status == "estimated"

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
+from hermes.agent.compress import PromptSize, prompt_tokens
+from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, PreparedHistory, prepared, repaired
 from hermes.texts import without_middle
 
 
@@ -104,3 +105,27 @@ def test_an_attached_picture_goes_to_the_model_as_it_came(db: Any) -> None:
     history = db.get_messages_as_conversation("s", inline_attachments=False)
     assert "base64" not in str(history)  # the record keeps the bytes elsewhere
     assert prepared(history, system_prompt=None, attachments=Path(db.attachments_dir))[0]["content"] == content
+
+
+_PICTURE = {"type": "image_url", "image_url": {"url": "attachment:sha256:" + "0" * 64}}
+_ANYTHING = st.one_of(
+    st.sampled_from(["a", "[result of f]", "ü"]).map(user),
+    st.just([_PICTURE, {"type": "text", "text": "see"}]).map(lambda parts: {"role": "user", "content": parts}),
+    st.sampled_from([("a",), ("a", "b"), ()]).map(lambda ids: asks(*ids)),
+    st.sampled_from(["a", "b", "c"]).map(lambda one: result(one, "x" * 300)),
+    st.integers(0, 2).map(lambda n: {"role": "assistant", "content": "yes", **({"input_tokens": 7} if n == 0 else {})}),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(_ANYTHING, max_size=6)), max_size=6))
+def test_a_conversation_that_grows_or_is_cut_is_prepared_and_counted_as_if_it_were_new(
+    steps: list[tuple[int, list[dict[str, Any]]]],
+) -> None:
+    growing, size = PreparedHistory(), PromptSize()
+    history: list[dict[str, Any]] = []
+    for cut, more in steps:
+        history = [*history[: len(history) - cut], *more]
+        for budget in (TOOL_BUDGET, 100):
+            sent = growing(history, system_prompt="be good", attachments=None, budget=budget)
+            assert sent == prepared(history, system_prompt="be good", budget=budget)
+            assert size(sent) == prompt_tokens(sent)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN, as_json
-from hermes.agent.session_search.passages import centred
+from hermes.agent.session_search.excerpts import centred
 from hermes.agent.session_search.tool import excerpts, quoted, search_sessions, session_search
 from hermes.agent.tokens import estimate_tokens
-from hermes.agent.tools.base import Context
+from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
 from tests.support.aimock import fixtures_of, free_port
@@ -415,7 +415,7 @@ hostile = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=size(30, 150))
+@settings(max_examples=size(12, 150))
 @given(
     st.lists(st.lists(hostile, min_size=1, max_size=5), min_size=1, max_size=6),
     st.integers(2, 3000),

@@ -152,6 +152,14 @@ def test_the_same_exchange_again_is_told_apart_by_its_date_and_a_number_comes_la
     assert titles[3:] == ["Shop login repair #2", "Shop login repair #3"]
 
 
+def test_a_title_that_is_a_date_gets_the_time_and_not_the_date_again(db) -> None:
+    for n in range(3):
+        talk(db, f"s{n}", "hi", "You said: hi")
+    when = datetime.fromtimestamp(db.get_session("s1")["started_at"])
+    base = f"Conversation of {when.day} {when:%B %Y}"
+    assert [titled(db, f"s{n}", None) for n in range(3)] == [base, f"{base}, {when:%H:%M}", f"{base} #2"]
+
+
 def test_a_long_title_makes_room_for_the_word(db) -> None:
     talk(db, "s0", ASKED, "Sure.")
     talk(db, "s1", ASKED + " It is about walruses.", "Sure.")

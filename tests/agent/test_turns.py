@@ -13,7 +13,7 @@ import pytest
 from hermes.agent.conversations import new_session_id
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import ROUNDS
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError
 from tests.support.aimock import fixtures_of

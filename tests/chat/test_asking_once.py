@@ -16,7 +16,7 @@ from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.forking import Forked
 from tests.support.program import PROGRAM, environment, run, start
-from tests.support.wire import CUT, Wire, delta, error, said, sse
+from tests.support.wire import CUT, Wire, delta, end, error, said, sse
 
 Look = Callable[[Callable[[Any], Any]], Any]
 
@@ -282,6 +282,8 @@ def test_a_session_held_by_another_process_is_refused_and_a_dead_one_is_not(serv
         db.hold_session("s", "another.example:1:abc")
         done = run("-r", "s", "-q", "x", home=home)
         assert done.status == 1 and "open in another process" in done.err and server.requests == []
+        agreed = run("-y", "-r", "s", "-q", "still?", home=home)
+        assert agreed.status == 0 and "open in another process; continuing in its branch" in agreed.err
         token = db.hold_session("s", "another.example:1:abc")
         db.release_lease("session:s", token)
         db.hold_session("s", f"{socket.gethostname()}:{os.getpid()}:abc")
@@ -450,3 +452,42 @@ def test_an_mcp_server_that_fails_is_a_note_and_the_rest_works(server: ModelServ
     assert "broken" in done.err and done.err.count("\n") == 1
     names = [tool["function"]["name"] for tool in server.requests[0]["tools"]]
     assert {"session_search", "terminal", "memory", "skills", "process"} <= set(names)
+
+
+def test_after_an_empty_reply_the_hint_is_one_that_works_in_a_shell(home: Path) -> None:
+    with Wire([sse(end(), "[DONE]")]) as wire:
+        (home / "config.yaml").write_text(f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x}}\n")
+        done = run("-q", "hello?", home=home)
+        events = run("-q", "hello?", "--stream-json", home=home)
+    assert (done.status, done.out) == (0, "")
+    assert done.err == "The model gave an empty reply. Run the command again, or ask in other words.\n"
+    assert '{"type": "notice", "text": "The model gave an empty reply."}' in events.out.splitlines()
+
+
+def test_a_question_that_is_too_long_gets_a_hint_that_works_in_a_shell(home: Path) -> None:
+    full = error(400, {"error": {"message": "too many tokens", "code": "context_length_exceeded"}})
+    with Wire([full]) as wire:
+        (home / "config.yaml").write_text(f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x}}\n")
+        done = run("-q", "hello?", home=home)
+    assert done.status == 6 and done.out == ""
+    assert done.err == (
+        "hermes: the conversation no longer fits into wire-1: too many tokens; ask in fewer words, or in a new conversation\n"
+    )
+
+
+def test_ctrl_c_while_the_piped_text_is_read_is_status_130_and_claims_nothing(server: ModelServer, home: Path) -> None:
+    child = start("-q", "count", home=home, stdin=subprocess.PIPE)
+    assert child.stdin is not None
+    child.stdin.write("x" * 300_000)  # more than a pipe holds: when it is written, the program is reading
+    child.stdin.flush()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, err.strip()) == (130, "") and server.requests == []
+
+
+def test_a_question_is_read_as_utf_8_in_any_locale(server: ModelServer, home: Path, look: Look) -> None:
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    words = [*PROGRAM, "-q", "ünï 日本"]
+    assert subprocess.run(words, env=environment(home, plain), stdin=subprocess.DEVNULL, check=False).returncode == 0
+    assert look(messages)[0] == ("user", "ünï 日本")
+    assert server.requests[0]["messages"][-1]["content"] == "ünï 日本"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -25,7 +28,7 @@ from hermes.errors import StoreClosed
 from hermes.store.index_text import fold
 from hermes.texts import harmless
 from hermes_state import SessionDB
-from tests.support.program import environment, run
+from tests.support.program import PROGRAM, environment, run
 
 MANY = 10_000
 TOPICS = ("Docker on the Pi", "Café Übersicht", "服务器部署配置", "Einkauf 🛒 Samstag", "שלום עולם", "👨‍👩‍👧 plans")
@@ -180,27 +183,27 @@ def test_the_first_lines_are_there_before_the_last(many: SessionDB) -> None:
         go_on.set()
 
 
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [
-        ("number 4321", ["s04321"]),  # first words
-        ("S04321", ["s04321"]),  # id
-        ("CAFE docker 4321", []),
-        ("cafe ubersicht 4327", ["s04327"]),  # no accents, other case, words in any order
-        ("4327 ÜBERSICHT", ["s04327"]),
-        ("部署 4328", ["s04328"]),
-        ("nothing like this", []),
-    ],
-)
-def test_typing_filters_by_title_first_words_and_id(many: SessionDB, typed: str, found: list[str]) -> None:
+TYPED = [
+    ("number 4321", ["s04321"]),  # first words
+    ("S04321", ["s04321"]),  # id
+    ("CAFE docker 4321", []),
+    ("cafe ubersicht 4327", ["s04327"]),  # no accents, other case, words in any order
+    ("4327 ÜBERSICHT", ["s04327"]),
+    ("部署 4328", ["s04328"]),
+    ("nothing like this", []),
+]
+
+
+def test_typing_filters_by_title_first_words_and_id(many: SessionDB) -> None:
     async def script(hand: Hand) -> None:
-        hand.app.screen.query_one(Input).value = typed
-        await hand.until(lambda: hand.ids() == found)
-        assert f"{len(found)} of 10,000 conversations" in hand.status
-        if not found:
-            assert "Tab searches inside" in "".join(hand.rows())
-        await hand.press("escape")
-        await hand.until(lambda: len(hand.list.lines) == MANY)
+        for typed, found in TYPED:
+            hand.app.screen.query_one(Input).value = typed
+            await hand.until(lambda found=found: hand.ids() == found)
+            assert f"{len(found)} of 10,000 conversations" in hand.status, typed
+            if not found:
+                assert "Tab searches inside" in "".join(hand.rows())
+            await hand.press("escape")
+            await hand.until(lambda: len(hand.list.lines) == MANY)
 
     browsing(many, script)
 
@@ -686,3 +689,25 @@ def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: A
     screen.press("C-t")
     screen.wait_for("found in 1 conversation")
     assert "the parser is slow on long lines, and nobody" in screen.text()
+
+
+def test_without_its_terminal_the_browser_ends_also_under_nohup(home: Path) -> None:
+    """The library alone reads the end of its input without pause, for ever."""
+    with SessionDB(db_path=home / "state.db") as db:
+        db.create_session("one", source="cli")
+        db.append_message("one", "user", "hello there")
+    ours, theirs = pty.openpty()
+    program = subprocess.Popen(
+        [*PROGRAM, "sessions", "browse"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**environment(home), "TERM": "xterm-256color"}, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
+    try:
+        os.close(theirs)
+        drawn = b""
+        while b"hello" not in drawn:
+            drawn += os.read(ours, 65536)
+        os.close(ours)
+        assert program.wait(60) == 128 + signal.SIGHUP
+    finally:
+        program.kill()
+        program.wait()

@@ -37,7 +37,7 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         assert "is busy (429): slow down (retrying in 3 s, try 2 of 5)" in text
         assert "failed (HTTP 500): kaputt (retrying in 0 s, try 3 of 5)" in text
         screen.line("and now?")
-        screen.wait_for("The model gave an empty reply; /retry asks again.")
+        screen.wait_for("The model gave an empty reply. /retry asks again.")
         screen.line("more")
         screen.wait_for("The reply ends here because of the limit for one reply.")
 

@@ -187,6 +187,33 @@ def test_older_than_and_source_choose(home: Path) -> None:
         assert run("sessions", "prune", "--older-than", wrong, home=home).status == 2
 
 
+def test_prune_keeps_the_sessions_of_a_source_for_its_own_days(hermes_home: Path) -> None:
+    day = 86_400
+    with SessionDB(hermes_home / "state.db") as db:
+        for source in ("cron", "batch", "cli"):
+            for age in (5, 20, 100):
+                db.create_session(f"{source}-{age}", source, started_at=time.time() - age * day)
+                db.end_session(f"{source}-{age}", "done")
+
+    def pruned(*words: str) -> set[str]:
+        out = run("sessions", "prune", "--dry-run", *words, home=hermes_home).out
+        return set(re.findall(r"\w+-\d+$", out, re.MULTILINE))
+
+    assert pruned() == {"cron-100", "batch-100", "cli-100"}
+    (hermes_home / "config.yaml").write_text(
+        "sessions: {retention_days: 200, retention_by_source: {cron: 7, batch: 30}}\n"
+    )
+    assert pruned() == {"cron-20", "cron-100", "batch-100"}
+    assert pruned("--source", "cron") == {"cron-20", "cron-100"}
+    assert pruned("--source", "cli") == set()
+    assert pruned("--older-than", "10") == {
+        f"{source}-{age}" for source in ("cron", "batch", "cli") for age in (20, 100)
+    }
+    run("sessions", "prune", "--yes", home=hermes_home)
+    out = run("sessions", "prune", home=hermes_home).out
+    assert out == "Nothing to prune: no ended session is older than 200 days, of batch 30 days, of cron 7 days.\n"
+
+
 def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
     done = run("sessions", "prune", "--source", "telegram", "--yes", home=home)
     assert done.status == 0 and "put 1 session in the trash until" in done.out

@@ -98,6 +98,8 @@ def test_ages_and_day_names_are_measured_from_now(hermes_home: Path) -> None:
 
 def test_limit_is_the_most_hits(home: Path) -> None:
     assert len(ids(home, "the", "--limit", "2")) == 2
+    shown = run("sessions", "search", "the", "--limit", "2", home=home).out.splitlines()[-1]
+    assert shown.endswith("; there may be more: --limit 10")
 
 
 def test_json_is_what_the_api_finds(home: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_question_without_a_full_match_says_that_these_come_nearest(home: Path
 
 
 @pytest.mark.parametrize(
-    "words", [["x", "--since", "soon"], ["x", "--until", "2025-13-01"], ["x", "--limit", "-1"], []]
+    "words", [["x", "--since", "soon"], ["x", "--until", "2025-13-01"], ["x", "--limit", "-1"], [], [" "]]
 )
 def test_wrong_usage_is_status_2(home: Path, words: list[str]) -> None:
     done = run("sessions", "search", *words, home=home)

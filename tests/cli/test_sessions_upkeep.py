@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 
 from hermes_state import SessionDB
 from tests.support import seeds, start_python
-from tests.support.program import run
+from tests.support.program import environment, run
 
 
 @pytest.fixture
@@ -25,6 +29,24 @@ def test_a_sound_record_is_status_0(home: Path) -> None:
     assert (done.status, done.out, done.err) == (0, "sound: 5 sessions, 15 messages\n", "")
     assert json.loads(run("sessions", "check", "--json", home=home).out) == []
     assert run("sessions", "repair", home=home).out == "sound: nothing to repair\n"
+
+
+def test_a_record_that_can_not_be_written_is_checked_as_well(home: Path) -> None:
+    before = "import os, sys; from hermes.cli.main import main; main(['sessions', 'check']);"  # loads what it needs
+    if os.geteuid() == 0:
+        before += "os.setgid(65534); os.setuid(65534);"
+        for folder in [home, *home.parents]:
+            if folder.stat().st_uid == 0 and folder.is_relative_to(gettempdir()):
+                folder.chmod(folder.stat().st_mode | 0o055)
+    for path in [home, *home.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{before} sys.exit(main(['sessions', 'check']))"], env=environment(home),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    for path in [home, *home.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.splitlines()[-1].startswith("sound: ")
 
 
 def test_what_is_wrong_is_listed_and_repair_mends_it(home: Path) -> None:

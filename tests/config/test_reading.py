@@ -31,7 +31,7 @@ compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n:
 display: {resume_display: full, busy: interrupt, theme: auto, platforms: {}}
 sessions: {auto_prune: false, retention_days: 90, retention_by_source: {}, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
-store: {url: null, durability: full, prepared_statements: auto, timeout: 30, key_file: null, passphrase_file: null}
+store: {url: null, durability: full, prepared_statements: auto, timeout: 30, patience: 15, key_file: null, passphrase_file: null}
 owner: []
 timezone: null
 memory: {enabled: true}
@@ -40,7 +40,7 @@ terminal: {confirm: destructive, continue: latest, list_oneshots: true, allow: {
 group_sessions_per_user: true
 thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}
-gateway: {debounce_seconds: 1.0, listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {enabled: true, edit_interval: 1.0, buffer_threshold: 40, cursor: " ▉"}, media: {vision_model: null, stt_model: null, max_mb: 20}, http: {max_connections: 256, max_per_address: 128, header_seconds: 10}, brake: {per_minute: 30, alike: 6}}
+gateway: {debounce_seconds: 1.0, listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {enabled: true, edit_interval: 1.0, buffer_threshold: 40, cursor: " ▉"}, media: {vision_model: null, stt_model: null, max_mb: 20}, http: {max_connections: 256, max_per_address: 128, header_seconds: 10}, brake: {per_minute: 30, alike: 6}, watch: {enabled: false, folders: []}}
 platforms: {}
 api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null, keys: {}}
 web: {host: 127.0.0.1, port: 0, password: null, url: null, user_header: null, proxies: [127.0.0.1, "::1"], users: {}}

@@ -21,6 +21,8 @@ from tests.support.node import node_folder, npm_program
 from tests.support.program import PROGRAM, environment
 from tests.support.sizes import THOROUGH
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("acp")
 ACPX = "acpx@0.19.1"
 Lines = list[dict[str, Any]]

@@ -54,6 +54,17 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
             ):
                 with pytest.raises(acp.RequestError, match="no mode|no model|no option|not open"):
                     await wrong
+            with SessionDB(home / "state.db", read_only=True) as db:
+                assert db.chosen_model(session) == "other-model"
+            again = await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            assert again.config_options[0].current_value == "other-model"  # the model is kept, the mode is not
+            await agent.set_config_option(config_id="model", session_id=session, value="test-model")
+            with SessionDB(home / "state.db") as db:
+                assert db.chosen_model(session) == ""
+                db.choose_model(session, "other-model")  # as /model in the terminal or in a chat
+            again = await agent.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            assert again.config_options[0].current_value == "other-model"
+
             other = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])  # a choice is for one session
             assert (
                 other.modes.current_mode_id == "destructive" and other.config_options[0].current_value == "test-model"
@@ -163,6 +174,7 @@ def test_what_began_on_the_phone_and_was_compressed_is_loaded_whole_and_continue
     texts = [f"said {number}" for number in range(6)]
     with SessionDB(home / "state.db") as db:
         db.create_session("phone", "telegram", user_id="42")
+        db.create_session("milliseconds", "import", started_at=1.7e12)  # no calendar has this year
         ids = [db.append_message("phone", ("user", "assistant")[n % 2], text) for n, text in enumerate(texts)]
         db.compress_session("phone", "phone-2", summary="the summary", head_until=ids[1], tail_from=ids[4])
         db.append_message("phone-2", "user", "said after")
@@ -170,7 +182,11 @@ def test_what_began_on_the_phone_and_was_compressed_is_loaded_whole_and_continue
     async def load() -> None:
         editor = Editor()
         async with connected(home, editor) as (agent, _):
-            assert [one.session_id for one in (await agent.list_sessions()).sessions] == ["phone-2"]
+            listed = (await agent.list_sessions()).sessions
+            assert [(one.session_id, one.updated_at is None) for one in listed] == [
+                ("milliseconds", True),
+                ("phone-2", False),
+            ]
             await agent.load_session(cwd=str(tmp_path), session_id="phone", mcp_servers=[])
             shown = [one.content.text for _, one in editor.updates]
             assert sorted(shown) == sorted([*texts, "the summary", "said after"])  # each once

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from hermes.agent.tools.base import Tool
+from hermes.agent.tools.tool import Tool
 from hermes.config import Config
 from hermes.errors import ConfigError
 from hermes.serve.authorization import check_api

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.prompt_messages import LOST
-from hermes.agent.tools.base import Tool
+from hermes.agent.tools.tool import Tool
 from tests.support.labs.base import until
 from tests.support.wire import Wire, call, delta, end, said, sse
 

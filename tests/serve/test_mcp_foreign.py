@@ -22,6 +22,8 @@ from tests.support import program
 from tests.support.node import node_folder, npm_program
 from tests.support.sizes import THOROUGH, some
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("mcp")
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"

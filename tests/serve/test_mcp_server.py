@@ -129,7 +129,17 @@ def test_a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> None
             assert (await call(client, "tag_session", session="s1", tags=["parser"]))["tags"] == ["parser"]
             note = await call(client, "append_note", session="s1", text="decided: PEG")
             await call(client, "set_title", session="t1", title="On the phone")
+        async with session(home, "--write", "--user", "telegram:42") as client:
+            await call(client, "tag_session", session="t1", tags=["a", "b"])
+            assert (await client.call_tool("set_title", {"session": "s1", "title": "x"})).is_error
         with SessionDB(home / "state.db", read_only=True) as db:
+            written = [(line["action"], line["session_id"], line["by"], line["detail"]) for line in db.audit_log()]
+            assert written == [
+                ("tag", "t1", "hermes mcp (telegram:42)", "a, b"),
+                ("title", "t1", "hermes mcp", "On the phone"),
+                ("note", "s1", "hermes mcp", f"message {note['message_id']}, 12 characters"),
+                ("tag", "s1", "hermes mcp", "parser"),
+            ]
             assert (
                 db.get_messages("s1")[-1]["id"] == note["message_id"] and db.get_session_title("t1") == "On the phone"
             )

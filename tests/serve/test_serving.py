@@ -407,7 +407,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     loop.close()
 
 
-@settings(max_examples=size(25, 120))
+@settings(max_examples=size(12, 120))
 @given(
     path=st.sampled_from(["/v1/chat/completions", "/v1/responses"]), body=_body,
     session=st.one_of(st.none(), st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20)),
@@ -424,7 +424,7 @@ def test_whatever_is_sent_the_answer_is_one_a_client_understands(
     assert "Traceback" not in got.text
 
 
-@settings(max_examples=size(25, 100))
+@settings(max_examples=size(12, 100))
 @given(path=st.sampled_from(["/v1/chat/completions", "/v1/responses"]), body=st.binary(max_size=200))
 def test_bytes_that_are_no_request_are_refused(fuzzed: Any, path: str, body: bytes) -> None:
     got = fuzzed.post(path, content=body)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hermes.serve.web import render
+from hermes.serve.web import message_html
 from tests.support.page import HOSTILE
 from tests.support.sizes import size
 
@@ -64,7 +64,7 @@ def strange(html: str) -> list[Any]:
     return seen.strange
 
 
-@settings(max_examples=size(150, 800), deadline=None)
+@settings(max_examples=size(40, 800), deadline=None)
 @given(row=rows, result=rows, kind=st.sampled_from([None, "image/png", "audio/ogg", "video/mp4"]))
 @example(
     row={"id": 1, "role": "user", "content": HOSTILE, "timestamp": 1.0},
@@ -74,16 +74,16 @@ def strange(html: str) -> list[Any]:
 def test_only_what_the_renderer_makes_is_in_the_page(
     row: dict[str, Any], result: dict[str, Any], kind: str | None
 ) -> None:
-    shown = render.Renderer(lambda digest: kind).message(row, {"c": {**result, "role": "tool"}})
+    shown = message_html.HtmlRenderer(lambda digest: kind).message(row, {"c": {**result, "role": "tool"}})
     assert strange(shown["html"]) == []
     assert not any(sign in shown["html"] for sign in "\x1b\u202e\0")
     json.dumps(shown).encode()
 
 
-@settings(max_examples=size(100, 400), deadline=None)
+@settings(max_examples=size(30, 400), deadline=None)
 @given(texts)
 def test_a_snippet_has_marks_and_nothing_else(text: str) -> None:
-    seen = render.marked(text).replace("<mark>", "").replace("</mark>", "")
+    seen = message_html.marked(text).replace("<mark>", "").replace("</mark>", "")
     assert "<" not in seen
 
 
@@ -93,12 +93,14 @@ def test_how_a_call_ended_is_said() -> None:
         ("error: interrupted by the user before it had finished", "stopped"), ("The user declined: it was not run.", "declined"),
         ("fine", "done"),
     ):  # fmt: skip
-        assert render.status({"content": text})[0] == word, text
-    assert render.status(None)[0] == "no result"
+        assert message_html.status({"content": text})[0] == word, text
+    assert message_html.status(None)[0] == "no result"
 
 
 def test_the_bytes_decide_what_a_browser_may_show() -> None:
-    assert render.shown_type(b"\x89PNG\r\n") == "image/png" and render.shown_type(b"OggS....") == "audio/ogg"
-    assert render.shown_type(b"RIFF....WAVE") == "audio/wav" and render.shown_type(b"RIFF....AVI ") is None
+    assert (
+        message_html.shown_type(b"\x89PNG\r\n") == "image/png" and message_html.shown_type(b"OggS....") == "audio/ogg"
+    )
+    assert message_html.shown_type(b"RIFF....WAVE") == "audio/wav" and message_html.shown_type(b"RIFF....AVI ") is None
     for program in (b"<svg ", b"<!doctype html>", b"\xef\xbb\xbf<svg", b"%PDF-1.7", b""):
-        assert render.shown_type(program) is None
+        assert message_html.shown_type(program) is None

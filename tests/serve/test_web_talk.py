@@ -72,6 +72,19 @@ def test_stop_keeps_what_has_arrived(home: Path, page: Page) -> None:
     assert role == "assistant" and 0 < len(reply) < 2000 and question == "long=2000 slow=60"
 
 
+def test_the_model_chosen_for_a_conversation_answers_here_as_well(home: Path, page: Page, model: Echo) -> None:
+    begun = page.do("/api/talk", text="hello").json()
+    assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
+    used = []
+    for choice in ("other", ""):  # /model other, /model default
+        with SessionDB(home / "state.db") as db:
+            db.choose_model(begun["session"], choice)
+        again = page.do(f"/api/talk/{begun['session']}", text="once more").json()
+        assert list(page.turn(again["turn"]))[-1]["kind"] == "done"
+        used.append(next(one["model"] for one in reversed(model.requests) if one.get("stream")))
+    assert used == ["other", "echo"]
+
+
 @pytest.mark.parametrize("yes", [True, False])
 def test_a_dangerous_command_is_asked_about(home: Path, page: Page, yes: bool, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()

@@ -58,6 +58,7 @@ class Browser:
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # the clipboard serves only a page with the focus
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the debugging protocol; its result."""
@@ -114,11 +115,14 @@ class Browser:
             f"[...document.querySelectorAll({json.dumps(selector)})].find(one => one.checkVisibility() &&"
             f" one.textContent.includes({json.dumps(text)}))"
         )
-        self.wait(f"!!({wanted})")
-        spot = self.value(
-            f"(() => {{ const one = {wanted}; one.scrollIntoView({{block: 'center'}}); const box = one.getBoundingClientRect();"
-            " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        place = (  # its middle, once nothing lies over it
+            f"(() => {{ const one = {wanted}; if (!one) return null; one.scrollIntoView({{block: 'center'}});"
+            " const box = one.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;"
+            " return one.contains(document.elementFromPoint(x, y)) && [x, y]; })()"
         )
+        spot = self.wait(place)
+        while (now := self.wait(place)) != spot:  # until what comes above it has come
+            spot = now
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=spot[0], y=spot[1])
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=spot[0], y=spot[1], button="left", clickCount=1)

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sizes import THOROUGH
+
 
 def missing(reason: str) -> None:
     """Skip for this reason, or fail where everything is required."""
@@ -67,24 +69,29 @@ def _run(words: Sequence[str], folder: Path, what: str) -> None:
 
 
 def environment(
-    name: str, requirements: Sequence[str], *, python: str | None = None, options: Sequence[str] = ()
+    name: str,
+    requirements: Sequence[str],
+    *,
+    python: str | None = None,
+    options: Sequence[str] = (),
+    large: bool = False,
 ) -> Path:
-    """The bin folder of a virtual environment with these packages; `python` is the interpreter to make it with."""
+    """The bin folder of a virtual environment with these packages; `python` is the interpreter to make it with.
+
+    What is `large` takes minutes to install: a quick run uses it where it is installed already.
+    """
     interpreter = python or sys.executable
     words = [*requirements, *options, interpreter]
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
     def install(folder: Path) -> None:
-        _run([interpreter, "-m", "venv", "--clear", str(folder / "venv")], folder, name)
-        pip = [
-            str(folder / "venv" / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        _run([*pip, *options, *requirements], folder, name)
+        if large and not THOROUGH:
+            pytest.skip(f"{name} is large: HERMES_TEST_SIZE=all installs it")
+        place = folder / "venv"
+        _run([interpreter, "-m", "venv", "--clear", "--without-pip", str(place)], folder, name)
+        # This interpreter's pip, and nothing compiled: most of what is installed is never loaded.
+        pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "--no-compile"]
+        _run([*pip, "--quiet", "--disable-pip-version-check", *options, *requirements], folder, name)
 
     return installed(f"{name}-{digest}", install) / "venv" / "bin"
 

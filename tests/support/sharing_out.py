@@ -20,7 +20,6 @@ _ALONE = (
     "tests/gateway/test_handoff.py",
     "tests/gateway/test_crash.py",
     "tests/chat/test_talking.py",
-    "tests/agent/tools/test_mcp.py",
 )
 _EARLY = (
     "platform",
@@ -30,6 +29,11 @@ _EARLY = (
     "tests/postgres/",
     "tests/chat/",
     "tests/agent/test_embedded.py",
+    "tests/agent/tools/test_mcp.py",
+    "tests/docs/",
+    "tests/serve/test_web_browser.py",
+    "tests/store/test_migrations.py",
+    "tests/quality/",
     "tests/cli/test_main.py",
 )
 
@@ -37,9 +41,9 @@ _EARLY = (
 def unit(nodeid: str) -> str:
     """The unit a test belongs to."""
     file, _, test = nodeid.partition("::")
-    parameter = test.rpartition("[")[2].rstrip("]")
     if file == _CONFORMANCE:
-        return f"platform {parameter}" if parameter in _SERVERS else f"{file} {parameter.partition('-')[0]}"
+        platform = test.rpartition("[")[2].rstrip("]").partition("-")[0]
+        return f"platform {platform}" if platform in _SERVERS else f"{file} {platform}"
     for name in _SERVERS:
         if file.endswith(f"/test_{name}.py") or file.startswith(f"tests/gateway/platforms/test_{name}_"):
             return f"platform {name}"

@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
@@ -55,14 +56,39 @@ Take over everything from notes on an even earlier part that still holds. No pre
 _COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-def too_long(messages: Sequence[Mapping[str, Any]], config: Config, model: Model) -> bool:
+def too_long(
+    messages: Sequence[Mapping[str, Any]], config: Config, model: Model, size: PromptSize | None = None
+) -> bool:
     """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
 
     The endpoint's own count (input and cached tokens of the last reply, if the messages carry them) is preferred to the estimate.
+    `size` belongs to the conversation and makes this quick the next time.
     """
     if not config.compression.enabled or not model.context_length:
         return False
-    return prompt_tokens(messages) > config.compression.threshold * model.context_length
+    return (size or PromptSize())(messages) > config.compression.threshold * model.context_length
+
+
+class PromptSize:
+    """`prompt_tokens`, for a conversation that grows: messages that are the same objects as last time are not counted again."""
+
+    def __init__(self) -> None:
+        self._seen: list[Mapping[str, Any]] = []  # none of them carries an endpoint's count
+        self._sums = [0]  # the estimate of the first n of them
+
+    def __call__(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """What `prompt_tokens` gives."""
+        seen, sums = self._seen, self._sums
+        same = len(seen)
+        if same > len(messages) or not all(map(is_, seen, messages)):
+            same = next((at for at, pair in enumerate(zip(seen, messages)) if pair[0] is not pair[1]), len(messages))
+            del seen[same:], sums[same + 1 :]
+        for message in messages[same:]:
+            if any(name in message for name in _COUNTS):
+                return prompt_tokens(messages)
+            seen.append(message)
+            sums.append(sums[-1] + estimate_tokens((message,)))
+        return sums[-1]
 
 
 def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:

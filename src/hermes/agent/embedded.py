@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
+from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, question_of, question_read
 from hermes.agent.model import Message, Piece, Reply, Usage
 from hermes.agent.model_files import place_of
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
@@ -63,6 +63,16 @@ class EmbeddedModel:
         """The same model (its file is loaded once) for one conversation and user."""
         return EmbeddedModel(self.path, self.db, session_id, user=user)
 
+    def unread(self, messages: Sequence[Message]) -> str | None:
+        """A line about a question of which the model gets only the beginning and the end."""
+        asked, read = question_of(messages), question_read(messages, ROOM)
+        if len(read) >= len(asked):
+            return None
+        return (
+            f"Your message has {len(asked):,} characters, and the embedded model reads about {len(read):,} of such a text:"
+            " it gets the beginning and the end."
+        )
+
     def describe(self) -> str:
         """A one-line description for the user."""
         return "SmolLM2 (135M), a small embedded model: offline, no tools, simple answers; it is shown what your history says"
@@ -107,7 +117,7 @@ class EmbeddedModel:
         engine = _engine(self.path)
         for room in (ROOM, ROOM // 2, None):
             if room is None:
-                raise ContextTooLong("the question is too long for the embedded model; ask it in fewer words")
+                raise ContextTooLong("the question is too long for the embedded model")
             try:
                 yield from engine.answer(_request(fitted(messages, room, notes), reply_tokens), cancelled)
                 return
@@ -214,7 +224,7 @@ class _Engine:
                 self._server = xllamacpp.Server(_parameters(xllamacpp.CommonParams(), self.path))
             except RuntimeError as error:
                 raise ModelError(
-                    f"{self.path} can't be loaded; `hermes model remove smollm2` and `install smollm2` fetch it again"
+                    f"{self.path} can't be loaded; fetch it again: `hermes model remove smollm2 && hermes model install smollm2`"
                 ) from error
         return self._server
 

@@ -37,13 +37,14 @@ def tokens(text: str) -> int:
 
 def within_tokens(text: str, room: int) -> str:
     """The text in at most this many tokens: its beginning and its end, with a gap where something is missing."""
-    if tokens(text) <= room:
+    most = 3 * room + 3  # characters: a token is at most three of them, so a longer text need not be counted
+    if len(text) <= most and tokens(text) <= room:
         return text
 
     def cut(size: int) -> str:
         return f"{text[: size * 2 // 3]} … {text[len(text) - size // 3 :]}"
 
-    low, high = 0, len(text)
+    low, high = 0, min(len(text), most)
     while low < high:
         middle = (low + high + 1) // 2
         if tokens(cut(middle)) <= room:
@@ -58,6 +59,11 @@ def question_of(messages: Sequence[Message]) -> str:
     return next(
         (plain_content(message.get("content")) for message in reversed(messages) if message.get("role") == "user"), ""
     )
+
+
+def question_read(messages: Sequence[Message], room: int) -> str:
+    """The part of what the user asked last that fits in a prompt of `room` tokens."""
+    return plain_content(fitted(messages, room, "")[-1]["content"])
 
 
 def fitted(messages: Sequence[Message], room: int, looked_up: str | None = None) -> list[Message]:

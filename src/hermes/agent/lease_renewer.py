@@ -154,8 +154,8 @@ class LeaseRenewer:
 
     def _next_beat(self) -> float | None:
         """When leases must be renewed next, by the monotonic clock; None when there are none."""
-        kept = {keeper.ttl for keeper in self._keepers}
-        self._beaten = {ttl: at for ttl, at in self._beaten.items() if ttl in kept}
+        if not self._keepers:
+            self._beaten.clear()
         return min((at + ttl / BEATS for ttl, at in self._beaten.items()), default=None)
 
     def _work(self) -> None:
@@ -194,8 +194,15 @@ class LeaseRenewer:
         now = time.monotonic()
         with self._lock:
             due = {ttl for ttl, at in self._beaten.items() if now >= at + ttl / BEATS}
-            self._beaten.update(dict.fromkeys(due, now))
+            if not due:
+                return
             keepers = [keeper for keeper in self._keepers if keeper.ttl in due]
+            kept = {keeper.ttl for keeper in keepers}
+            for ttl in due:
+                if ttl in kept:
+                    self._beaten[ttl] = now
+                else:
+                    del self._beaten[ttl]
         held = {keeper: keeper.held() for keeper in keepers}
         leases = [lease for some in held.values() for lease in some]
         try:

@@ -18,16 +18,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hermes.agent.endpoint.failures import most_tries, pause
-from hermes.agent.model import LooksUp, Message, Model, Reply
+from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
     Done,
+    EmptyReply,
     Event,
     Events,
     Followed,
@@ -55,6 +56,8 @@ from hermes.store.drafts import Draft
 from hermes.store.session_events import MODEL_ERROR
 
 if TYPE_CHECKING:
+    from hermes.agent.compress import PromptSize
+    from hermes.agent.model import LooksUp
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
@@ -117,6 +120,7 @@ class Agent:
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
+        self._size: PromptSize | None = None
         self._compressed_at: int | None = None  # the number of messages at the last compression
         self._titling: Titling | None = None
         self._titled = False
@@ -325,9 +329,12 @@ class Agent:
 
     def _answer(self) -> Iterator[Event]:
         """Rounds of model calls and tool calls, until there is a reply without tool calls."""
-        if self.model.kind == "endpoint":
+        if has_price(self.model):
             load_prices()
         self._compressed_at = None
+        local = _looking_up(self.model)
+        if local is not None and (unread := local.unread(self._session.messages())):
+            yield Notice(unread)
         for number in range(ROUNDS + 1):
             concluding = number == ROUNDS
             if concluding:
@@ -343,7 +350,7 @@ class Agent:
             why = "the limit for one reply" if reply.finish_reason == "length" else "the endpoint's content filter"
             yield Notice(f"The reply ends here because of {why}.")
         elif not calls and not (reply.content or "").strip() and not self._cancel.is_set():
-            yield Notice("The model gave an empty reply; /retry asks again.")
+            yield EmptyReply()
         if not self._cancel.is_set():
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
@@ -411,8 +418,8 @@ class Agent:
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
-        if isinstance(model, LooksUp):
-            model = model.speaking_in(self.session_id, self.context.user)
+        if (local := _looking_up(model)) is not None:
+            model = local.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):
@@ -477,9 +484,11 @@ class Agent:
             return False
         if self._session.is_short(_ALWAYS_FITS):  # no need to ask the server for its window yet
             return False
-        from hermes.agent.compress import too_long
+        from hermes.agent.compress import PromptSize, too_long
 
-        if not too_long(self._session.messages(), self.config, self.model):
+        if self._size is None:
+            self._size = PromptSize()
+        if not too_long(self._session.messages(), self.config, self.model, self._size):
             return False
         return (yield from self._compress())
 
@@ -491,8 +500,6 @@ class Agent:
         old = self.session_id
         self._compressed_at = len(self._session.history)
         if edges_of(self._session.history, self.config) is None:  # one long question: there is nothing to leave out
-            if self.model.kind == "embedded":
-                yield Notice("This is more than this small model can read: it gets the beginning and the end of it.")
             return False
         yield Notice("Context limit reached; compressing the conversation… (nothing is deleted)")
         try:
@@ -517,3 +524,8 @@ class Agent:
         """The draft for the session the conversation continues in."""
         draft.close(keep=False)
         return self._session.draft(self.model)
+
+
+def _looking_up(model: Model) -> LooksUp | None:
+    """The model, if it looks things up itself. (isinstance() with a protocol takes ten times as long, in every turn.)"""
+    return cast("LooksUp", model) if hasattr(model, "speaking_in") else None

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from hermes.agent.endpoint.servers import is_near
+
 if TYPE_CHECKING:
     from hermes.store.visibility import User
 
@@ -115,6 +117,10 @@ class LooksUp(Protocol):
         """
         ...
 
+    def unread(self, messages: Sequence[Message]) -> str | None:
+        """A line for the user when the model reads only a part of the last message; None when it reads all of it."""
+        ...
+
 
 # ----------------------------------------------------------------------------------------------------
 # What a call costs, by a maintained table of prices. A price nobody knows is unknown, never zero.
@@ -133,7 +139,9 @@ class Cost:
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
+_unpriced: set[tuple[str, str | None, str | None]] = set()  # models that the table does not have; looked up once
 OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
+_FREE = ("local", "embedded", "extractive")  # kinds of models
 
 
 def load() -> None:
@@ -149,6 +157,11 @@ def load() -> None:
         threading.Thread(target=work, name="hermes-prices", daemon=True).start()
 
 
+def has_price(model: Model) -> bool:
+    """Whether the table may have a price: a server on this machine or its network, of no known provider, is not in it."""
+    return model.kind not in _FREE and not (model.provider is None and is_near(model.base_url or ""))
+
+
 def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usage | None) -> Cost:
     """The price of one call: as the endpoint says, else by the table.
 
@@ -157,6 +170,8 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
     if usage is not None and usage.cost_usd is not None:
         return Cost(usage.cost_usd, provider or "the endpoint", None, "actual")
     if usage is None or not (usage.prompt_tokens or usage.output_tokens):
+        return UNKNOWN
+    if (model_name, provider, base_url) in _unpriced:
         return UNKNOWN
     try:
         import genai_prices
@@ -173,19 +188,27 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
         places.append({"provider_api_url": base_url})
     if provider:
         places.append({"provider_id": provider})
+    missing = 0
     for place in places:
         try:
             found = genai_prices.calc_price(counts, model_name, **place)
-        except (LookupError, ValueError, TypeError):
+        except LookupError:
+            missing += 1
+            continue
+        except (ValueError, TypeError):
             continue
         return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
+    if missing == len(places):
+        _unpriced.add((model_name, provider, base_url))
     return UNKNOWN
 
 
 def price_of(model: Model, reply: Reply) -> Cost:
     """The cost by the model name in the endpoint's answer, else by the requested name."""
-    if model.kind in ("local", "embedded", "extractive"):
+    if model.kind in _FREE:
         return OWN
+    if not has_price(model) and (reply.usage is None or reply.usage.cost_usd is None):
+        return UNKNOWN
     names = dict.fromkeys((reply.model or model.name, model.name))
     prices = [cost(name, model.provider, model.base_url, reply.usage) for name in names]
     return next((price for price in prices if price.usd is not None), UNKNOWN)

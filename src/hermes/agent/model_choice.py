@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hermes.config import Auxiliary, Config
     from hermes.store.db import SessionDB
 
+
+_log = logging.getLogger("hermes.agent")
 
 # The default model when there is a key and no configured model.
 _DEFAULTS = {OPENAI: "gpt-5-mini", OPENROUTER: "openrouter/auto"}
@@ -49,6 +52,19 @@ def choose_model(config: Config, db: SessionDB) -> Model:
     from hermes.agent.offline.assistant import ExtractiveModel
 
     return ExtractiveModel(db)
+
+
+def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
+    """The model that was chosen for a conversation (`SessionDB.chosen_model`); the configured one (`main`) where none was.
+
+    Every entry point asks this, so a choice made in one holds in all. A chosen model that is not available is logged.
+    """
+    if not name or name == main.name:
+        return main
+    chosen = named_model(name, main) if main.base_url is not None else local_model(config, name)
+    if chosen is None:
+        _log.warning("%s was chosen for a conversation and is not available; %s answers", name, main.name)
+    return chosen or main
 
 
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:

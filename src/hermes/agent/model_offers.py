@@ -18,6 +18,7 @@ from typing import Any, Final
 from hermes.agent.endpoint.servers import FoundServer, Server, ask_json, find_servers
 from hermes.agent.model_files import MODELS, models_folder, place_of
 from hermes.home import make_private
+from hermes.whole_files import write_whole
 
 QUESTION: Final = "Describe a walk along a river in about sixty words."
 TOKENS: Final = 64
@@ -185,6 +186,4 @@ def keep_speeds(home: Path, speeds: dict[str, float]) -> None:
     folder = models_folder(home)
     make_private(folder.parent)
     make_private(folder)
-    part = folder / f".speeds.{os.getpid()}.part"
-    part.write_text(json.dumps(read_speeds(home) | speeds, indent=1))
-    os.replace(part, folder / "speeds.json")
+    write_whole(folder / "speeds.json", json.dumps(read_speeds(home) | speeds, indent=1), sync=False)

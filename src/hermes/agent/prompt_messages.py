@@ -10,6 +10,7 @@ import base64
 import platform
 import time
 from collections.abc import Collection, Iterable, Sequence
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,26 +36,61 @@ def prepared(
     Unchanged messages are not copied. Attachments (files in `attachments`) are sent with messages from the
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
-    out: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages = repaired(list(history))
-    turn = next(
-        (
-            number
-            for number in range(len(messages) - 1, -1, -1)
-            if messages[number].get("role") == "user" and not _is_stray(messages[number])
-        ),
-        0,
-    )
-    for number, message in enumerate(messages):
-        if type(message.get("content")) is str and message.get("role") != "tool":
-            out.append(message)  # unchanged, like most messages
-        else:
-            out.append(shown(message, budget=budget, attachments=attachments, earlier=number < turn))
-    return out
+    return PreparedHistory()(
+        list(history), system_prompt=system_prompt, attachments=attachments, budget=budget
+    )  # fmt: skip
 
 
-def repaired(history: Sequence[Message]) -> list[Message]:
-    """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row."""
+class PreparedHistory:
+    """`prepared`, for a conversation that grows: what precedes its last question is prepared once.
+
+    Messages must not be changed: that one is the same object means that it is unchanged.
+    """
+
+    def __init__(self) -> None:
+        self._system: Message = {"role": "system", "content": None}
+        self._way: tuple[Path | None, int] | None = None
+        self._seen: list[Message] = []  # the messages before the last question
+        self._made: list[Message] = []  # the same as they are sent
+
+    def __call__(
+        self, history: list[Message], *, system_prompt: str | None, attachments: Path | None, budget: int
+    ) -> list[Message]:
+        """What `prepared` gives."""
+        known = len(self._seen)
+        if (attachments, budget) != self._way or known > len(history) or not all(map(is_, self._seen, history)):
+            self._way, self._seen, self._made, known = (attachments, budget), [], [], 0
+        rest = history[known:]
+        messages = repaired(rest, self._made[-1] if self._made else None)
+        turn = _last_question(messages)
+        made = [
+            message  # unchanged, like most messages
+            if type(message.get("content")) is str and message.get("role") != "tool"
+            else shown(message, budget=budget, attachments=attachments, earlier=turn is not None and number < turn)
+            for number, message in enumerate(messages)
+        ]
+        if self._system["content"] != system_prompt:
+            self._system = {"role": "system", "content": system_prompt}
+        out = [self._system, *self._made, *made] if system_prompt else [*self._made, *made]
+        if turn:
+            self._made += made[:turn]
+            self._seen += rest[: next(at for at, one in enumerate(rest) if one is messages[turn])]
+        return out
+
+
+def _last_question(messages: Sequence[Message]) -> int | None:
+    """The place of the user's last message."""
+    for number in range(len(messages) - 1, -1, -1):
+        if messages[number].get("role") == "user" and not _is_stray(messages[number]):
+            return number
+    return None
+
+
+def repaired(history: Sequence[Message], before: Message | None = None) -> list[Message]:
+    """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row.
+
+    `before` is the message before these, if there is one.
+    """
     out: list[Message] = []
     position = 0
     while position < len(history):
@@ -64,8 +100,9 @@ def repaired(history: Sequence[Message]) -> list[Message]:
         if role == "tool":
             out.append(_stray(message))
             continue
-        if role == "user" and out and out[-1].get("role") == "user" and not _is_stray(out[-1]):
-            out.append({"role": "assistant", "content": NOTED if _is_summary(out[-1]) else UNANSWERED})
+        last = out[-1] if out else before
+        if role == "user" and last is not None and last.get("role") == "user" and not _is_stray(last):
+            out.append({"role": "assistant", "content": NOTED if _is_summary(last) else UNANSWERED})
         out.append(message)
         calls = message.get("tool_calls")
         if role == "assistant" and isinstance(calls, list) and calls:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
-from hermes.agent.session_search.passages import EXTRACTIVE
+from hermes.agent.session_search.excerpts import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.titles import titled_key, titling_lease
@@ -178,15 +178,37 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
 
     A number at its end would reveal that others have sessions of this name: only a user who may see those gets one.
     """
+    name = wanted
+    for _ in range(_TRIES):
+        try:
+            db.set_session_title(session_id, name)
+            break
+        except TitleClash as clash:  # what the store compared: secrets are masked in it
+            holder, taken = clash.holder, clash.title or name
+            seen = holder is None or db.get_session(holder, visible_to=user) is not None
+            name = db.get_next_title_in_lineage(taken) if seen else title_apart(db, session_id, taken)
+        except InvalidInput:  # longer than a title may be, with its secrets masked: one will be made
+            break
+    return db.get_session_title(session_id) or ""
+
+
+def set_title_or_refuse(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+    """As set_chosen_title, but a title that a session has which `user` may see raises TitleClash."""
     try:
         db.set_session_title(session_id, wanted)
-        return wanted
-    except InvalidInput:
-        holder = db.resolve_session_by_title(wanted)
-        seen = holder is None or db.get_session(holder, visible_to=user) is not None
-        name = db.get_next_title_in_lineage(wanted) if seen else title_apart(db, session_id, wanted)
-        db.set_session_title(session_id, name)
-        return name
+    except TitleClash as clash:
+        if clash.holder is None or db.get_session(clash.holder, visible_to=user) is not None:
+            raise
+        return set_chosen_title(db, session_id, wanted, user)
+    return db.get_session_title(session_id) or ""
+
+
+def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+    """`wanted`, or a similar title that no session has: numbered only where `user` may see the session that has it."""
+    holder = db.resolve_session_by_title(wanted)
+    if holder is None or db.get_session(holder, visible_to=user) is not None:
+        return db.get_next_title_in_lineage(wanted)
+    return title_apart(db, session_id, wanted)
 
 
 def title_apart(db: SessionDB, session_id: str, title: str) -> str:

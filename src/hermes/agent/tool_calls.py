@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from hermes.agent.tools.arguments import misfit
-from hermes.agent.tools.base import DECLINED, FAILED, STOPPED, Context, Reported, Tool
 from hermes.agent.tools.running import running_call
+from hermes.agent.tools.tool import DECLINED, FAILED, STOPPED, Context, Reported, Tool
 from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 

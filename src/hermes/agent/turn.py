@@ -82,6 +82,13 @@ class Restarted(Retrying):
 
 
 @dataclass(slots=True, frozen=True)
+class EmptyReply(Notice):
+    """A notice that the model's reply has no text. Each entry point adds what the user can do there."""
+
+    text: str = "The model gave an empty reply."
+
+
+@dataclass(slots=True, frozen=True)
 class Followed:
     """The conversation continues in another session (it was compressed)."""
 

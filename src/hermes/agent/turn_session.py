@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.model import Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import TOOL_BUDGET, prepared
+from hermes.agent.prompt_messages import TOOL_BUDGET, PreparedHistory
 from hermes.agent.session_leases import SessionLease
 from hermes.agent.tool_calls import Result
-from hermes.agent.tools.base import Context
+from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.conversation_cache import CachedConversation
@@ -57,6 +57,7 @@ class TurnSession:
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
         self._replayed = CachedConversation()
+        self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
 
@@ -290,7 +291,7 @@ class TurnSession:
         seen = (self.history, len(self.history), self.prompt, budget)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
             attachments = self._db.attachments_dir
-            made = prepared(self.history, system_prompt=self.prompt, attachments=attachments, budget=budget)
+            made = self._preparing(self.history, system_prompt=self.prompt, attachments=attachments, budget=budget)
             self._prepared = seen, made
         return list(self._prepared[1])
 

@@ -123,7 +123,7 @@ class Sure(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Keys(ModalScreen[None]):
+class KeyHelp(ModalScreen[None]):
     """The list of keys, until one is pressed."""
 
     CSS = _WINDOW.format(name="Keys")
@@ -177,7 +177,7 @@ def export(db: SessionDB, session_id: str, path: Path) -> Path:
     return path.resolve()
 
 
-class Changing(Screen[None], inherit_bindings=False):
+class BrowseChanges(Screen[None], inherit_bindings=False):
     """A screen with a list of conversations that can be changed; browse_screen.py says how it looks."""
 
     db: SessionDB

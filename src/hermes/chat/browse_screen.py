@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
-from hermes.chat.browse_changes import Changing, Keys
+from hermes.chat.browse_changes import BrowseChanges, KeyHelp
 from hermes.chat.browse_list import ListLine, SessionList, by_folder, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
@@ -84,7 +84,7 @@ class KeyBar(Footer):
         self.refresh(recompose=True)
 
 
-class Picker(Changing, inherit_bindings=False):
+class Picker(BrowseChanges, inherit_bindings=False):
     """Choose a conversation; the app ends with its id."""
 
     CSS = """
@@ -426,7 +426,7 @@ class Picker(Changing, inherit_bindings=False):
         self._show()
 
     def action_keys(self) -> None:
-        self.app.push_screen(Keys(KEYS))
+        self.app.push_screen(KeyHelp(KEYS))
 
 
 class Browser(App[str]):

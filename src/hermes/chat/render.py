@@ -13,7 +13,18 @@ import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hermes.agent.turn import Done, Event, Followed, Notice, Retrying, Text, ToolFinished, ToolProgress, ToolStarted
+from hermes.agent.turn import (
+    Done,
+    EmptyReply,
+    Event,
+    Followed,
+    Notice,
+    Retrying,
+    Text,
+    ToolFinished,
+    ToolProgress,
+    ToolStarted,
+)
 from hermes.chat.terminal_markdown import STYLES, blocks, markdown
 from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
 from hermes.texts import harmless, one_line, shortened_line
@@ -65,11 +76,16 @@ def console(**settings: Any) -> Console:
     )
 
 
-def display_for(screen: Console) -> TerminalDisplay:
-    """The display that suits this output."""
+def display_for(screen: Console, empty_hint: str) -> TerminalDisplay:
+    """The display that suits this output; `empty_hint` says what to do after an empty reply."""
     if screen.is_terminal and not screen.is_dumb_terminal:
-        return LiveDisplay(screen)
-    return PlainDisplay(screen.file, screen.file if screen.is_terminal else sys.stderr, tools=screen.is_terminal)
+        return LiveDisplay(screen, empty_hint)
+    notes = screen.file if screen.is_terminal else sys.stderr
+    return PlainDisplay(screen.file, notes, tools=screen.is_terminal, empty_hint=empty_hint)
+
+
+def _notice(event: Notice, empty_hint: str) -> str:
+    return f"{event.text} {empty_hint}".rstrip() if isinstance(event, EmptyReply) else event.text
 
 
 def short_argument(arguments: dict[str, Any]) -> str:
@@ -99,7 +115,8 @@ class PlainDisplay:
     In a pipe a reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
     """
 
-    def __init__(self, out: IO[str], notes: IO[str], *, tools: bool) -> None:
+    def __init__(self, out: IO[str], notes: IO[str], *, tools: bool, empty_hint: str = "") -> None:
+        self._empty_hint = empty_hint
         self._out, self._notes, self._tools = out, notes, tools
         self._held: list[str] | None = None if tools else []  # the reply so far; None: shown at once
         self._arguments: dict[str, str] = {}
@@ -126,7 +143,7 @@ class PlainDisplay:
             for line in folded(event.name, event.shown):
                 self._note(INDENT + line)
         elif isinstance(event, Notice):
-            self._note(harmless(event.text))
+            self._note(harmless(_notice(event, self._empty_hint)))
         elif isinstance(event, Followed):
             self._note(followed_line(event))
         elif isinstance(event, Done):
@@ -187,8 +204,8 @@ class _Redrawn:
 class LiveDisplay:
     """Markdown in a terminal, block by block."""
 
-    def __init__(self, screen: Console) -> None:
-        self._screen = screen
+    def __init__(self, screen: Console, empty_hint: str = "") -> None:
+        self._screen, self._empty_hint = screen, empty_hint
         self._text = ""  # text that is not printed permanently yet
         self._seen_lines = 0
         self._settle_from = 0.0  # when to look for complete blocks again
@@ -217,7 +234,7 @@ class LiveDisplay:
             self._print_finished()
         elif isinstance(event, Notice):
             self._flush()
-            self._line(self._dim(event.text))
+            self._line(self._dim(_notice(event, self._empty_hint)))
             if isinstance(event, Retrying):
                 self._retry_at, self._try = time.monotonic() + event.seconds, event.try_
         elif isinstance(event, Followed):

@@ -14,7 +14,7 @@ from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
-from hermes.errors import HermesError, InvalidInput, ModelError, StoreError
+from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
 from hermes.store import housekeeping
 from hermes.texts import harmless, shortened_line
 
@@ -72,7 +72,9 @@ class TerminalVoice:
         for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
             self.screen.print(line)
         self.say(shortened_line(question, 1000))
-        self.note("a: always in this conversation · h: always for this one here · any other text: no, and why")
+        self.note(
+            "a: always in this conversation · h: always for exactly this, in this folder · any other text: no, and why"
+        )
         return read_answer(self._read("[y/N] "))
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
@@ -106,7 +108,7 @@ class TerminalVoice:
         return Typing() if self.comfortable else None
 
     def display(self) -> TerminalDisplay:
-        return display_for(self.replies)
+        return display_for(self.replies, "/retry asks again.")
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         from hermes.chat.recap import recap
@@ -266,6 +268,7 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
 
 def _tell(voice: TerminalVoice, error: HermesError) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
+    hint = " (/compress makes room; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
         voice.note("Your message may not have been saved; fix this before you continue.")

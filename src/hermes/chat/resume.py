@@ -107,7 +107,11 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
         if os.path.isdir(row["cwd"]):
             back.cwd = Path(row["cwd"])
         else:
-            back.notices.append(f"The folder {shortened_line(row['cwd'], 200)} is gone; this goes on in {back.cwd}.")
+            import shlex
+
+            gone = shortened_line(row["cwd"], 200)
+            move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
+            back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
     if used and used != model.name and not keep_model:
         same = _at_the_same_place(model, used)
         if same is not None:

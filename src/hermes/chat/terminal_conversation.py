@@ -236,9 +236,12 @@ class TerminalConversation:
         from hermes.agent.conversations import new_session_id
 
         question = f"Session {session_id} is open in another process. Continue in a branch of it?"
-        if not self.voice.ask(question):
+        if not (self._yes or self.voice.ask(question)):
             return None
-        return self.db.branch_session(session_id, new_session_id())
+        branch = self.db.branch_session(session_id, new_session_id())
+        if self._yes:
+            self.voice.note(f"Session {session_id} is open in another process; continuing in its branch {branch}.")
+        return branch
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
         old = self.session_id

@@ -31,4 +31,4 @@ def command(model_name: str | None) -> None:
     if model_name is not None:
         config.model.default = model_name
     with open_configured(config) as db:
-        asyncio.run(serve(db, config, choose_model(config, db)))
+        asyncio.run(serve(db, config, choose_model(config, db), keep_model=model_name is not None))

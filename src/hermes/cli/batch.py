@@ -95,7 +95,7 @@ def run(
       {"prompt": "…", "id": "any name"}
       {"messages": [{"role": "user", "content": "…"}]}
       {"text": "…"}                        with --template "Summarise {text}"
-      {"custom_id": "…", "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+      {"custom_id": "…", "method": "POST", "url": "/v1/…", "body": {…}}
 
     and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
     stopped or killed goes on with --resume: nothing that is done is asked again, lines that failed are.

@@ -10,6 +10,7 @@ import click
 
 from hermes.cli.common import find_session, session_option, yes_option
 from hermes.cli.completers import complete_model
+from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -43,7 +44,7 @@ _CHOOSE = "\0choose"  # -r without a value
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: a text or a picture that joins the question; may be given several times.",
 )  # fmt: skip
-@yes_option("Run the agent's destructive commands without asking.")
+@yes_option("Answer every question with yes: destructive commands run without asking.")
 def command(
     query: str | None,
     continued: str | None,
@@ -80,6 +81,7 @@ def command(
     from hermes.config.loading import TALK
     from hermes.store.opening import open_configured
 
+    query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
     if model_name is not None:
         config.model.default = model_name

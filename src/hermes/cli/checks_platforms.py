@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.cli.checks_models import _variables
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
@@ -29,6 +29,7 @@ def gateway(config: Config) -> Found:
     """Whether the gateway runs, if anything is configured for it."""
     names = [*config.enabled_platforms, *(["webhooks"] if config.webhooks.routes else [])]
     names += ["the API server"] if config.api_server.enabled else []
+    names += ["watch"] if config.gateway.watch.enabled else []
     if not names:
         return
     process = _from_store(None, lambda db: _process(db))
@@ -36,6 +37,24 @@ def gateway(config: Config) -> Found:
         yield remark("gateway", f"not running (set up: {', '.join(names)})", "hermes gateway")
     else:
         yield well("gateway", f"runs ({process})")
+        if config.gateway.watch.enabled:
+            yield from _watching(config)
+
+
+def _watching(config: Config) -> Found:
+    """Whether the histories of other programs are followed, and whether the folders to follow exist."""
+    from hermes.gateway.histories import places, watched
+    from hermes.jobs.following import described, follower
+
+    folders = watched(config)
+    for folder in folders:
+        if not folder.is_dir():
+            yield remark("watch", f"{folder} (gateway.watch.folders) is no folder", "hermes config edit")
+    holder = _from_store(None, lambda db: follower(db, folders))
+    if holder is None:
+        yield remark("watch", "no process follows the histories of other programs", "restart the gateway")
+    else:
+        yield well("watch", f"follows {places(folders)} ({described(holder)})")
 
 
 def _process(db: Any) -> str | None:
@@ -74,7 +93,8 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
     try:
         adapter, settings = made_adapter(config, name, variables, get_hermes_home())
         adapter.validate()
-        who = asyncio.run(_asked(adapter))
+        who = _connected_now(name) if adapter.one_connection else None
+        who = who or asyncio.run(_asked(adapter))
     except TimeoutError:
         said = f"{kind.title} did not answer within {PATIENCE:.0f} seconds"
         return [wrong(name, said, "is this machine online? `hermes gateway status` shows the last error")]
@@ -97,6 +117,18 @@ def _short(error: HermesError) -> str:
 
 def _install(error: MissingExtra) -> str:
     return str(error).partition(": ")[2]
+
+
+def _connected_now(name: str) -> str | None:
+    """Whom the running gateway is connected as: a login here would end that connection."""
+    from hermes.gateway.startup import running
+    from hermes.store.gateway_db import GatewayDB
+
+    def identity(db: Any) -> str | None:
+        rows = [row for row in GatewayDB(db).statuses() if row["platform"] == name and row["state"] == "connected"]
+        return rows[0]["identity"] if rows and running(db) else None
+
+    return cast("str | None", _from_store(None, identity))
 
 
 async def _asked(adapter: Adapter) -> str:

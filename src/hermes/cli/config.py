@@ -136,7 +136,7 @@ def _still(copy: Path, text: str) -> bool:
 
 def _edited(copy: Path, before: str | None) -> str | None:
     """Let the user edit the copy until it is valid, then save it; the reason if it was not saved."""
-    from hermes.config.editing import HEAD, locked, write_whole
+    from hermes.config.editing import HEAD, locked, write_config
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
     from hermes.errors import ConfigError
@@ -162,7 +162,7 @@ def _edited(copy: Path, before: str | None) -> str | None:
     with locked() as (target, now):
         if now != before:
             return f"{target} was changed by another process meanwhile, and was not overwritten"
-        write_whole(target, text)
+        write_config(target, text)
     click.echo(f"{target} is saved.")
     return None
 

@@ -49,13 +49,13 @@ def _when(moment: float | None, job: Job) -> str:
 )  # fmt: skip
 @click.option(
     "--session", "mode", type=click.Choice(["new", "same"]), default="new", show_default=True,
-    help="A session of its own for each run, or one that goes on.",
+    help="A new session for each run, or the same one for all runs.",
 )  # fmt: skip
 @click.option("--model", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says.")
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
 @click.option(
     "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
-    help="What becomes of times at which no gateway ran.",
+    help="If no gateway was running when a job was due: skip it, or run it once when one starts.",
 )  # fmt: skip
 def add(
     schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
@@ -63,7 +63,7 @@ def add(
     """Ask PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
     \b
-      hermes cron add "0 9 * * 1-5" "What did I leave open yesterday?" --deliver telegram
+      hermes cron add "0 9 * * 1-5" "What is still open?" --deliver telegram
       hermes cron add "*/30 * * * *" "Check the build" --session same
     """
     from hermes.agent.conversations import new_session_id

@@ -51,7 +51,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     made = made_adapters(config, variables, home, insecure=insecure)
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
-        check_work(made, db)
+        check_work(made, db, config)
         housekeeping.start(db, config)
         for name, problem in made.left_out.items():
             click.echo(f"hermes: {name} does not start: {problem}", err=True)
@@ -212,7 +212,19 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         )
     gateways = [{"host": one.host, "process": one.process} for one in found]
     about = {"running": bool(found), **(gateways[0] if gateways else {}), "gateways": gateways}
-    return {**about, "platforms": platforms, "now": time.time()}
+    watch = _watching(db, config, known) if config.gateway.watch.enabled else {}
+    return {**about, "platforms": platforms, **watch, "now": time.time()}
+
+
+def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Who follows the histories of other programs on this machine (`gateway.watch`)."""
+    from hermes.gateway.histories import places, status_name, watched
+    from hermes.jobs.following import described, follower
+
+    folders = watched(config)
+    holder, row = follower(db, folders), known.get(status_name()) or {}
+    about = {"places": places(folders), "by": None if holder is None else described(holder)}
+    return {"watch": {**about, "error": row.get("error"), "error_at": row.get("error_at")}}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -224,6 +236,14 @@ def show(found: dict[str, Any]) -> None:
         click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
         click.echo("No gateway is running. `hermes gateway` starts it.")
+    if (watch := found.get("watch")) is not None:
+        by = f"followed in {watch['places']} ({watch['by']})" if watch["by"] else "not followed"
+        click.echo(f"The histories of other programs are {by}.")
+        if watch["error"]:
+            when = f" {rough_duration(found['now'] - watch['error_at'])} ago" if watch["error_at"] else ""
+            click.echo(f"watch: last error{when}: {one_line(watch['error'])}")
+    if not found["platforms"] and watch is not None:
+        return
     if not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
         return

@@ -6,7 +6,6 @@ Secrets go to `<home>/.env`, which only the user can read, and config.yaml names
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from hermes.cli.pairing import make_owner
 from hermes.config import environment, load_config
 from hermes.config.keys import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting
@@ -75,13 +75,13 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
         try:
             values |= asyncio.run(_login(target, values))
         except HermesError as error:
-            raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
+            raise click.ClickException(f"{_told(kind.title, error)}. Nothing was written.") from error
     _refuse_another(target, values, environment(home))
     if check:
         try:
             who = asyncio.run(_check(target, values))
         except HermesError as error:
-            raise click.ClickException(f"{kind.title} refuses: {error}. Nothing was written.") from error
+            raise click.ClickException(f"{_told(kind.title, error)}. Nothing was written.") from error
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
     mine = click.prompt("Your own user id there (you may do everything; empty: later)", default="", show_default=False)
     others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
@@ -194,6 +194,11 @@ async def _login(target: _Target, values: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
+def _told(title: str, error: HermesError) -> str:
+    """What went wrong, and with which platform; it may be out of reach, or not accept us."""
+    return str(error) if title in str(error) else f"{title}: {error}"
+
+
 async def _check(target: _Target, values: dict[str, Any]) -> str:
     adapter = target.adapter(values)
     try:
@@ -264,7 +269,4 @@ def remember(path: Path, name: str, value: str) -> None:
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if line.removeprefix("export ").partition("=")[0].strip() != name]
     text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    temporary = path.with_name(f".env.{os.getpid()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write("\n".join([*kept, f'{name}="{text}"']) + "\n")
-    os.replace(temporary, path)
+    write_whole(path, "\n".join([*kept, f'{name}="{text}"']) + "\n")

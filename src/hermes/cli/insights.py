@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--days", type=click.IntRange(min=1), default=30, show_default=True, help="How many days, today included."
+    "--days",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=30,
+    show_default=True,
+    help="How many days, today included.",
 )
 @source_option()
 @json_option("One JSON object instead of a picture.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hermes import __version__
 from hermes.cli import streams
@@ -76,7 +76,20 @@ def script() -> None:
     """The installed program."""
     streams.prepare()
     _show_warnings_as_notes()
-    sys.exit(streams.finish(main()))
+    _leave(streams.finish(main()))
+
+
+def _leave(status: int) -> NoReturn:
+    """End as Python does (threads, exit functions, streams), without taking the modules apart.
+
+    With the libraries of a conversation loaded, that takes longer than the rest of the way from the answer to the shell.
+    """
+    import atexit
+    import threading
+
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    os._exit(streams.finish(status))
 
 
 def _show_warnings_as_notes() -> None:
@@ -105,7 +118,9 @@ def _run(words: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except click.Abort:
+    except click.Abort as stopped:
+        if isinstance(stopped.__cause__, KeyboardInterrupt):  # in the middle of work; at a question there is no cause
+            return 130
         print("stopped; nothing was changed", file=sys.stderr)
         return 1
     except click.UsageError as error:

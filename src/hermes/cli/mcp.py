@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.shared import configuration, opened
+from hermes.cli.shared import configuration, listening_socket, opened
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -44,7 +43,9 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
         import uvicorn
 
         host, token = _settings(host, no_token)
-        listening = stack.enter_context(_listening(host, port))  # before the store: a taken port costs nothing
+        listening = stack.enter_context(
+            listening_socket(host, port, change="port with --http")
+        )  # before the store: a taken port costs nothing
         db = stack.enter_context(opened(writing=write))
         app = _guarded(server(db, write=write, user=seen_by), host, token)
         shown = f"[{host}]" if ":" in host else host
@@ -90,27 +91,6 @@ def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
 
     app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
     return Guard(app, {} if token is None else {None: token}, token="mcp.token", keys=", or the token that was printed")
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Bound before the address is printed, so that a client that is quicker than the server waits."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise click.ClickException(
-            f"{host!r} is no address of this machine ({error}); name another with --host"
-        ) from None
-    made = socket.socket(family, kind, number)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind(address)
-        made.listen(128)
-    except OSError as error:
-        made.close()
-        raise click.ClickException(
-            f"can't listen on {host}:{port} ({error.strerror}); name another port with --http"
-        ) from None
-    return made
 
 
 def _user(text: str) -> tuple[str, str]:

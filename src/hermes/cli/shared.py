@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -64,6 +65,26 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
         for end in ("", "-wal"):
             with suppress(FileNotFoundError), open(f"{db.path}{end}", "rb") as stream:
                 os.fsync(stream.fileno())
+
+
+def is_encrypted() -> bool:
+    """Whether the user's store is encrypted, or is being encrypted or decrypted."""
+    from hermes.home import default_database, has_key_file, settled
+    from hermes.store.engines.store_address import file_of
+    from hermes.store.opening import store_url
+
+    url = store_url(configuration())
+    file = default_database() if url is None else file_of(url)
+    return file is not None and has_key_file(settled(file))
+
+
+def typed(text: str) -> str:
+    """An argument that is text, not a path: UTF-8 is read as such also where the locale (LC_ALL=C) does not say so."""
+    try:
+        escaped = any("\udc80" <= sign <= "\udcff" for sign in text)  # bytes that the locale's encoding could not read
+        return os.fsencode(text).decode("utf-8") if escaped else text
+    except UnicodeError:
+        return text
 
 
 def zone() -> tzinfo | None:
@@ -166,3 +187,24 @@ def age(of: float) -> str:
     if 0 < of < 1:
         return counted(round(of * 24), "hour")
     return f"{of:g} day" if of == 1 else f"{of:g} days"
+
+
+def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
+    """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
+    import click
+
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(
+            f"{host!r} is no address of this machine ({error}); name another with --host"
+        ) from None
+    made = socket.socket(family, kind, number)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+        made.listen(512)
+    except OSError as error:
+        made.close()
+        raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
+    return made

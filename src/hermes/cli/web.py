@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import webbrowser
 
 import click
 
-from hermes.cli.shared import configuration, opened
+from hermes.cli.shared import configuration, listening_socket, opened
 from hermes.errors import MissingExtra
 
 _PAGES = 8192  # open pages, each a connection: as many descriptors are asked for
@@ -19,7 +18,9 @@ _PAGES = 8192  # open pages, each a connection: as many descriptors are asked fo
     " the token that is printed. Another address (--host, web.host) needs web.password or web.user_header in config.yaml."
 )
 @click.option("--host", metavar="ADDRESS", help="Where to listen; default: web.host (127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), help="The port; default: web.port, else a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="PORT", help="The port; default: web.port, else a free one."
+)
 @click.option("--user", metavar="SOURCE:ID", help="Show only what this user may see, such as telegram:42; read-only.")
 @click.option("--read-only", is_flag=True, help="Offer nothing that changes a conversation.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
@@ -27,8 +28,8 @@ def command(host: str | None, port: int | None, user: str | None, read_only: boo
     try:
         import uvicorn
 
-        from hermes.serve.web.access import Visitor, check_settings, is_loopback, user_named
         from hermes.serve.web.app import app
+        from hermes.serve.web.visitors import Visitor, check_settings, is_loopback, user_named
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "markdown_it", "pygments"):
             raise
@@ -40,7 +41,10 @@ def command(host: str | None, port: int | None, user: str | None, read_only: boo
     visitor = Visitor(user_named(user) if user else None, read_only or user is not None)
     token, once = secrets.token_urlsafe(24), None if no_browser else secrets.token_urlsafe(24)
     _allow_many_connections()
-    with opened(writing=not visitor.read_only) as db, _listening(host, port) as listening:
+    with (
+        opened(writing=not visitor.read_only) as db,
+        listening_socket(host, port, change="with --host or --port") as listening,
+    ):
         shown = f"[{host}]" if ":" in host else host
         link = f"http://{shown}:{listening.getsockname()[1]}/?token="
         click.echo(link + token)
@@ -51,26 +55,6 @@ def command(host: str | None, port: int | None, user: str | None, read_only: boo
             page, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
         )  # fmt: skip
         uvicorn.Server(settings).run(sockets=[listening])
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise click.ClickException(
-            f"{host!r} is no address of this machine ({error}); name another with --host"
-        ) from None
-    made = socket.socket(family, kind, number)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind(address)
-        made.listen(512)  # now: a browser that is quicker than the server waits, and is not refused
-    except OSError as error:
-        made.close()
-        raise click.ClickException(
-            f"can't listen on {host}:{port} ({error.strerror}); name another with --host or --port"
-        ) from None
-    return made
 
 
 def _allow_many_connections() -> None:

@@ -23,20 +23,18 @@ def title(host: Host, arguments: str) -> None:
     wanted = host.db.sanitize_title(arguments)
     if wanted is None:
         raise InvalidInput("this title has no visible characters; use letters, digits or signs")
-    holder = host.db.get_session_by_title(wanted)
+    holder = host.db.get_session_by_title(wanted, visible_to=host.user)
     if holder is not None and holder["id"] != host.session_id:
-        if host.db.get_session(holder["id"], visible_to=host.user) is not None:
-            raise TitleClash(f'session {holder["id"]} is already called "{wanted}"; choose another title')
-        if row is not None:  # this user may not learn that such a session exists
-            from hermes.agent.titler import title_apart
-
-            wanted = title_apart(host.db, host.session_id, wanted)
+        raise TitleClash(f'session {holder["id"]} is already called "{wanted}"; choose another title')
     if row is None:
         host.pending_title = wanted
         host.say(f'This session will be called "{wanted}" from your first message on.')
         return
-    host.db.set_session_title(host.session_id, wanted)
-    host.say(f'This session is now called "{wanted}".')
+    from hermes.agent.titler import set_title_or_refuse
+
+    # Where a session that this user may not see has the title, a similar one is given: a refusal would reveal that session.
+    name = set_title_or_refuse(host.db, host.session_id, wanted, host.user)
+    host.say(f'This session is now called "{name}".')
 
 
 def _tags_here(host: Host) -> list[str]:

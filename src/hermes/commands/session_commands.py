@@ -112,7 +112,9 @@ def branch(host: Host, arguments: str) -> None:
 def _branch_title(host: Host, title: str) -> str:
     suffix = " (branch)"
     base = title if title.endswith(suffix) else title[: MAX_TITLE - len(suffix)].rstrip() + suffix
-    return host.db.get_next_title_in_lineage(base)
+    from hermes.agent.titler import free_title
+
+    return free_title(host.db, host.session_id, base, host.user)
 
 
 @command("stop", "", "stop the agent and its background processes")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from hermes.config.loading import config_path, parse_config, read_text
 from hermes.config.reading import check_text, composed
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
+from hermes.whole_files import sync_folder, write_whole
 
 HEAD = """\
 # The configuration of Hermes Sessions. Every key has a default; only what differs needs to be set here.
@@ -102,7 +102,7 @@ def unset(key: str, path: Path | None = None) -> bool:
         known_before = {problem.text for problem in check_text(before or "", target)[1]}
         if any(problem.text not in known_before for problem in check_text(after, target)[1]):
             parse_config(after, target)
-        write_whole(target, after)  # taking out one of two wrong keys is a step forward
+        write_config(target, after)  # taking out one of two wrong keys is a step forward
         return True
 
 
@@ -125,7 +125,7 @@ def change_list(
         if texts:
             _write_checked(target, with_value(before or HEAD, keys, texts), keys)
         elif there is not None:
-            write_whole(target, without(before or "", keys))
+            write_config(target, without(before or "", keys))
 
 
 def _write_checked(target: Path, text: str, keys: list[str]) -> None:
@@ -135,7 +135,7 @@ def _write_checked(target: Path, text: str, keys: list[str]) -> None:
     if about:  # what was just asked for is wrong: the line in a file that is not written helps nobody
         raise InvalidInput(about[0].text)
     parse_config(text, target, ignore_unknown=True)
-    write_whole(target, text)
+    write_config(target, text)
 
 
 def _related(name: str, other: str) -> bool:
@@ -174,23 +174,10 @@ def locked(path: Path | None = None) -> Iterator[tuple[Path, str | None]]:
         os.close(lock)
 
 
-def write_whole(target: Path, text: str) -> None:
+def write_config(target: Path, text: str) -> None:
     """Replace the file in one step; only its owner can read it."""
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(target, text)
+        sync_folder(target.parent)
     except OSError as error:
         raise ConfigError(f"{target} can't be written ({error.strerror}); nothing was changed") from None

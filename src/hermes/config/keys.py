@@ -96,6 +96,7 @@ class Store(Section):
     durability: str = "full"
     prepared_statements: str = "auto"
     timeout: float = 30
+    patience: float = 15
     key_file: str | None = None
     passphrase_file: str | None = None
 
@@ -185,6 +186,13 @@ class Listen(Section):
     public_url: str | None = None
 
 
+class WatchSettings(Section):
+    """Whether the gateway imports what other programs write, and below which folders (none: their usual places)."""
+
+    enabled: bool = False
+    folders: list[str] = []
+
+
 class GatewaySettings(Section):
     """The messengers."""
 
@@ -194,6 +202,7 @@ class GatewaySettings(Section):
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
     media: Media = msgspec.field(default_factory=Media)
+    watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
 
 
 class ApiServerSettings(Section):
@@ -387,6 +396,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "sessions.min_interval_hours": (0, None),
     "sessions.trash_days": (0, None),
     "store.timeout": (1, None),
+    "store.patience": (0.1, None),
     "session_reset.idle_minutes": (0, None),
     "session_reset.at_hour": (0, 23),
     "session_reset.by_platform.*.idle_minutes": (0, None),

@@ -72,7 +72,7 @@ def parse_config(
         config.__dict__["unused_problems"] = tuple(f"{path} {one}" for one in unused)
         problems = [one for one in problems if one not in unused]
     if ignore_unknown:
-        problems = [] if all(one.unknown for one in problems) else problems
+        problems = [one for one in problems if not one.unknown]  # the error names what has to be mended
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{path} {problems[0]}{more}")

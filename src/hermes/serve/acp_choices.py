@@ -1,7 +1,8 @@
 """What an editor's user can choose for a session: the model that answers, and how often the agent asks before commands.
 
-Both are offered as configuration options; the second is also a mode, for editors that only know modes. A choice is for
-one session of the editor and ends with the process; `config.yaml` has the defaults.
+Both are offered as configuration options; the second is also a mode, for editors that only know modes. The model is kept
+with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml` has
+the defaults.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from acp import schema
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.endpoint.servers import can_chat, listed_models
 from hermes.agent.model_choice import named_model
+from hermes.store.model_choices import CONFIGURED
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -36,28 +38,28 @@ def refusal(text: str, code: int = -32602) -> acp.RequestError:
     return acp.RequestError(code, text)
 
 
-class Models:
+class OfferedModels:
     """The configured model and the others of its endpoint, which is asked once."""
 
     def __init__(self, main: Model) -> None:
-        self._main = main
+        self.main = main
         self._others: list[str] | None = None
         self._asking = asyncio.Lock()
 
     async def names(self) -> list[str]:
         """Every model that can be chosen."""
         async with self._asking:
-            if self._others is None and isinstance(self._main, EndpointModel):
-                address, key = str(self._main.base_url), self._main.api_key
+            if self._others is None and isinstance(self.main, EndpointModel):
+                address, key = str(self.main.base_url), self.main.api_key
                 found = await asyncio.to_thread(listed_models, address, key=key, timeout=3.0)
                 self._others = [str(item["id"]) for item in found or () if can_chat(str(item["id"]))]
-        return list(dict.fromkeys([self._main.name, *(self._others or ())]))
+        return list(dict.fromkeys([self.main.name, *(self._others or ())]))
 
     async def find(self, name: str) -> Model | None:
         """The model of that name; None when there is none."""
-        if name == self._main.name:
-            return self._main
-        return named_model(name, self._main) if name in await self.names() else None
+        if name == self.main.name:
+            return self.main
+        return named_model(name, self.main) if name in await self.names() else None
 
 
 def modes(agent: Agent) -> schema.SessionModeState:
@@ -67,7 +69,7 @@ def modes(agent: Agent) -> schema.SessionModeState:
 
 
 async def options(
-    agent: Agent, models: Models
+    agent: Agent, models: OfferedModels
 ) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
     """Everything that can be chosen, with its current value."""
     names = (await models.names())[:_MOST]
@@ -93,10 +95,12 @@ def choose_mode(agent: Agent, mode: str) -> None:
     agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
 
 
-async def choose_model(agent: Agent, models: Models, name: str) -> None:
-    """From the next turn on."""
+async def choose_model(agent: Agent, models: OfferedModels, name: str) -> None:
+    """From the next turn on; kept with the session, for every entry point."""
     model = await models.find(name)
     if model is None:
         reason = f"no model {name!r}; the option {MODEL!r} lists those that can be chosen"
         raise refusal(reason)
+    choice = CONFIGURED if model is models.main else name
+    await asyncio.to_thread(agent.db.choose_model, agent.session_id, choice)
     agent.model = model

@@ -22,6 +22,7 @@ from acp import schema
 from hermes import __version__
 from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import Agent
+from hermes.agent.model_choice import model_of_choice
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import Done, Event, Notice, Stop, ToolFinished, ToolStarted, run_turn
 from hermes.errors import HermesError
@@ -53,9 +54,10 @@ class _EditorSession:
 class EditorAgent(acp.Agent):
     """What an editor can ask for."""
 
-    def __init__(self, db: SessionDB, config: Config, model: Model) -> None:
+    def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
         self._db, self._config, self._model = db, config, model
-        self._models = acp_choices.Models(model)
+        self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
+        self._models = acp_choices.OfferedModels(model)
         self._questions = itertools.count(1)
         self._sessions: dict[str, _EditorSession] = {}
         self._client: acp.Client
@@ -206,7 +208,9 @@ class EditorAgent(acp.Agent):
             config = msgspec.structs.replace(config, mcp_servers={**config.mcp_servers, **mcp_servers_of(servers)})
         toolbox = Toolbox(config)
         toolbox.start()
-        agent = Agent(self._db, config, self._model, session_id=session_id, source=SOURCE, cwd=Path(cwd))
+        chosen = None if self._keep_model else self._db.chosen_model(session_id)
+        model = model_of_choice(config, chosen, self._model)
+        agent = Agent(self._db, config, model, session_id=session_id, source=SOURCE, cwd=Path(cwd))
         self._sessions[name] = _EditorSession(agent, toolbox)
 
     def close(self) -> None:
@@ -319,13 +323,17 @@ def _close(known: _EditorSession) -> None:
     known.toolbox.close()
 
 
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+def _iso(at: float) -> str | None:
+    """None for a time that no calendar has: an import may bring any."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
-async def serve(db: SessionDB, config: Config, model: Model) -> None:
-    """Serve one editor until it closes its end."""
-    agent = EditorAgent(db, config, model)
+async def serve(db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
+    """Serve one editor until it closes its end. `keep_model`: the model answers also where another one was chosen."""
+    agent = EditorAgent(db, config, model, keep_model=keep_model)
     try:
         await acp.run_agent(agent, use_unstable_protocol=True)
     finally:

@@ -35,7 +35,7 @@ from hermes.serve.served_turn import Item, Outcome, ServedTurn
 from hermes.serve.server import is_loopback
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Tool
+    from hermes.agent.tools.tool import Tool
     from hermes.config import Config
     from hermes.store.db import SessionDB
 

@@ -18,7 +18,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from hermes.agent.model import Message
-from hermes.agent.tools.base import Tool
+from hermes.agent.tools.tool import Tool
 from hermes.serve.api_errors import ApiError
 
 

@@ -122,6 +122,7 @@ class Record:
 
     def __init__(self, db: SessionDB, user: User | None) -> None:
         self._db, self._user = db, user
+        self._by = "hermes mcp" if user is None else f"hermes mcp ({user[0]}:{user[1]})"  # in the audit log
 
     def search_sessions(
         self,
@@ -253,6 +254,7 @@ class Record:
         """Add tags to a conversation."""
         session_id = self._named(session)
         self._db.tag_session(session_id, *tags)
+        self._db.record_audit("tag", session_id, by=self._by, detail=", ".join(tags))
         return as_json({"session_id": session_id, "tags": self._db.get_tags(session_id)})
 
     def set_title(self, session: Session, title: str) -> str:
@@ -264,12 +266,14 @@ class Record:
             if self._user is None:
                 raise
             raise InvalidInput("this title is in use; choose another") from None  # its session may be another user's
+        self._db.record_audit("title", session_id, by=self._by, detail=title)
         return as_json({"session_id": session_id, "title": self._db.get_session_title(session_id)})
 
     def append_note(self, session: Session, text: str) -> str:
         """Add a note at the end of a conversation: a system message that it shows and that is searched."""
         session_id = self._named(session)
         message_id = self._db.append_message(session_id, "system", text)
+        self._db.record_audit("note", session_id, by=self._by, detail=f"message {message_id}, {len(text):,} characters")
         return as_json({"session_id": session_id, "message_id": message_id})
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from hermes.agent.model import Message
-from hermes.agent.tools.base import Tool
+from hermes.agent.tools.tool import Tool
 from hermes.serve.api_errors import ApiError, api_error_of
 from hermes.serve.api_requests import ApiRequest, Shape, checked, part_text, tool_name
 from hermes.serve.event_stream import data, items_of

@@ -27,7 +27,7 @@ from hermes.serve.served_turn import Outcome, ReplyWords, ServedAgent, ServedTur
 from hermes.store.conversation_cache import last_id, messages_after
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Tool
+    from hermes.agent.tools.tool import Tool
     from hermes.config import Config
     from hermes.serve.api_limits import ApiLimits
     from hermes.store.db import SessionDB

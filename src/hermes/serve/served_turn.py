@@ -19,7 +19,7 @@ from typing import Any
 
 from hermes.agent.loop import Agent
 from hermes.agent.model import Reply
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Event, Events, Followed, Stop, Text, Thought, ToolStarted, Turn, run_turn
 from hermes.errors import ToolError
 

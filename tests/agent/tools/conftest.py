@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.tools.base import Context
 from hermes.agent.tools.processes import background
+from hermes.agent.tools.tool import Context
 from hermes.config import Config
 
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.base import Context
 from hermes.agent.tools.file_access import free_folder
 from hermes.agent.tools.file_patch import patched
 from hermes.agent.tools.file_snapshots import changes_in, put_back
 from hermes.agent.tools.file_tools import FILE_TOOLS
+from hermes.agent.tools.permission import CONVERSATION, Answer
+from hermes.agent.tools.tool import Context
 from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.errors import ToolDeclined, ToolError
 from tests.agent.tools.conftest import Person
@@ -173,6 +174,44 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
     assert [path.name for path in (secret / "deep").iterdir()] == ["file.txt"]
     assert (secret / "deep" / "file.txt").read_text() == "hidden"
     assert (agreed / "deep" / "file.txt").read_text() == "harmless"
+
+
+def test_a_search_leaves_the_programs_own_folder_out_unless_it_is_named_and_agreed_to(
+    context: Context, person: Person
+) -> None:
+    context.home = context.cwd / "deep" / ".hermes"
+    for folder in (context.home, context.cwd / ".hermes", context.cwd / "deep" / ".hermes2"):
+        folder.mkdir(parents=True)
+        (folder / ".env").write_text("KEY=hidden")
+    left_out = "[deep/.hermes belongs to Hermes itself and was left out]"
+    found = call(context, "search_files", pattern="hidden").split("\n")
+    assert sorted(found[:-1]) == [".hermes/.env:1:KEY=hidden", "deep/.hermes2/.env:1:KEY=hidden"]
+    assert found[-1] == left_out
+    assert call(context, "search_files").split("\n") == [".hermes/.env", "deep/.hermes2/.env", left_out]
+    assert person.asked == []
+    assert call(context, "search_files", path="deep/.hermes", pattern="hidden") == ".env:1:KEY=hidden"
+    person.says = False
+    with pytest.raises(ToolDeclined):
+        call(context, "search_files", path="deep/.hermes", pattern="hidden")
+    assert len(person.asked) == 2 and "it belongs to Hermes itself" in person.asked[0]
+
+
+def test_always_for_other_files_does_not_cover_the_programs_own(context: Context, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def confirm(question: str) -> Answer:
+        asked.append(question)
+        return Answer(True, CONVERSATION)
+
+    context.confirm = confirm
+    context.home.mkdir(exist_ok=True)
+    (context.home / ".env").write_text("KEY=hidden")
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(name)
+        call(context, "read_file", path=f"../{name}")
+    assert len(asked) == 1
+    assert "KEY=hidden" in call(context, "read_file", path=str(context.home / ".env"))
+    assert len(asked) == 2
 
 
 def test_a_file_swapped_for_a_link_is_not_put_back_through_it(context: Context, tmp_path: Path) -> None:

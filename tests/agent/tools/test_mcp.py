@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools import mcp_connection
-from hermes.agent.tools.base import Context, Tool
-from hermes.agent.tools.mcp import McpTools, connect, valid_name
+from hermes.agent.tools.mcp_client import McpTools, connect, valid_name
+from hermes.agent.tools.tool import Context, Tool
 from hermes.config import Config, McpServer
 from hermes.errors import MissingExtra, ToolError
 
@@ -40,6 +39,15 @@ def connected() -> Iterator[Callable[..., McpTools]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[McpTools]:
+    """A server for the tests that only call its tools."""
+    tools = connect(Config(mcp_servers={"x": stdio()}))
+    assert tools.problems == []
+    yield tools
+    tools.close()
 
 
 @pytest.fixture
@@ -150,16 +158,16 @@ def test_schemas_names_and_descriptions_are_fit_for_an_endpoint(connected: Any) 
     assert add.description == "Add two numbers. (from the MCP server my server)"
 
 
-def test_results_are_text_and_bounded(connected: Any, context: Context) -> None:
-    tools = connected(x=stdio())
+def test_results_are_text_and_bounded(shared: McpTools, context: Context) -> None:
+    tools = shared
     assert tool(tools, "x__picture").run(context, {}) == "look:\n[image: image/png, about 300 bytes, not shown]"
     long = tool(tools, "x__long").run(context, {})
     assert long.startswith("begin xxx") and long.endswith("xxx end") and len(long) < 41_000
     assert "characters left out" in long
 
 
-def test_a_tool_that_fails_is_an_error_with_its_words(connected: Any, context: Context) -> None:
-    tools = connected(x=stdio())
+def test_a_tool_that_fails_is_an_error_with_its_words(shared: McpTools, context: Context) -> None:
+    tools = shared
     with pytest.raises(ToolError, match="went wrong on purpose"):
         tool(tools, "x__fail").run(context, {})
     with pytest.raises(ToolError):
@@ -167,8 +175,8 @@ def test_a_tool_that_fails_is_an_error_with_its_words(connected: Any, context: C
     assert tool(tools, "x__add").run(context, {"a": 1, "b": 1}) == "2"
 
 
-def test_a_call_is_interrupted_and_the_server_stays_usable(connected: Any, context: Context, person: Any) -> None:
-    tools = connected(x=stdio())
+def test_a_call_is_interrupted_and_the_server_stays_usable(shared: McpTools, context: Context, person: Any) -> None:
+    tools = shared
     threading.Timer(0.3, person.stop.set).start()
     with pytest.raises(ToolError, match="interrupted"):
         tool(tools, "x__slow").run(context, {"seconds": 500})
@@ -182,8 +190,8 @@ def test_a_call_has_a_time_limit(connected: Any, context: Context) -> None:
         tool(tools, "x__slow").run(context, {"seconds": 500})
 
 
-def test_calls_run_side_by_side(connected: Any, context: Context) -> None:
-    tools = connected(x=stdio())
+def test_calls_run_side_by_side(shared: McpTools, context: Context) -> None:
+    tools = shared
     said: list[str] = []
     threads = [
         threading.Thread(target=lambda n=n: said.append(tool(tools, "x__add").run(context, {"a": n, "b": 0})))
@@ -196,27 +204,29 @@ def test_calls_run_side_by_side(connected: Any, context: Context) -> None:
     assert sorted(map(int, said)) == list(range(20))
 
 
-@pytest.mark.parametrize(
-    "server, told",
-    [
-        (McpServer(command="no-such-program-anywhere"), "its command 'no-such-program-anywhere' was not found"),
-        (
-            McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]),
-            "its last output: no licence",
-        ),
-        (McpServer(command=sys.executable, args=["-c", "print('hello, not JSON')"]), "did not start properly"),
-        (McpServer(url="http://127.0.0.1:9/mcp"), "no MCP server answers at http://127.0.0.1:9/mcp"),
-        (McpServer(url="no address"), "no MCP server answers at no address"),
-        (McpServer(), "needs either a command or a url"),
-        (McpServer(command="x", url="y"), "needs either a command or a url"),
-    ],
-)
+FAILING = [
+    (McpServer(command="no-such-program-anywhere"), "its command 'no-such-program-anywhere' was not found"),
+    (
+        McpServer(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]),
+        "its last output: no licence",
+    ),
+    (McpServer(command=sys.executable, args=["-c", "print('hello, not JSON')"]), "did not start properly"),
+    (McpServer(url="http://127.0.0.1:9/mcp"), "no MCP server answers at http://127.0.0.1:9/mcp"),
+    (McpServer(url="no address"), "no MCP server answers at no address"),
+    (McpServer(), "needs either a command or a url"),
+    (McpServer(command="x", url="y"), "needs either a command or a url"),
+]
+
+
 def test_a_server_that_fails_is_one_line_and_the_rest_works(
-    connected: Any, context: Context, server: McpServer, told: str, capfd: pytest.CaptureFixture[str]
+    connected: Any, context: Context, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tools = connected(bad=server, good=stdio())
-    assert len(tools.problems) == 1 and "\n" not in tools.problems[0]
-    assert tools.problems[0].startswith("MCP server bad: ") and told in tools.problems[0]
+    bad = {f"bad{number}": server for number, (server, _) in enumerate(FAILING)}
+    tools = connected(**bad, good=stdio())
+    assert len(tools.problems) == len(FAILING)
+    for number, (_, told) in enumerate(FAILING):
+        (line,) = [one for one in tools.problems if one.startswith(f"MCP server bad{number}: ")]
+        assert told in line and "\n" not in line
     assert tool(tools, "good__add").run(context, {"a": 1, "b": 1}) == "2"
     tools.close()
     assert capfd.readouterr() == ("", "")
@@ -251,16 +261,15 @@ def test_a_server_that_dies_is_started_again_once(connected: Any, context: Conte
 
 
 def test_a_server_that_dies_once_in_a_while_is_started_again_each_time(
-    connected: Any, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connected: Any, context: Context, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(mcp_connection, "AGAIN_SECONDS", 0.0)  # as if it had lived for long each time
     notes = tmp_path / "notes"
-    tools = connected(x=stdio(MCP_NOTES=str(notes)))
-    for _ in range(3):
+    tools = connected({"again_seconds": 0.0}, x=stdio(MCP_NOTES=str(notes)))  # as if it had lived for long each time
+    for _ in range(2):
         with pytest.raises(ToolError, match="was started again"):
             tool(tools, "x__die").run(context, {})
         assert tool(tools, "x__add").run(context, {"a": 1, "b": 1}) == "2"
-    assert len(notes.read_text().splitlines()) == 4
+    assert len(notes.read_text().splitlines()) == 3
 
 
 def test_a_server_that_died_between_calls_is_back_for_the_next(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.base import Context
-from hermes.agent.tools.files import locked
 from hermes.agent.tools.memory import LIMITS, clean, memory, memory_lines
+from hermes.agent.tools.shared_files import locked
+from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from tests.support.sizes import THOROUGH
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.base import Context
 from hermes.agent.tools.skills import Skill, skill_list, skills
+from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 
 RELEASE = "---\nname: release\ndescription: How we publish a version\n---\n# Release\n\n1. Run the tests.\n"

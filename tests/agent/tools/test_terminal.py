@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.base import Context
 from hermes.agent.tools.output import Output, readable
 from hermes.agent.tools.processes import Process, background, process
 from hermes.agent.tools.terminal import question, terminal
+from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import without_middle
 

@@ -49,6 +49,7 @@ class Lab(Base):
         self._ids = itertools.count(1)
         self._deliveries = Deliveries()
         self._sockets: set[web.WebSocketResponse] = set()
+        self._order = asyncio.Lock()
         self._forget()
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
@@ -127,8 +128,7 @@ class Lab(Base):
         if self.mode == "webhook":
             self.post(whole)
             return
-        self._waiting[whole["header"]["event_id"]] = whole
-        self._call(self._sent_to_all(whole))
+        self._call(self._sent_to_one(whole))
 
     def post(self, content: dict[str, Any], **headers: str) -> None:
         """Deliver by the webhook, encrypted and signed as Feishu does."""
@@ -136,10 +136,12 @@ class Lab(Base):
         url = f"http://127.0.0.1:{self.listens_at}/feishu"
         self._deliveries.post(url, content=body, headers={**signed, **headers})
 
-    async def _sent_to_all(self, whole: dict[str, Any]) -> None:
-        for socket in list(self._sockets)[:1]:  # Feishu sends it to one of the connections
-            with suppress(Exception):
-                await self._framed(socket, whole)
+    async def _sent_to_one(self, whole: dict[str, Any]) -> None:
+        async with self._order:  # a connection that is opened at this moment gets it once
+            self._waiting[whole["header"]["event_id"]] = whole
+            for socket in list(self._sockets)[:1]:  # Feishu sends it to one of the connections
+                with suppress(Exception):
+                    await self._framed(socket, whole)
 
     async def _framed(self, socket: web.WebSocketResponse, whole: dict[str, Any]) -> None:
         payload, name = json.dumps(whole).encode(), whole["header"]["event_id"]
@@ -326,9 +328,10 @@ class Lab(Base):
             self.hangs_up -= 1
             await socket.close()
             return socket
-        self._sockets.add(socket)
-        for whole in list(self._waiting.values()):
-            await self._framed(socket, whole)
+        async with self._order:
+            self._sockets.add(socket)
+            for whole in list(self._waiting.values()):
+                await self._framed(socket, whole)
         async for message in socket:
             if message.type is WSMsgType.BINARY:
                 await self._answered(socket, message.data)

@@ -342,7 +342,13 @@ class Lab(Base):
         since = int(request.query.get("since", 0))
         found = [one for one in list(self._posts.values()) if one["channel_id"] == request.match_info["id"]]
         found = [one for one in found if one["update_at"] > since]
-        if not since:  # a page, the first has the newest
+        if unknown := set(request.query) - {"since", "before", "page", "per_page"}:
+            return self._wrong(f"unknown parameters of a channel's posts: {sorted(unknown)}")
+        if since:  # the server gives a thousand of them, in no order
+            found = found[-1000:]
+        else:  # a page, the first has the newest
+            if before := request.query.get("before"):
+                found = found[: next(place for place, one in enumerate(found) if one["id"] == before)]
             size, page = min(200, int(request.query.get("per_page", 60))), int(request.query.get("page", 0))
             found = found[::-1][page * size : (page + 1) * size][::-1]
         return _json({"order": [one["id"] for one in reversed(found)], "posts": {one["id"]: one for one in found}})

@@ -85,6 +85,7 @@ async def connected(
 ) -> AsyncIterator[tuple[Any, Recorder]]:
     adapter, link = made(lab, **settings), Recorder()
     adapter.heartbeat = heartbeat or adapter.heartbeat
+    adapter.reads_missed = False  # the recorder recognises no repetition
     await adapter.connect(link)
     try:
         yield adapter, link

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
@@ -73,6 +74,7 @@ class Server:
         self.past: set[str] = set()  # envelopes of an earlier test; their acknowledgements may be on the way
         self.connections = 0  # that were ever opened
         self._clock = 1_700_000_000
+        self.page_size = 1000  # the most that a page of a list has
         self._tickets: set[str] = set()
         self._sockets: dict[web.WebSocketResponse, web.Request] = {}
         self._leaving: set[web.WebSocketResponse] = set()
@@ -249,7 +251,8 @@ class Server:
         if method in SENDS and state.answers_lost > 0 and request.transport is not None:
             state.answers_lost -= 1
             request.transport.abort()
-        return web.json_response({"ok": "error" not in data, **data})
+        now = formatdate(self._clock, usegmt=True)
+        return web.json_response({"ok": "error" not in data, **data}, headers={"Date": now})
 
     def _auth_test(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"url": "https://lab.slack.com/", "team": "Lab", "user": "hermes", "team_id": TEAM, "user_id": BOT, "bot_id": BOT_ID}  # fmt: skip
@@ -271,6 +274,36 @@ class Server:
         found = [one["id"] for one in self.chats.values() if one.get("user") == given.get("users")]
         return {"channel": {"id": found[0]}} if found else {"error": "user_not_found"}
 
+    def _users_conversations(self, given: dict[str, Any]) -> dict[str, Any]:
+        kinds = {"im": "im", "mpim": "mpim", "group": "private_channel", "channel": "public_channel"}
+        found = [one for one in self.chats.values() if kinds[_type(one)] in str(given.get("types")).split(",")]
+        found = [one for one in found if one.get("is_member", True) and not one.get("is_archived")]
+        begin, size = int(given.get("cursor") or 0), min(int(given.get("limit", 100)), self.page_size)
+        more = str(begin + size) if begin + size < len(found) else ""
+        return {"channels": found[begin : begin + size], "response_metadata": {"next_cursor": more}}
+
+    def _conversations_history(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The newest first, without answers in threads."""
+        inside = [one for one in self.state.messages if one.chat == given["channel"]]
+        found = [one for one in inside if not one.thread and float(one.ts) > float(given.get("oldest") or 0)]
+        told: list[dict[str, Any]] = []
+        for one in reversed(found):
+            replies = [other for other in inside if other.thread == one.ts]
+            message = {"type": "message", "user": one.user, "text": one.text, "ts": one.ts}
+            if one.user == BOT:
+                message["bot_id"] = BOT_ID
+            if replies:
+                users = list(dict.fromkeys(other.user for other in replies))
+                message |= {
+                    "thread_ts": one.ts, "reply_users": users, "reply_users_count": len(users), "reply_count": len(replies),
+                    "latest_reply": replies[-1].ts,
+                }  # fmt: skip
+            told.append(message)
+        begin, size = int(given.get("cursor") or 0), min(int(given.get("limit", 100)), self.page_size)
+        more = str(begin + size) if begin + size < len(told) else ""
+        found_more = {"has_more": bool(more), "response_metadata": {"next_cursor": more}}
+        return {"messages": told[begin : begin + size], **found_more}
+
     def _conversations_replies(self, given: dict[str, Any]) -> dict[str, Any]:
         inside = [one for one in self.state.messages if one.chat == given["channel"]]
         found = [one for one in inside if given["ts"] in (one.ts, one.thread)]
@@ -278,7 +311,10 @@ class Server:
             return {"error": "thread_not_found"}
         answers = list(dict.fromkeys(one.user for one in found if one.thread))
         told: list[dict[str, Any]] = [
-            {"type": "message", "user": one.user, "text": one.text, "ts": one.ts} for one in found
+            {"type": "message", "user": one.user, "text": one.text, "ts": one.ts}
+            | ({"thread_ts": one.thread, "parent_user_id": found[0].user} if one.thread else {})
+            | ({"bot_id": BOT_ID} if one.user == BOT else {})
+            for one in found
         ]
         if answers:
             told[0] |= {"thread_ts": given["ts"], "reply_users": answers, "reply_count": len(found) - 1}

@@ -1,6 +1,7 @@
 """Twilio without Twilio: its REST API for messages, and its signed webhook requests.
 
-Requests are checked by the published API: login, parameters, lengths. The signature is computed here from Twilio's
+Requests are checked by the published API: login, parameters, lengths. A webhook is called once, whatever its answer is; the
+list of messages has all of them. The signature is computed here from Twilio's
 documentation, independently of the adapter.
 """
 
@@ -12,10 +13,12 @@ import hmac
 import itertools
 import json
 import threading
+import time
+from datetime import datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from tests.support.aimock import free_port
 from tests.support.labs.base import Lab as Base
@@ -26,6 +29,7 @@ TOKEN = "twilio-auth-token-for-the-lab-01"
 NUMBER = "+15005550006"
 _NUMBERS = {"alice": "+15005550101", "bob": "+15005550102", "mallory": "+15005550103"}
 _ERRORS = "https://www.twilio.com/docs/errors"
+_PATH = f"/2010-04-01/Accounts/{SID}/Messages"
 _PARAMETERS = {"To", "From", "MessagingServiceSid", "Body", "MediaUrl", "StatusCallback"}
 
 
@@ -39,7 +43,7 @@ class Lab(Base):
     def __init__(self) -> None:
         self.listens_at = free_port()
         self._ids = itertools.count(1)
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(once=True)
         self._forget()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -48,6 +52,11 @@ class Lab(Base):
     def _forget(self) -> None:
         self._sent: list[dict[str, str]] = []
         self._said: dict[str, dict[str, str]] = {}
+        self._times: dict[str, float] = {}  # when each was sent
+        self.moved = 0.0  # how far Twilio's clock is from ours, in seconds
+        self.page_size = 1000  # the most messages in a page of the list
+        self.silent = False  # no webhook is called
+        self.listed: list[dict[str, str]] = []  # the queries of the list
         self._media: dict[str, tuple[bytes, str]] = {}
         self._problems: list[str] = []
         self._limited, self._failing = 0, 0
@@ -76,7 +85,9 @@ class Lab(Base):
             "ToCountry": "US", "MessageSid": number, "SmsSid": number, "AccountSid": SID, "NumMedia": "0", "NumSegments": "1",
             "From": _NUMBERS[who], "To": NUMBER, "Body": text, "ApiVersion": "2010-04-01", **more,
         }  # fmt: skip
-        self.redeliver(number)
+        self._times[number] = time.time() + self.moved
+        if not self.silent:
+            self.redeliver(number)
         return number
 
     def redeliver(self, message_id: str) -> None:
@@ -96,7 +107,7 @@ class Lab(Base):
     ) -> str:
         media = f"ME{next(self._ids):032x}"
         self._media[media] = (data, mime)
-        url = f"{self.address}/2010-04-01/Accounts/{SID}/Messages/MM1/Media/{media}"
+        url = f"{self.address}{_PATH}/SM{next(self._ids) + 1:032x}/Media/{media}"
         return self.say(text, who=who, NumMedia="1", MediaUrl0=url, MediaContentType0=mime)
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
@@ -147,14 +158,58 @@ class Lab(Base):
 
     def _resource(self, fields: dict[str, str]) -> dict[str, Any]:
         """A message as Twilio's OpenAPI describes it."""
-        sid, now, path = f"SM{next(self._ids):032x}", formatdate(), f"/2010-04-01/Accounts/{SID}/Messages"
+        return self._described(f"SM{next(self._ids):032x}", formatdate(), fields)
+
+    def _described(self, sid: str, now: str, fields: dict[str, str]) -> dict[str, Any]:
         return {
             "sid": sid, "account_sid": SID, "api_version": "2010-04-01", "status": "queued", "direction": "outbound-api",
             "body": fields["Body"], "to": fields["To"], "from": fields.get("From"), "num_segments": "1", "num_media": "0",
             "messaging_service_sid": fields.get("MessagingServiceSid"), "date_created": now, "date_updated": now,
             "date_sent": None, "error_code": None, "error_message": None, "price": None, "price_unit": "USD",
-            "uri": f"{path}/{sid}.json", "subresource_uris": {"media": f"{path}/{sid}/Media.json"},
+            "uri": f"{_PATH}/{sid}.json", "subresource_uris": {"media": f"{_PATH}/{sid}/Media.json"},
         }  # fmt: skip
+
+    def _list(self, query: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """The messages we have received and sent, the newest first."""
+        self.listed.append(query)
+        if set(query) - {"To", "From", "DateSent>", "DateSent<", "DateSent", "PageSize", "Page", "PageToken"}:
+            return self._wrong(20001, f"unknown parameters of the list: {sorted(query)}")
+        if self._limited:
+            self._limited -= 1
+            return 429, {"code": 20429, "message": "Too many requests", "status": 429}
+        if self._failing:
+            self._failing -= 1
+            return 503, {"code": 20503, "message": "Service unavailable", "status": 503}
+        since = datetime.fromisoformat(
+            query.get("DateSent>", "2000-01-01T00:00:00Z").replace("Z", "+00:00")
+        ).timestamp()
+        found = []
+        for sid, fields in self._said.items():
+            at = formatdate(self._times[sid])
+            number_of = {"num_media": fields["NumMedia"], "date_sent": at, "date_created": at, "date_updated": at}
+            row = {**self._described(sid, at, fields), **number_of, "direction": "inbound", "status": "received"}
+            row |= {"messaging_service_sid": fields.get("MessagingServiceSid"), "account_sid": fields["AccountSid"]}
+            if int(self._times[sid]) >= since and query.get("To") in (None, fields["To"]):
+                found.append(row)
+        found.reverse()
+        size, page = min(int(query.get("PageSize", "50")), self.page_size), int(query.get("Page", "0"))
+        begin, uri = page * size, f"{_PATH}.json?{urlencode({**query, 'Page': str(page + 1), 'PageToken': 'PAx'})}"
+        return 200, {
+            "messages": found[begin : begin + size], "page": page, "page_size": size, "start": begin, "end": begin + size - 1,
+            "uri": f"{_PATH}.json?{urlencode(query)}", "first_page_uri": f"{_PATH}.json", "previous_page_uri": None,
+            "next_page_uri": uri if len(found) > begin + size else None,
+        }  # fmt: skip
+
+    def _media_list(self, sid: str) -> dict[str, Any]:
+        fields = self._said.get(sid, {})
+        files = []
+        for number in range(int(fields.get("NumMedia", "0"))):
+            media = fields[f"MediaUrl{number}"].rpartition("/")[2]
+            files.append({
+                "sid": media, "account_sid": SID, "parent_sid": sid, "content_type": fields[f"MediaContentType{number}"],
+                "date_created": formatdate(), "date_updated": formatdate(), "uri": f"{_PATH}/{sid}/Media/{media}.json",
+            })  # fmt: skip
+        return {"media_list": files, "page": 0, "page_size": 50, "next_page_uri": None}
 
     def _wrong(self, code: int, text: str) -> tuple[int, dict[str, Any]]:
         self._problems.append(text)
@@ -173,6 +228,9 @@ class Lab(Base):
 
             def log_message(self, *_: object) -> None:
                 pass
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return formatdate((time.time() if timestamp is None else timestamp) + lab.moved, usegmt=True)
 
             def _allowed(self) -> bool:
                 wanted = base64.b64encode(f"{SID}:{TOKEN}".encode()).decode()
@@ -198,6 +256,13 @@ class Lab(Base):
                 elif self._allowed():
                     if "/Media/" in path:
                         self._answer(307, b"", Location=f"/stored/{path.rpartition('/')[2]}")
+                    elif path == f"{_PATH}.json":
+                        status, found = lab._list(dict(parse_qsl(urlsplit(self.path).query)))
+                        self._answer(
+                            status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {})
+                        )
+                    elif path.endswith("/Media.json"):
+                        self._answer(200, json.dumps(lab._media_list(path.split("/")[-2])).encode())
                     else:
                         self._answer(200, json.dumps({"sid": SID, "friendly_name": "The Lab"}).encode())
 

@@ -177,6 +177,11 @@ class Lab(Base):
         data = {"eventType": "softDeleteMessage", "tenant": {"id": TENANT}}
         self.redeliver(message_id, type="messageDelete", text="", timestamp=_now(), channelData=data)
 
+    def restore(self, message_id: str) -> None:
+        """A person undoes the deletion of a message."""
+        data = {"eventType": "undeleteMessage", "tenant": {"id": TENANT}}
+        self.redeliver(message_id, type="messageUpdate", timestamp=_now(), channelData=data)
+
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:

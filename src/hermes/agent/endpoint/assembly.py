@@ -7,10 +7,9 @@ index and id, and reasoning comes under three names. Fields are stored unchanged
 from __future__ import annotations
 
 import json
-import math
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from hermes.agent.model import Piece, Reply, Usage
 
@@ -195,14 +194,18 @@ def usage_in(counts: dict[str, Any]) -> Usage:
 
 def _dollars(value: Any) -> float | None:
     """A price that an endpoint gives (OpenRouter, LiteLLM and others call it `cost`)."""
-    is_price = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if is_price else None
+    return float(value) if _is_amount(value) else None
+
+
+def _is_amount(value: Any) -> TypeGuard[int | float]:
+    """Whether a store can hold it: an endpoint may send any JSON, and a strange count must not cost the reply."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def _first(counts: Any, *names: str) -> int:
     if isinstance(counts, dict):
         for name in names:
             value = counts.get(name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+            if _is_amount(value):
                 return int(value)
     return 0

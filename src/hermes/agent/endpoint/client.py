@@ -203,7 +203,7 @@ class EndpointModel:
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
         drop = set(_REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
-        sent = {"model": self.name, "messages": [_as_sent(message, drop) for message in messages], **sent}
+        sent = {"model": self.name, "messages": _all_as_sent(messages, drop), **sent}
         return requests.post("/chat/completions", sent, self._stream_class)
 
     def _sdk(self) -> OpenAI:
@@ -241,6 +241,14 @@ class EndpointModel:
         except Exception as error:  # an invalid address
             raise ModelRefused(f"{self.where!r} is not an address; check model.base_url") from error
         return made, client
+
+
+def _all_as_sent(messages: Sequence[Message], drop: set[str]) -> list[Message]:
+    """Messages as sent; one with a text alone, like most users' messages, is sent as it is."""
+    return [
+        message if len(message) == 2 and type(message.get("content")) is str else _as_sent(message, drop)
+        for message in messages
+    ]
 
 
 def _as_sent(message: Message, drop: set[str]) -> Message:

@@ -72,7 +72,7 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
     """The error for an HTTP status and the server's message."""
     text = " ".join(text.split())[:300] or f"status {status}"
     if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(text)):
-        return ContextTooLong(f"the conversation no longer fits into {model}: {text}; /compress makes room")
+        return ContextTooLong(f"the conversation no longer fits into {model}: {text}")
     if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {text}")):
         return ModelRefused(f"{where} reports a billing problem: {text}; check the account of model.api_key")
     if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {text}"):
@@ -87,7 +87,7 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
     if _NO_PICTURES.search(text):
         return ModelRefused(
             f"{where} refused the request ({status}): {text}; if {model} can't see pictures, set one that can as"
-            " gateway.media.vision_model, or remove the picture with /undo"
+            " gateway.media.vision_model, or ask without the picture"
         )
     return ModelRefused(f"{where} refused the request ({status}): {text}; check model.default and model.base_url")
 

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -58,6 +59,7 @@ def can_chat(model_id: str) -> bool:
     return not any(part in name for part in _OTHER_WORK)
 
 
+@lru_cache(maxsize=100)
 def is_near(url: str) -> bool:
     """Whether the address is on this machine or in its own network."""
     host = urlsplit(url).hostname or ""

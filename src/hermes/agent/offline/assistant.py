@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import clean, message_text, when
 from hermes.agent.model import Message, Piece, Reply
-from hermes.agent.session_search.passages import EXTRACTIVE, Excerpt, excerpts
+from hermes.agent.session_search.excerpts import EXTRACTIVE, Excerpt, excerpts
 from hermes.store.index_text import fold
 from hermes.texts import shortened
 
@@ -59,6 +59,10 @@ class ExtractiveModel:
         """The same assistant for one conversation and user."""
         return ExtractiveModel(self.db, session_id, user=user)
 
+    def unread(self, messages: Sequence[Message]) -> str | None:
+        """None: the whole question is searched for."""
+        return None
+
     def describe(self) -> str:
         """A one-line description for the user."""
         return f"{self.name}: {WHAT}"
@@ -99,8 +103,8 @@ class ExtractiveModel:
         if not asked or _HELP.match(asked):
             return (
                 f"{I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
-                "`hermes sessions search WORDS` finds every place, `hermes sessions list` lists all sessions, and /help the"
-                f" commands here.\n\n{HOW}"
+                "`hermes sessions search WORDS` finds every place, and `hermes sessions list` lists all sessions."
+                f"\n\n{HOW}"
             )
         # It does not get its own conversation, so that is searched as well.
         found = excerpts(self.db, question, visible_to=self._user, limit=_MOST_SHOWN)

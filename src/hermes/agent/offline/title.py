@@ -35,6 +35,9 @@ def title_of(user_text: str, assistant_text: str = "") -> str:
     for text in (user_text, assistant_text):
         for clause in _clauses(text):
             rest = _trimmed(clause)
+            if taken:  # a short question, and an answer that often repeats it
+                known = {fold(word) for word in taken}
+                rest = [word for word in rest if fold(word) not in known]
             if rest:
                 taken = _trimmed(taken + rest) if taken else rest
             if _weight(taken) >= _FEWEST_WORDS:
@@ -53,8 +56,12 @@ def told_apart(title: str, ours: Sequence[str], theirs: Sequence[str], when: flo
     for word in list(dict.fromkeys(islice((word for word in fresh if _tells(word, known)), 50)))[:_MORE_WORDS]:
         yield f"{base}, {word}"
     day = datetime.fromtimestamp(when)
-    yield f"{base}, {day.day} {day:%B %Y}"
-    yield f"{base}, {day.day} {day:%B %Y %H:%M}"
+    date = f"{day.day} {day:%B %Y}"
+    if base.endswith(date):  # "Conversation of 16 November 2026"
+        yield f"{base}, {day:%H:%M}"
+        return
+    yield f"{base}, {date}"
+    yield f"{base}, {date} {day:%H:%M}"
 
 
 def _tells(word: str, known: Set[str]) -> bool:

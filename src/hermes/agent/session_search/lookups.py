@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import NOTE, as_json, between_marks, clean, defused, message_text, quoted, when
-from hermes.agent.session_search.passages import (
+from hermes.agent.session_search.excerpts import (
     Chains,
     FoundConversation,
     centred,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import as_json, quoted
+from hermes.agent.session_search.excerpts import Chains, Excerpt, excerpts
 from hermes.agent.session_search.lookups import MOST_SESSIONS, MOST_WINDOW, WINDOW, Lookup
-from hermes.agent.session_search.passages import Chains, Excerpt, excerpts
 from hermes.agent.side_tasks import counted_for
-from hermes.agent.tools.base import Context, Tool
+from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import HermesError, InvalidInput, ToolError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.arguments import text_argument
-from hermes.agent.tools.base import STOPPED, Context, Reported, Tool
 from hermes.agent.tools.running import report
+from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, shortened_line, without_middle
 

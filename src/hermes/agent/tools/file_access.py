@@ -21,10 +21,11 @@ from hermes.agent.tools.terminal import visible
 from hermes.errors import ToolError
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Context
+    from hermes.agent.tools.tool import Context
 
 MOST_BYTES: Final = 10_000_000
 KIND: Final = "files"
+OWN: Final = "it belongs to Hermes itself"  # a kind of its own: a lasting yes for other files does not cover it
 DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
 
 
@@ -43,7 +44,11 @@ class Target:
             return
         text = f"{verb} {visible(str(self.path))}? ({reason})"
         rule = f"{verb.split()[0].casefold()}: {self.path}"
-        permit(context, Question(text, kind=KIND, rule=rule, folder=str(self.path.parent), detail=detail), DECLINED)
+        permit(
+            context,
+            Question(text, kind=OWN if reason == OWN else KIND, rule=rule, folder=str(self.path.parent), detail=detail),
+            DECLINED,
+        )
 
 
 def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
@@ -59,14 +64,23 @@ def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
 
 def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     root = free_folder(context.root)
+    if path.is_relative_to(os.path.realpath(context.home)):
+        return OWN
     if root is None or not path.is_relative_to(root):
         where = f"the folder {visible(str(root))}" if root is not None else "a project folder"
         return f"it is outside {where}"
-    if path.is_relative_to(os.path.realpath(context.home)):
-        return "it belongs to Hermes itself"
     if writing and ".git" in path.relative_to(root).parts:
         return "it is part of git's own data"
     return None
+
+
+def own_part(context: Context, folder: Path) -> str | None:
+    """Where this program's own folder (keys, the record) lies below a folder; None where it does not.
+
+    A search of a folder above leaves it out: only a path in it, which the user is asked about, leads there.
+    """
+    home = Path(os.path.realpath(context.home))
+    return str(home.relative_to(folder)) if home != folder and home.is_relative_to(folder) else None
 
 
 def free_folder(folder: Path | None) -> Path | None:

@@ -20,7 +20,7 @@ from hermes.store.attachments import PREFIX, read_attachment
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Context
+    from hermes.agent.tools.tool import Context
     from hermes.store.db import SessionDB
 
 MOST_BYTES: Final = 2_000_000  # of one file

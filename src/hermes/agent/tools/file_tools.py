@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools import file_access, file_snapshots, path_walk
 from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
-from hermes.agent.tools.base import Context, Reported, Tool
 from hermes.agent.tools.file_patch import patched
+from hermes.agent.tools.tool import Context, Reported, Tool
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
 
@@ -149,13 +149,15 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
     target.ask(context, "Search")
     glob = text_argument(arguments, "glob", "*")
     pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
+    own = file_access.own_part(context, target.path)
     try:
         with path_walk.walked(target.path, listed=True) as folder:
-            return (
-                _names(context, folder, glob)
+            found = (
+                _names(context, folder, glob, own)
                 if pattern is None
-                else _lines(context, folder, target.path, glob, pattern)
+                else _lines(context, folder, target.path, glob, pattern, own)
             )
+            return found if own is None else f"{found}\n[{own} belongs to Hermes itself and was left out]"
     except FileNotFoundError:
         raise ToolError(f"there is no file or folder {target.path}") from None
     except NotADirectoryError:
@@ -164,10 +166,12 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
         raise ToolError(f"{target.path}: {error.strerror or error}") from error
 
 
-def _names(context: Context, folder: int, glob: str) -> str:
+def _names(context: Context, folder: int, glob: str, own: str | None) -> str:
     found: list[str] = []
     for here, folders, names, _ in os.fwalk(".", dir_fd=folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        folders[:] = sorted(
+            name for name in folders if name not in _SKIPPED and os.path.normpath(os.path.join(here, name)) != own
+        )
         for name in sorted(names):
             path = os.path.normpath(os.path.join(here, name))
             if fnmatch(name, glob) or fnmatch(path, glob):
@@ -189,15 +193,27 @@ def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> st
         raise ToolError(f"{path}: {error.strerror or error}") from error
 
 
-def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str) -> str:
+def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str, own: str | None) -> str:
     skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
     # grep begins in the open folder, since its name may lead elsewhere by now; without /proc a folder has only its name.
     place = f"/proc/self/fd/{folder}" if os.path.isdir("/proc/self/fd") else str(path)
-    return _matches(context, ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."], cwd=place)
+    words = ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."]
+    return _matches(context, words, cwd=place, without=own)
 
 
-def _matches(context: Context, words: list[str], *, cwd: str | None = None, stdin: int = subprocess.DEVNULL) -> str:
-    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
+def _matches(
+    context: Context,
+    words: list[str],
+    *,
+    cwd: str | None = None,
+    stdin: int = subprocess.DEVNULL,
+    without: str | None = None,
+) -> str:
+    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links.
+
+    Lines of files in the folder `without` are dropped: grep can leave out folders only by their last name.
+    """
+    hidden = None if without is None else os.fsencode(f"./{without}/")
     with subprocess.Popen(
         ["grep", "-nIE", "-m", "50", *words], cwd=cwd, stdin=stdin, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
@@ -206,6 +222,11 @@ def _matches(context: Context, words: list[str], *, cwd: str | None = None, stdi
         deadline = time.monotonic() + SEARCH_SECONDS
         hits: list[str] = []
         for raw in grep.stdout:
+            if hidden is not None and raw.startswith(hidden):
+                if context.cancelled() or time.monotonic() > deadline:
+                    grep.kill()
+                    break
+                continue
             hits.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./")[:500])
             if len(hits) > MOST_HITS or context.cancelled() or time.monotonic() > deadline:
                 grep.kill()

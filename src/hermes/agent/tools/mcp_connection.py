@@ -22,7 +22,7 @@ from hermes.config import McpServer
 from hermes.texts import encodable
 
 STOP_SECONDS: Final = 10.0
-AGAIN_SECONDS = 60.0  # a restarted server that ends within this time is not restarted again
+AGAIN_SECONDS: Final = 60.0  # a restarted server that ends within this time is not restarted again
 MAX_PAGES: Final = 20
 HEARD_BYTES: Final = 4_000
 
@@ -38,11 +38,11 @@ class Lost(Exception):
 class McpConnection:
     """The connection to one server."""
 
-    def __init__(self, name: str, server: McpServer, *, limit: float) -> None:
+    def __init__(self, name: str, server: McpServer, *, limit: float, again: float = AGAIN_SECONDS) -> None:
         self.name = name
         self.tools: list[Tool] = []
         self._server = server
-        self._limit = limit
+        self._limit, self._again_seconds = limit, again
         self._client: Client | None = None
         self._gone = False
         self._heard = b""  # its last output on standard error
@@ -183,7 +183,7 @@ class McpConnection:
                 if self._client is None:
                     raise Broken("it has ended" + self._last_words())
                 return
-            if generation > 1 and not self._server.url and time.monotonic() - self._begun < AGAIN_SECONDS:
+            if generation > 1 and not self._server.url and time.monotonic() - self._begun < self._again_seconds:
                 raise Broken(self._failed or "it ended again after a restart" + self._last_words())
             await self.stop()
             try:

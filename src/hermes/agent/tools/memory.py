@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.arguments import choice_argument, text_argument
-from hermes.agent.tools.base import Context, Tool
-from hermes.agent.tools.files import locked, read_whole, write_whole
+from hermes.agent.tools.shared_files import locked, read_whole, write_shared
+from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import ToolError
 from hermes.texts import counted
 
@@ -100,7 +100,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
                     f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
                     " remove or shorten something first"
                 )
-            write_whole(_path(context.home, target), changed)
+            write_shared(_path(context.home, target), changed)
     count = len(_entries(changed))
     return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 

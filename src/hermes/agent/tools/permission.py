@@ -13,7 +13,7 @@ from hermes.agent.tools.running import waiting_for_user
 from hermes.errors import HermesError, ToolDeclined
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Context
+    from hermes.agent.tools.tool import Context
 
 CONVERSATION: Final = "conversation"  # always, in this conversation
 HERE: Final = "here"  # always, for this command in this folder

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.arguments import choice_argument, text_argument
-from hermes.agent.tools.base import Context, Tool
-from hermes.agent.tools.files import explained, locked, read_whole, write_whole
 from hermes.agent.tools.memory import clean
+from hermes.agent.tools.shared_files import explained, locked, read_whole, write_shared
+from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import ToolError
 from hermes.texts import shortened
 
@@ -134,7 +134,7 @@ def _save(home: Path, name: str, content: str) -> str:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         _file(home, name)  # again, now that no other process can put a link there
         existed = path.exists()
-        write_whole(path, content if content.endswith("\n") else content + "\n")
+        write_shared(path, content if content.endswith("\n") else content + "\n")
     return f"{'Replaced' if existed else 'Saved'} the skill {name}: {_description(content)}"
 
 

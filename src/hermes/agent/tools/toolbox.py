@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError
 
 if TYPE_CHECKING:
-    from hermes.agent.tools.base import Tool
+    from hermes.agent.tools.tool import Tool
     from hermes.config import Config
 
 
@@ -60,7 +60,7 @@ class Toolbox:
             if self._tried:
                 return
             self._tried = True
-            from hermes.agent.tools.mcp import connect
+            from hermes.agent.tools.mcp_client import connect
 
             try:
                 self._mcp = connect(self._config)

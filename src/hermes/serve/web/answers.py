@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 
-class Answer(JSONResponse):
+class AsciiJson(JSONResponse):
     """A JSON response in ASCII."""
 
     def render(self, content: Any) -> bytes:

@@ -18,13 +18,13 @@ from starlette.routing import Route
 
 from hermes.agent.session_leases import is_gone, is_ours, source_of
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.web.access import Access, Visitor, visitor_of
-from hermes.serve.web.answers import Answer
-from hermes.serve.web.changing import Changing, told_in
-from hermes.serve.web.finding import Finding, number
-from hermes.serve.web.reading import Reading
+from hermes.serve.web.answers import AsciiJson
+from hermes.serve.web.changing import ConversationChanges, told_in
+from hermes.serve.web.conversation_view import ConversationView
+from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Talks
-from hermes.serve.web.watching import Watch
+from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
+from hermes.serve.web.watching import SessionWatch
 from hermes.times import zone_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def app(
 ) -> ASGIApp:
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
-    finding, talks = Finding(db, zone), Talks(db, config)
-    reading, changing = Reading(db, finding, Watch(db), zone), Changing(db)
+    finding, talks = PageLists(db, zone), Talks(db, config)
+    reading, changing = ConversationView(db, finding, SessionWatch(db), zone), ConversationChanges(db)
     talking = _TalkRoutes(db, talks, reading)
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ def app(
     ]
     explained = {HermesError: _explained, HTTPException: _explained}
     made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
-    return Access(made, token, config.web, visitor, local=local, once=once)
+    return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
 
 def _warm_up(db: SessionDB) -> None:
@@ -96,9 +96,9 @@ def _warm_up(db: SessionDB) -> None:
 
 async def _explained(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return Answer({"error": error.detail}, error.status_code)
+        return AsciiJson({"error": error.detail}, error.status_code)
     status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
-    return Answer({"error": str(error)}, status)
+    return AsciiJson({"error": str(error)}, status)
 
 
 def index(request: Request) -> Response:
@@ -122,7 +122,7 @@ def static(request: Request) -> Response:
 class _TalkRoutes:
     """The routes of turns. Only who may change something reaches them."""
 
-    def __init__(self, db: SessionDB, talks: Talks, reading: Reading) -> None:
+    def __init__(self, db: SessionDB, talks: Talks, reading: ConversationView) -> None:
         self._db, self._talks, self._reading = db, talks, reading
 
     def running(self, request: Request) -> Response:
@@ -131,7 +131,7 @@ class _TalkRoutes:
         turn = self._talks.running_in(session_id)
         holder = self._db.lease_holder(f"turn:{self._db.get_compression_tip(session_id)}")
         other = holder is not None and not is_ours(holder) and not is_gone(holder)
-        return Answer({
+        return AsciiJson({
             "turn": None if turn is None or visitor_of(request).read_only else turn.id,
             "other": source_of(holder) if other else None,
         })  # fmt: skip
@@ -144,7 +144,7 @@ class _TalkRoutes:
             session_id, _ = await run_in_threadpool(self._reading.found, request)
         loop, by = asyncio.get_running_loop(), visitor_of(request).by
         turn = await run_in_threadpool(self._talks.begin, session_id, str(told.get("text") or ""), by, loop)
-        return Answer({"turn": turn.id, "session": turn.session_id})
+        return AsciiJson({"turn": turn.id, "session": turn.session_id})
 
     async def follow(self, request: Request) -> Response:
         """Server-sent events: what happens in a turn, from its beginning or from where the browser was."""
@@ -176,14 +176,14 @@ class _TalkRoutes:
         """End a turn soon; what has arrived of the reply is kept."""
         await told_in(request)
         self._turn(request).stop.want()
-        return Answer({"done": True})
+        return AsciiJson({"done": True})
 
     async def answer(self, request: Request) -> Response:
         """Answer the question that a turn asks."""
         told = await told_in(request)
         if not self._turn(request).answer(str(told.get("question") or ""), told.get("yes") is True):
             raise HTTPException(409, "this question is not asked any more")
-        return Answer({"done": True})
+        return AsciiJson({"done": True})
 
     def _turn(self, request: Request) -> PageTurn:
         turn = self._talks.turn(str(request.path_params["turn_id"]))

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.errors import SessionNotFound
-from hermes.serve.web.access import Visitor, visitor_of
-from hermes.serve.web.answers import Answer
+from hermes.serve.web.answers import AsciiJson
 from hermes.serve.web.finding import number
+from hermes.serve.web.visitors import Visitor, visitor_of
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -41,7 +41,7 @@ async def told_in(request: Request) -> dict[str, Any]:
     return told
 
 
-class Changing:
+class ConversationChanges:
     """Title, tags, pin, archive, trash, branch."""
 
     def __init__(self, db: SessionDB) -> None:
@@ -51,7 +51,7 @@ class Changing:
         """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch."""
         told = await told_in(request)
         action, session_id = str(request.path_params["action"]), str(request.path_params["session_id"])
-        return Answer({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
+        return AsciiJson({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
 
     def _done(self, action: str, session_id: str, told: dict[str, Any], visitor: Visitor) -> Any:
         db, by = self._db, visitor.by

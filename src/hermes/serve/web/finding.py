@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.commands.session_choice import message_counts
-from hermes.serve.web import render
-from hermes.serve.web.access import visitor_of
-from hermes.serve.web.answers import Answer
+from hermes.serve.web import message_html
+from hermes.serve.web.answers import AsciiJson
+from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _HEADLINE = (
 )  # fmt: skip
 
 
-class Finding:
+class PageLists:
     """Everything the page lists."""
 
     def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
@@ -49,23 +49,26 @@ class Finding:
             visible_to=user,
         )  # fmt: skip
         counts = message_counts(self._db, rows)
-        told = [self.headline(dict(row), user, shown) for row, shown in zip(rows, counts, strict=True)]
-        return Answer({"sessions": told, "more": len(rows) == PAGE})
+        tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
+        told = [self.headline(dict(row), user, shown, tags[row["id"]]) for row, shown in zip(rows, counts, strict=True)]
+        return AsciiJson({"sessions": told, "more": len(rows) == PAGE})
 
-    def headline(self, row: dict[str, Any], user: User | None, shown: int | None = None) -> dict[str, Any]:
-        """What a line about a session says; `shown` is how many messages it shows, where that is known already."""
+    def headline(
+        self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
+    ) -> dict[str, Any]:
+        """What a line about a session says; `shown` is how many messages it shows, where that and its tags are known already."""
         told = {name: row.get(name) for name in _HEADLINE}
         if row.get("kind"):
             told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
         told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]
-        return {**told, "tags": self._db.get_tags(row["id"], visible_to=user)}
+        return {**told, "tags": self._db.get_tags(row["id"], visible_to=user) if tags is None else tags}
 
     def search(self, request: Request) -> Response:
         """Hits grouped by conversation, in the order of the best of each; `not` names conversations to leave out."""
         query, user = request.query_params, visitor_of(request).user
         words = (query.get("q") or "").strip()
         if not words:
-            return Answer({"groups": [], "ms": 0})
+            return AsciiJson({"groups": [], "ms": 0})
         since, until = self._period(request)
         started = time.perf_counter()
         hits = self._db.search_messages(
@@ -76,19 +79,23 @@ class Finding:
             exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
         )  # fmt: skip
         groups: dict[str, dict[str, Any]] = {}
+        ids = list(dict.fromkeys(hit["session_id"] for hit in hits))
+        rows = self._db.get_sessions(ids, visible_to=user)
+        tags = self._db.tags_of(ids, visible_to=user)
+        counts = dict(zip(rows, message_counts(self._db, list(rows.values())), strict=True))
         for hit in hits:
             if hit["session_id"] not in groups:
-                row = self._db.get_session(hit["session_id"], visible_to=user)
-                told = self.headline(dict(row or {"id": hit["session_id"]}), user)
+                row = dict(rows.get(hit["session_id"]) or {"id": hit["session_id"]})
+                told = self.headline(row, user, counts.get(hit["session_id"]), tags[hit["session_id"]])
                 groups[hit["session_id"]] = {"session": told, "hits": []}
             groups[hit["session_id"]]["hits"].append(
                 {
                     "id": hit["id"], "role": hit["role"], "tool": hit["tool_name"], "at": hit["timestamp"],
-                    "html": render.marked(hit["snippet"]),
+                    "html": message_html.marked(hit["snippet"]),
                 }
             )  # fmt: skip
         taken = round((time.perf_counter() - started) * 1000, 1)
-        return Answer({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
+        return AsciiJson({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
 
     def facets(self, request: Request) -> Response:
         """What the chips offer; a little old where that saves looking through the store for every page."""
@@ -97,7 +104,7 @@ class Finding:
         if found is None or time.monotonic() - at > _FACETS_SECONDS:
             found = self._db.facets(visible_to=user)
             self._facets[user] = time.monotonic(), found
-        return Answer(found)
+        return AsciiJson(found)
 
     def trash(self, request: Request) -> Response:
         """The conversations in the trash."""
@@ -110,7 +117,7 @@ class Finding:
             }
             for row in self._db.list_trash()
         ]  # fmt: skip
-        return Answer({"sessions": rows})
+        return AsciiJson({"sessions": rows})
 
     def insights(self, request: Request) -> Response:
         """The sums that `hermes insights --json` prints."""
@@ -119,7 +126,7 @@ class Finding:
             days=min(number(query.get("days")) or 30, 36_500), source=query.get("source") or None, timezone=self._zone,
             visible_to=user,
         )  # fmt: skip
-        return Answer(found)
+        return AsciiJson(found)
 
     def _period(self, request: Request) -> tuple[float | None, float | None]:
         return _moment(request, "since", 0, self._zone), _moment(request, "until", 1, self._zone)

@@ -149,7 +149,7 @@ class Talks:
         try:
             self._conversations.queue(name).result(_PATIENCE)  # an idle agent may be closing at this moment
             agent = self._conversations.take(name, tip, lambda: self._agent(tip))
-            agent.model = self._chosen_model()
+            agent.model = self._model_for(tip)
             if (who := agent.answering()) is not None:
                 raise SessionBusy(tip, who)
             self._follow_questions(turn, agent, by)
@@ -194,13 +194,15 @@ class Talks:
     def _name(self, session_id: str) -> str:
         return self._db.get_compression_chain(session_id)[0]
 
-    def _chosen_model(self) -> Model:
+    def _model_for(self, session_id: str) -> Model:
+        """The model chosen for a conversation, in whatever place; else the configured one."""
+        from hermes.agent.model_choice import choose_model, model_of_choice
+
         with self._lock:
             if self._model is None:
-                from hermes.agent.model_choice import choose_model
-
                 self._model = choose_model(self._config, self._db)
-            return self._model
+            main = self._model
+        return model_of_choice(self._config, self._db.chosen_model(session_id), main)
 
     def _agent(self, session_id: str) -> Agent:
         from hermes.agent.loop import Agent
@@ -208,7 +210,7 @@ class Talks:
         row = self._db.get_session(session_id)
         folder = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
         cwd = folder if folder.is_dir() else Path.cwd()
-        return Agent(self._db, self._config, self._chosen_model(), session_id=session_id, source=SOURCE, cwd=cwd)
+        return Agent(self._db, self._config, self._model_for(session_id), session_id=session_id, source=SOURCE, cwd=cwd)
 
     def _begun(self, turn: PageTurn, agent: Agent, text: str) -> Turn:
         if agent.model.calls_tools and not agent.tools:

@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.5
 _log = logging.getLogger("hermes.web")
 
 
-class Watch:
+class SessionWatch:
     """Looks at the sessions that someone watches, twice a second; rests while nobody does."""
 
     def __init__(self, db: SessionDB) -> None:

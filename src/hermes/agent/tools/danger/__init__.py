@@ -17,11 +17,11 @@ __all__ = ["is_destructive"]
 def is_destructive(command: str, cwd: Path) -> str | None:
     """Why this command needs confirmation before it runs in `cwd`, in half a line; None when it may run."""
     from hermes.agent.tools.danger.judge import Judge
-    from hermes.agent.tools.danger.place import Place
+    from hermes.agent.tools.danger.place import WorkingFolders
     from hermes.agent.tools.danger.shell_words import Unparsable
 
     try:
-        reason = Judge(Place([Path(cwd)])).script(command)
+        reason = Judge(WorkingFolders([Path(cwd)])).script(command)
         # a reason may quote the command: one line, not too long
         return None if reason is None else shortened(one_line(reason), 160)
     except Unparsable as error:

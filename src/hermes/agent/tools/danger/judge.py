@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.place import Place
+from hermes.agent.tools.danger.place import WorkingFolders
 from hermes.agent.tools.danger.programs import ALWAYS, CLIENTS, RULES, sql
 from hermes.agent.tools.danger.shell import parse
-from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, Simple, Unparsable, Word
+from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, ShellWord, Simple, Unparsable
 from hermes.agent.tools.danger.versions import git
 from hermes.agent.tools.danger.wrappers import (
     INTERPRETERS,
@@ -31,10 +31,10 @@ INPUT = '"$INPUT"'  # stands for the words that a program like xargs fills in
 class Judge:
     """One verdict; follows a command line from left to right, since `cd` changes what comes after."""
 
-    def __init__(self, place: Place, depth: int = 0) -> None:
+    def __init__(self, place: WorkingFolders, depth: int = 0) -> None:
         self.place = place
         self.depth = depth
-        self.special: dict[str, Callable[[Sequence[Word], Simple | None], str | None]] = {
+        self.special: dict[str, Callable[[Sequence[ShellWord], Simple | None], str | None]] = {
             "eval": self.eval,
             "trap": self.trap,
             "alias": self.alias,
@@ -81,7 +81,7 @@ class Judge:
         lost = self.place.overwritten(target)
         return f"{sign} {lost}" if lost else None
 
-    def words(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def words(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         """A program and its words; `command` is what they stand in, with its redirections and pipes."""
         if not words:
             return None
@@ -101,7 +101,7 @@ class Judge:
             return self.special[name](arguments, command)
         return self.others(name, arguments, command)
 
-    def others(self, name: str, arguments: Sequence[Word], command: Simple | None) -> str | None:
+    def others(self, name: str, arguments: Sequence[ShellWord], command: Simple | None) -> str | None:
         if name in SHELLS:
             return self.shell(name, arguments, command)
         if name in WRAPPERS:
@@ -118,13 +118,13 @@ class Judge:
 
     # -- scripts in words ------------------------------------------------------------------------------------------
 
-    def text(self, what: str, *words: Word) -> str | None:
+    def text(self, what: str, *words: ShellWord) -> str | None:
         """A script that is given as words."""
         if any(word.open or word.process for word in words):
             return f"what {what} would run can't be seen beforehand"
         return self.script(" ".join(word.text for word in words))
 
-    def shell(self, name: str, words: Sequence[Word], command: Simple | None) -> str | None:
+    def shell(self, name: str, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         given_script = from_input = False
         rest = list(words)
         while rest and (rest[0].leading or rest[0].text[:1] in ("-", "+")):
@@ -159,42 +159,42 @@ class Judge:
             return f"what {name} would run can't be seen beforehand"
         return self.script(inputs[-1].body)
 
-    def fed(self, name: str, words: Sequence[Word]) -> str | None:
+    def fed(self, name: str, words: Sequence[ShellWord]) -> str | None:
         """`… | python3 -`: the pipe is the program."""
         if all(word.text == "-" or (word.text.startswith("-") and word.text[1:2] not in "cme") for word in words):
             return f"{name} would run whatever comes in"
         return None
 
-    def eval(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def eval(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         rest = list(words)
         if rest and rest[0].text == "--":
             del rest[0]
         return self.text("eval", *rest)
 
-    def trap(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def trap(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         operands = split(words).operands
         return self.text("trap", operands[0]) if len(operands) > 1 and operands[0].text != "-" else None
 
-    def alias(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def alias(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         for word in words:
             name, equals, script = word.text.partition("=")
-            if equals and (reason := self.text(f"the alias {name}", Word(script, word.known, word.open))):
+            if equals and (reason := self.text(f"the alias {name}", ShellWord(script, word.known, word.open))):
                 return reason
         return None
 
-    def source(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def source(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         if words and (words[0].process or words[0].text in ("/dev/stdin", "/dev/fd/0")):
             return "the shell would run whatever comes in"
         return None
 
-    def cd(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def cd(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         operands = split(words).operands
         self.place.move(operands[0] if operands else None)
         return None
 
     # -- programs that start programs ------------------------------------------------------------------------------
 
-    def wrapper(self, name: str, words: Sequence[Word], command: Simple | None) -> str | None:
+    def wrapper(self, name: str, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         values, positional, joined = WRAPPERS[name]
         rest = behind_options(words, values)
         if rest is None or any(word.leading and not word.quoted for word in rest[:positional]):
@@ -206,7 +206,7 @@ class Judge:
             return self.fed_shell(name, command)
         return self.words(rest, command)
 
-    def env(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def env(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         rest = list(words)
         while rest:
             word = rest[0]
@@ -217,7 +217,7 @@ class Judge:
                 del rest[0]
             elif text.startswith(("--split-string=", "-S")) and text != "-S":
                 text = text.removeprefix("--split-string=").removeprefix("-S")
-                return self.text("env", Word(text, word.known, word.open), *rest[1:])
+                return self.text("env", ShellWord(text, word.known, word.open), *rest[1:])
             elif text in ("-S", "--split-string", "-vS"):
                 return self.text("env", *rest[1:])
             elif text in ("-u", "--unset", "-C", "--chdir"):
@@ -234,13 +234,13 @@ class Judge:
             del rest[0]
         return self.words(rest, command)
 
-    def command(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def command(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         options = split(words, permuting=False)
         if options.has("-v", "-V"):
             return None
         return self.words(options.operands, command)
 
-    def flock(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def flock(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         rest = behind_options(words, frozenset({"-w", "-E", "--timeout", "--wait", "--conflict-exit-code"}))
         if rest is None:
             return "what flock would run can't be seen beforehand"
@@ -248,7 +248,7 @@ class Judge:
             return self.text("flock", rest[2])
         return self.words(rest[1:], command)
 
-    def runner(self, name: str, words: Sequence[Word], command: Simple | None) -> str | None:
+    def runner(self, name: str, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         """`docker exec box rm …`: options are too many to know, so any place could be where the command begins."""
         verbs = RUNNERS[name]
         start = next((at for at, word in enumerate(words) if word.text in verbs), -1) + 1 if verbs else 0
@@ -263,7 +263,7 @@ class Judge:
                 return reason
         return None
 
-    def xargs(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def xargs(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         options = split(words, XARGS_VALUES, permuting=False)
         rest = options.operands
         if rest and rest[0].leading:
@@ -272,10 +272,10 @@ class Judge:
         if mark is not None or options.exactly("-i", "--replace"):
             rest = [_filled(word, mark.text if mark else "{}") for word in rest]
         elif rest:
-            rest = [*rest, Word(INPUT, known=False)]
+            rest = [*rest, ShellWord(INPUT, known=False)]
         return self.words(rest, None)
 
-    def parallel(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def parallel(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         rest = behind_options(words, PARALLEL_VALUES)
         if rest is None:
             return "what parallel would run can't be seen beforehand"
@@ -283,9 +283,9 @@ class Judge:
         rest = rest[: ends[0]] if ends else rest
         if not rest:
             return "parallel would run whatever comes in"
-        return self.text("parallel", *(_filled(word, "{}") for word in rest), Word(INPUT, known=False))
+        return self.text("parallel", *(_filled(word, "{}") for word in rest), ShellWord(INPUT, known=False))
 
-    def find(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def find(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         at = 0
         while at < len(words):
             text = words[at].text
@@ -303,11 +303,11 @@ class Judge:
                     return reason
         return None
 
-    def fd(self, words: Sequence[Word], command: Simple | None) -> str | None:
+    def fd(self, words: Sequence[ShellWord], command: Simple | None) -> str | None:
         for at, word in enumerate(words):
             if word.text in ("-x", "-X", "--exec", "--exec-batch"):
                 inner = [_filled(part, "{}") for part in words[at + 1 :]]
-                if reason := self.words([*inner, Word(INPUT, known=False)], None):
+                if reason := self.words([*inner, ShellWord(INPUT, known=False)], None):
                     return reason
         return None
 
@@ -316,12 +316,12 @@ def _has_input(command: Simple) -> bool:
     return any(redirect.operator.startswith("<") for redirect in command.redirects)
 
 
-def _ends(words: Sequence[Word], at: int, start: int) -> bool:
+def _ends(words: Sequence[ShellWord], at: int, start: int) -> bool:
     return words[at].text == ";" or (words[at].text == "+" and at > start and words[at - 1].text == "{}")
 
 
-def _filled(word: Word, mark: str) -> Word:
+def _filled(word: ShellWord, mark: str) -> ShellWord:
     """The word with the mark replaced by an unknown value."""
     if not mark or mark not in word.text:
         return word
-    return Word(word.text.replace(mark, INPUT), known=False, open=word.open, quoted=word.quoted)
+    return ShellWord(word.text.replace(mark, INPUT), known=False, open=word.open, quoted=word.quoted)

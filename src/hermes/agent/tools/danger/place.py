@@ -14,31 +14,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes.agent.tools.danger.shell_words import Word
+from hermes.agent.tools.danger.shell_words import ShellWord
 
 _NO_FILES = re.compile(r"/dev/(null|zero|full|stdin|stdout|stderr|tty|random|urandom|fd/\d+|(tcp|udp)/.*)")
 _MANY = 1000
 
 
 @dataclass(slots=True)
-class Place:
+class WorkingFolders:
     """The folders a command may run in; `lost` when one of them can't be known."""
 
     folders: list[Path]
     lost: bool = False
     arrived: set[str] = field(default_factory=set)  # what the command itself moves somewhere: precious there as well
 
-    def move(self, word: Word | None) -> None:
+    def move(self, word: ShellWord | None) -> None:
         """`cd`: from here on this folder is possible as well."""
         if word is None:
-            word = Word("~", tilde=True)
+            word = ShellWord("~", tilde=True)
         paths = None if word.text == "-" else self.paths(word)
         if paths is None or len(self.folders) > 16:
             self.lost = True
             return
         self.folders += [path for path in paths if path not in self.folders]
 
-    def paths(self, word: Word) -> list[Path] | None:
+    def paths(self, word: ShellWord) -> list[Path] | None:
         """What a word may mean as a file name; None when that can't be known."""
         if not word.known or word.glob:
             return None
@@ -47,7 +47,7 @@ class Place:
             return [Path(text)]
         return None if self.lost else [folder / text for folder in self.folders]
 
-    def overwritten(self, word: Word) -> str | None:
+    def overwritten(self, word: ShellWord) -> str | None:
         """What would be lost if this file were overwritten; None when nothing is."""
         if word.process or _NO_FILES.fullmatch(word.text):
             return None
@@ -56,7 +56,7 @@ class Place:
             return f"would write to {word.text}, and what that is can't be seen beforehand"
         return f"would overwrite {word.text}" if any(self._holds(path) for path in paths) else None
 
-    def overwritten_in(self, folder: Word, sources: Iterable[Word], *, as_file: bool = False) -> str | None:
+    def overwritten_in(self, folder: ShellWord, sources: Iterable[ShellWord], *, as_file: bool = False) -> str | None:
         """What would be lost if the sources were put to `folder` (into it, if it is one)."""
         paths = self.paths(folder)
         if paths is None:
@@ -74,7 +74,7 @@ class Place:
                             return f"would overwrite {name} in {folder.text}"
         return None
 
-    def moved(self, folder: Word, sources: Iterable[Word], *, as_file: bool = False) -> None:
+    def moved(self, folder: ShellWord, sources: Iterable[ShellWord], *, as_file: bool = False) -> None:
         """The sources are now at `folder` (or in it)."""
         for path in self.paths(folder) or ():
             into = path.is_dir() and not as_file
@@ -84,7 +84,7 @@ class Place:
     def _holds(self, path: Path) -> bool:
         return _holds_something(path) or os.path.normpath(path) in self.arrived
 
-    def names(self, word: Word) -> list[str | None]:
+    def names(self, word: ShellWord) -> list[str | None]:
         """The names a source would have in another folder; None among them: can't be known."""
         if not word.known:
             return [None]
@@ -95,7 +95,7 @@ class Place:
         found = [path for folder in self.folders for path in glob.glob(word.text, root_dir=folder)]
         return [None] if len(found) > _MANY else [os.path.basename(path) or "." for path in found]
 
-    def content(self, word: Word) -> str | None:
+    def content(self, word: ShellWord) -> str | None:
         """The text of a file the command would read; None when it can't be read."""
         paths = self.paths(word)
         if paths is None:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hermes.agent.tools.danger.place import Place
-from hermes.agent.tools.danger.shell_words import Simple, Word
+from hermes.agent.tools.danger.place import WorkingFolders
+from hermes.agent.tools.danger.shell_words import ShellWord, Simple
 from hermes.agent.tools.danger.wrappers import split
 
-Rule = Callable[[Sequence[Word], Place], "str | None"]
+Rule = Callable[[Sequence[ShellWord], WorkingFolders], "str | None"]
 
 ALWAYS: Final[dict[str, str]] = {
     "rm": "rm removes files",
@@ -53,7 +53,7 @@ def _unclear(name: str) -> str:
 
 
 def _recursive(name: str) -> Rule:
-    def rule(words: Sequence[Word], place: Place) -> str | None:
+    def rule(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
         options = split(words)
         if options.unclear:
             return _unclear(name)
@@ -63,7 +63,7 @@ def _recursive(name: str) -> Rule:
 
 
 def _copying(name: str) -> Rule:
-    def rule(words: Sequence[Word], place: Place) -> str | None:
+    def rule(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
         options = split(words, frozenset({"-t", "--target-directory", "-S", "--suffix"}))
         if options.unclear and any(word.leading and not word.quoted for word in options.operands[:1]):
             return _unclear(name)
@@ -71,7 +71,7 @@ def _copying(name: str) -> Rule:
             return None
         sources, target = options.operands, options.value("-t", "--target-directory")
         if target is None and name == "ln" and len(sources) == 1:
-            target = Word(".")
+            target = ShellWord(".")
         elif target is None:
             if len(sources) < 2:
                 return None if all(word.known and not word.glob for word in sources) else _unclear(name)
@@ -87,7 +87,7 @@ def _copying(name: str) -> Rule:
     return rule
 
 
-def _tee(words: Sequence[Word], place: Place) -> str | None:
+def _tee(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     options = split(words)
     if options.has("-a", "--append"):
         return None
@@ -95,14 +95,14 @@ def _tee(words: Sequence[Word], place: Place) -> str | None:
     return f"tee {lost}" if lost else None
 
 
-def _sed(words: Sequence[Word], place: Place) -> str | None:
+def _sed(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     options = split(words, frozenset({"-e", "-f", "-l", "--expression", "--file", "--line-length"}))
     if options.has("-i", "-I", "--in-place"):
         return "sed -i changes files in place"
     return _unclear("sed") if options.unclear else None
 
 
-def _perl(words: Sequence[Word], place: Place) -> str | None:
+def _perl(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     for word in words:
         if not word.text.startswith("-") or word.text in ("-", "--"):
             break
@@ -114,17 +114,17 @@ def _perl(words: Sequence[Word], place: Place) -> str | None:
     return None
 
 
-def _awk(words: Sequence[Word], place: Place) -> str | None:
+def _awk(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     value = split(words, frozenset({"-i", "--include", "-f", "-v", "-F"}), permuting=False).value("-i", "--include")
     return "-i inplace changes files in place" if value and value.text.startswith("inplace") else None
 
 
-def _kill(words: Sequence[Word], place: Place) -> str | None:
+def _kill(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     first = words[0].text if words else ""
     return None if first in ("-l", "-L", "--list", "--table", "-0") else "kill ends processes"
 
 
-def _fuser(words: Sequence[Word], place: Place) -> str | None:
+def _fuser(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     return "fuser -k ends processes" if split(words).has("-k", "--kill") else None
 
 
@@ -132,7 +132,7 @@ _SYSTEMCTL_VALUES = frozenset({"-H", "-M", "-t", "-p", "-n", "-o", "-s", "--host
 _SYSTEMCTL_READS = frozenset({"status", "show", "cat", "help", "get-default", "show-environment"})
 
 
-def _systemctl(words: Sequence[Word], place: Place) -> str | None:
+def _systemctl(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     options = split(words, _SYSTEMCTL_VALUES)
     if not options.operands:
         return None
@@ -142,16 +142,16 @@ def _systemctl(words: Sequence[Word], place: Place) -> str | None:
     return f"systemctl {verb} changes what runs on the machine"
 
 
-def _service(words: Sequence[Word], place: Place) -> str | None:
+def _service(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     return None if len(words) < 2 or words[1].text == "status" else "service changes what runs on the machine"
 
 
-def _rsync(words: Sequence[Word], place: Place) -> str | None:
+def _rsync(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     deletes = any(word.text.startswith(("--del", "--remove-s")) for word in words)
     return "rsync --delete removes files" if deletes else None
 
 
-def _crontab(words: Sequence[Word], place: Place) -> str | None:
+def _crontab(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
     options = split(words, frozenset({"-u"}))
     return "crontab replaces the scheduled jobs" if options.has("-r") or options.operands else None
 
@@ -159,7 +159,7 @@ def _crontab(words: Sequence[Word], place: Place) -> str | None:
 def _output(name: str, values: str, *names: str) -> Rule:
     taking = frozenset({"-" + letter for letter in values} | set(names))
 
-    def rule(words: Sequence[Word], place: Place) -> str | None:
+    def rule(words: Sequence[ShellWord], place: WorkingFolders) -> str | None:
         for given, value in split(words, taking).given:
             if given in names and value is not None and value.text != "-" and (lost := place.overwritten(value)):
                 return f"{name} {lost}"
@@ -205,7 +205,7 @@ _WORDS: Final = re.compile(r"\b(drop|truncate|delete)\b", re.I)
 _SHELL: Final = re.compile(r"^\s*\.(shell|system)\b|\\!", re.M)  # the client's own command to start a program
 
 
-def sql(name: str, words: Sequence[Word], command: Simple | None, place: Place) -> str | None:
+def sql(name: str, words: Sequence[ShellWord], command: Simple | None, place: WorkingFolders) -> str | None:
     """Why this client's SQL needs confirmation."""
     texts = [word.text for word in words] + [word.text[2:] for word in words if word.text.startswith("-")]
     unseen = f"which SQL {name} would run can't be seen beforehand"
@@ -241,12 +241,12 @@ def _verdict(name: str, text: str) -> str | None:
     return f"{name} would start a program" if _SHELL.search(text) else None
 
 
-def _follows_command(words: Sequence[Word], at: int) -> bool:
+def _follows_command(words: Sequence[ShellWord], at: int) -> bool:
     return at > 0 and words[at - 1].text in ("-c", "-e", "--command", "--execute", "-cmd", "-q", "--query")
 
 
-def _behind_equals(word: Word) -> Word:
-    return Word(word.text.removeprefix("--file="), known=word.known, glob=word.glob, tilde=word.tilde)
+def _behind_equals(word: ShellWord) -> ShellWord:
+    return ShellWord(word.text.removeprefix("--file="), known=word.known, glob=word.glob, tilde=word.tilde)
 
 
 def _only_says(command: Simple) -> bool:

@@ -14,9 +14,9 @@ from hermes.agent.tools.danger.shell_words import (
     ASSIGNMENT,
     METACHARACTERS,
     Redirect,
+    ShellWord,
     Simple,
     Unparsable,
-    Word,
     WordReader,
 )
 
@@ -38,13 +38,13 @@ def parse(text: str) -> list[Simple]:
         raise Unparsable("it is too long to be read")
     if "\0" in text:
         raise Unparsable("it contains a null character")
-    reader = Reader(text)
+    reader = CommandReader(text)
     reader.read_list(frozenset())
     reader.read_pending()
     return reader.commands
 
 
-class Reader(WordReader):
+class CommandReader(WordReader):
     """A recursive-descent reader of commands; they are collected in order."""
 
     def __init__(self, text: str, depth: int = 0) -> None:
@@ -312,8 +312,8 @@ class Reader(WordReader):
                 lines.append(line)
             redirect.body = "\n".join(lines)
             if not literal:
-                inner = Reader(redirect.body, self.depth)
-                word = Word("")
+                inner = CommandReader(redirect.body, self.depth)
+                word = ShellWord("")
                 inner.read_quoted(word, "")
                 redirect.body_known = word.known
                 self.commands += inner.commands

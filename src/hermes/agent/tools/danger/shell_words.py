@@ -24,7 +24,7 @@ class Unparsable(Exception):
 
 
 @dataclass(slots=True)
-class Word:
+class ShellWord:
     """One word after quotes are removed; expansions stand in `text` as they were written."""
 
     text: str
@@ -42,7 +42,7 @@ class Redirect:
     """`>`, `<<` and their kind; the text of a here-document or here-string is in `body`."""
 
     operator: str
-    target: Word
+    target: ShellWord
     body: str | None = None
     body_known: bool = True
 
@@ -51,8 +51,8 @@ class Redirect:
 class Simple:
     """A program and its words (or only redirections, or only assignments)."""
 
-    words: list[Word] = field(default_factory=list)
-    assignments: list[Word] = field(default_factory=list)
+    words: list[ShellWord] = field(default_factory=list)
+    assignments: list[ShellWord] = field(default_factory=list)
     redirects: list[Redirect] = field(default_factory=list)
     upstream: list[Simple] | None = None  # what is piped into it; None when nothing is
 
@@ -90,9 +90,9 @@ class WordReader:
     def stray(self) -> Unparsable:
         return Unparsable(f"there is a stray {self.peek()!r}" if self.peek() else "it breaks off")
 
-    def read_word(self, *, array: bool = False) -> Word:
+    def read_word(self, *, array: bool = False) -> ShellWord:
         """The word that begins here; with `array`, `name=(…)` is one as well."""
-        word = Word("")
+        word = ShellWord("")
         start = self.at
         bare = ""  # what was not quoted: there braces and patterns count
         while self.at < len(self.text):
@@ -132,7 +132,7 @@ class WordReader:
             word.leading = word.leading or self.text[start] == "{"
         return word
 
-    def read_single(self, word: Word) -> None:
+    def read_single(self, word: ShellWord) -> None:
         end = self.text.find("'", self.at + 1)
         if end < 0:
             raise Unparsable("a quote is never closed")
@@ -140,7 +140,7 @@ class WordReader:
         word.quoted = True
         self.at = end + 1
 
-    def read_quoted(self, word: Word, end: str) -> None:
+    def read_quoted(self, word: ShellWord, end: str) -> None:
         """Text in which only `$`, backticks and some backslashes count, up to `end` (or the end of the text)."""
         while self.at < len(self.text):
             sign = self.text[self.at]
@@ -165,14 +165,14 @@ class WordReader:
         if end:
             raise Unparsable("a quote is never closed")
 
-    def unknown(self, word: Word, start: int, *, number: bool = False) -> None:
+    def unknown(self, word: ShellWord, start: int, *, number: bool = False) -> None:
         """From `start` to here was an expansion; one that gives a number can do no harm."""
         word.leading = word.leading or (not word.text and not number)
         word.known = False
         word.open = word.open or not number
         word.text += "0" if number else self.text[start : self.at]
 
-    def read_dollar(self, word: Word, *, quoted: bool) -> None:
+    def read_dollar(self, word: ShellWord, *, quoted: bool) -> None:
         start = self.at
         following = self.text[self.at + 1 : self.at + 2]
         if following == "(":
@@ -209,7 +209,7 @@ class WordReader:
             word.text += "$"
             self.at += 1
 
-    def read_substitution(self, word: Word) -> None:
+    def read_substitution(self, word: ShellWord) -> None:
         start = self.at
         self.at += 1
         if self.peek(2) == "((" and self.read_arithmetic():
@@ -238,7 +238,7 @@ class WordReader:
         """Up to the sign that closes an arithmetic expression; substitutions within it count."""
         self.enter()
         depth = 0
-        word = Word("")
+        word = ShellWord("")
         while self.at < len(self.text):
             sign = self.text[self.at]
             if sign == "$":
@@ -258,7 +258,7 @@ class WordReader:
 
     def read_parameter(self) -> None:
         """`${…}` up to its brace; quotes and substitutions within it count."""
-        inner = Word("")
+        inner = ShellWord("")
         while self.at < len(self.text):
             sign = self.text[self.at]
             if sign == "}":
@@ -279,7 +279,7 @@ class WordReader:
                 self.at += 1
         raise Unparsable("a '${' is never closed")
 
-    def read_backticks(self, word: Word) -> None:
+    def read_backticks(self, word: ShellWord) -> None:
         start = self.at
         self.at += 1
         script = []
@@ -297,7 +297,7 @@ class WordReader:
         self.commands += inner.commands
         self.unknown(word, start)
 
-    def read_process(self, word: Word) -> None:
+    def read_process(self, word: ShellWord) -> None:
         start = self.at
         self.at += 2
         self.read_list(frozenset({")"}))
@@ -305,7 +305,7 @@ class WordReader:
         word.process = True
         word.leading = False  # always a file name
 
-    def read_array(self, word: Word) -> None:
+    def read_array(self, word: ShellWord) -> None:
         self.at += 1
         while True:
             self.skip_lines()

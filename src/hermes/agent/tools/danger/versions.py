@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.shell_words import Word
+from hermes.agent.tools.danger.shell_words import ShellWord
 from hermes.agent.tools.danger.wrappers import Options, split
 
 _GLOBAL_VALUES = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--config-env"})
 
 
-def git(words: Sequence[Word], run: Callable[[Sequence[Word]], str | None]) -> str | None:
+def git(words: Sequence[ShellWord], run: Callable[[Sequence[ShellWord]], str | None]) -> str | None:
     """Why this git command needs confirmation; `run` judges a command that git itself would start."""
     general = split(words, _GLOBAL_VALUES, permuting=False)
     for name, value in general.given:
@@ -33,21 +33,21 @@ def _first(options: Options) -> str:
     return options.operands[0].text if options.operands else ""
 
 
-_Run = Callable[[Sequence[Word]], "str | None"]
+_Run = Callable[[Sequence[ShellWord]], "str | None"]
 
 
-def _reset(words: Sequence[Word], run: _Run) -> str | None:
+def _reset(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words)
     if options.unclear:
         return "what git reset would do can't be seen beforehand"
     return "git reset --hard throws away changes" if options.has("--hard", "--merge") else None
 
 
-def _clean(words: Sequence[Word], run: _Run) -> str | None:
+def _clean(words: Sequence[ShellWord], run: _Run) -> str | None:
     return None if split(words, frozenset({"-e"})).exactly("-n", "--dry-run") else "git clean removes files"
 
 
-def _push(words: Sequence[Word], run: _Run) -> str | None:
+def _push(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words, frozenset({"-o", "--push-option", "--repo", "--receive-pack", "--exec"}))
     if options.has("-f", "--force", "--force-with-lease", "--mirror", "--prune"):
         return "git push --force overwrites what others see"
@@ -58,7 +58,7 @@ def _push(words: Sequence[Word], run: _Run) -> str | None:
     return "what git push would do can't be seen beforehand" if options.unclear else None
 
 
-def _checkout(words: Sequence[Word], run: _Run) -> str | None:
+def _checkout(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words, frozenset({"-b", "-B", "--orphan"}))
     paths = any(word.text == "--" for word in words) or any(word.text in (".", "./", ":/") for word in options.operands)
     if options.has("-f", "--force", "--discard-changes") or paths:
@@ -66,49 +66,49 @@ def _checkout(words: Sequence[Word], run: _Run) -> str | None:
     return None
 
 
-def _restore(words: Sequence[Word], run: _Run) -> str | None:
+def _restore(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words, frozenset({"-s", "--source"}))
     only_staged = options.exactly("-S", "--staged") and not options.has("-W", "--worktree")
     return None if only_staged else "git restore throws away changes"
 
 
-def _stash(words: Sequence[Word], run: _Run) -> str | None:
+def _stash(words: Sequence[ShellWord], run: _Run) -> str | None:
     return "git stash throws away what was set aside" if _first(split(words)) in ("drop", "clear") else None
 
 
-def _branch(words: Sequence[Word], run: _Run) -> str | None:
+def _branch(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words)
     forced = options.has("-D") or (options.has("-d", "--delete") and options.exactly("-f", "--force"))
     return "git branch -D removes a branch" if forced else None
 
 
-def _remove(words: Sequence[Word], run: _Run) -> str | None:
+def _remove(words: Sequence[ShellWord], run: _Run) -> str | None:
     return None if split(words).exactly("--cached", "-n", "--dry-run") else "git rm removes files"
 
 
-def _submodule(words: Sequence[Word], run: _Run) -> str | None:
+def _submodule(words: Sequence[ShellWord], run: _Run) -> str | None:
     options = split(words, permuting=False)
     if _first(options) == "deinit":
         return "git submodule deinit removes files"
-    return run([Word("eval"), *options.operands[1:]]) if _first(options) == "foreach" else None
+    return run([ShellWord("eval"), *options.operands[1:]]) if _first(options) == "foreach" else None
 
 
-def _rebase(words: Sequence[Word], run: _Run) -> str | None:
+def _rebase(words: Sequence[ShellWord], run: _Run) -> str | None:
     for name, value in split(words, frozenset({"-x", "--exec", "--onto", "-s", "-X", "-C"})).given:
-        if name in ("-x", "--exec") and value is not None and (reason := run([Word("eval"), value])):
+        if name in ("-x", "--exec") and value is not None and (reason := run([ShellWord("eval"), value])):
             return reason
     return None
 
 
-def _bisect(words: Sequence[Word], run: _Run) -> str | None:
+def _bisect(words: Sequence[ShellWord], run: _Run) -> str | None:
     return run(words[1:]) if len(words) > 1 and words[0].text == "run" else None
 
 
-def _rewrite(words: Sequence[Word], run: _Run) -> str | None:
+def _rewrite(words: Sequence[ShellWord], run: _Run) -> str | None:
     return "git filter-branch rewrites the history"
 
 
-_RULES: dict[str, Callable[[Sequence[Word], _Run], str | None]] = {
+_RULES: dict[str, Callable[[Sequence[ShellWord], _Run], str | None]] = {
     "reset": _reset,
     "clean": _clean,
     "push": _push,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hermes.agent.tools.danger.shell_words import Word
+from hermes.agent.tools.danger.shell_words import ShellWord
 
 SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash rbash fish csh tcsh".split())
 INTERPRETERS: Final = frozenset("python pypy perl ruby node nodejs php lua deno bun rscript".split())
@@ -63,7 +63,7 @@ PARALLEL_VALUES: Final = frozenset(
 )
 
 
-def behind_options(words: Sequence[Word], values: frozenset[str]) -> list[Word] | None:
+def behind_options(words: Sequence[ShellWord], values: frozenset[str]) -> list[ShellWord] | None:
     """The words behind a wrapper's options; None when an expansion is among the options."""
     rest = list(words)
     while rest:
@@ -93,8 +93,8 @@ def behind_options(words: Sequence[Word], values: frozenset[str]) -> list[Word] 
 class Options:
     """`-x`, `--long` and their values apart from the operands."""
 
-    given: list[tuple[str, Word | None]] = field(default_factory=list)
-    operands: list[Word] = field(default_factory=list)
+    given: list[tuple[str, ShellWord | None]] = field(default_factory=list)
+    operands: list[ShellWord] = field(default_factory=list)
     unclear: bool = False  # an expansion stands where an option could stand
 
     def has(self, *names: str) -> bool:
@@ -105,7 +105,7 @@ class Options:
         """Whether one of these is given in full."""
         return any(given in names for given, _ in self.given)
 
-    def value(self, *names: str) -> Word | None:
+    def value(self, *names: str) -> ShellWord | None:
         """The value of the last of these options."""
         return next(
             (value for given, value in reversed(self.given) if value and any(_means(given, n) for n in names)), None
@@ -118,7 +118,7 @@ def _means(given: str, name: str) -> bool:
     return given == name
 
 
-def split(words: Sequence[Word], values: frozenset[str] = frozenset(), *, permuting: bool = True) -> Options:
+def split(words: Sequence[ShellWord], values: frozenset[str] = frozenset(), *, permuting: bool = True) -> Options:
     """Options and operands; `values` are the options that take one. Without `permuting` options end at an operand."""
     found = Options()
     rest = list(words)
@@ -146,7 +146,7 @@ def split(words: Sequence[Word], values: frozenset[str] = frozenset(), *, permut
     return found
 
 
-def _cluster(found: Options, word: Word, values: frozenset[str], rest: list[Word]) -> None:
+def _cluster(found: Options, word: ShellWord, values: frozenset[str], rest: list[ShellWord]) -> None:
     """`-xvf file`: letters up to the one that takes a value."""
     for at in range(1, len(word.text)):
         name = "-" + word.text[at]
@@ -157,5 +157,5 @@ def _cluster(found: Options, word: Word, values: frozenset[str], rest: list[Word
         found.given.append((name, None))
 
 
-def _part(word: Word, text: str) -> Word:
-    return Word(text, known=word.known, open=word.open, glob=word.glob, quoted=word.quoted)
+def _part(word: ShellWord, text: str) -> ShellWord:
+    return ShellWord(text, known=word.known, open=word.open, glob=word.glob, quoted=word.quoted)

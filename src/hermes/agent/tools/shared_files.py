@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hermes.errors import ToolError
+from hermes.whole_files import write_whole
 
 LOCK_SECONDS = 10.0
 
@@ -39,20 +39,10 @@ def locked(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         os.close(handle)  # this also releases the lock
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace the file in one step; readers see the old text or the new one, also after a crash."""
-    target = Path(os.path.realpath(path))  # a link stays a link
+def write_shared(path: Path, text: str) -> None:
+    """Replace the file in one step; readers see the old text or the new one, also after a crash. A link stays a link."""
     with explained(path):
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # made with mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(Path(os.path.realpath(path)), text.encode(errors="surrogateescape"))
 
 
 def read_whole(path: Path) -> str | None:

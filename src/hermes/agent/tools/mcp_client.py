@@ -18,9 +18,9 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hermes.agent.tools.base import Context, Tool
-from hermes.agent.tools.mcp_connection import Broken, Lost, McpConnection
+from hermes.agent.tools.mcp_connection import AGAIN_SECONDS, Broken, Lost, McpConnection
 from hermes.agent.tools.output import readable
+from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import MissingExtra, ToolError
 from hermes.texts import one_line, shortened, without_middle
 
@@ -41,8 +41,17 @@ MAX_RESULT: Final = 40_000
 _T = TypeVar("_T")
 
 
-def connect(config: Config, *, start_seconds: float = START_SECONDS, call_seconds: float = CALL_SECONDS) -> McpTools:
-    """Start or reach every server, all at once; failures are listed in `problems`."""
+def connect(
+    config: Config,
+    *,
+    start_seconds: float = START_SECONDS,
+    call_seconds: float = CALL_SECONDS,
+    again_seconds: float = AGAIN_SECONDS,
+) -> McpTools:
+    """Start or reach every server, all at once; failures are listed in `problems`.
+
+    A server that ends is started again, but not if the time since its last restart is shorter than `again_seconds`.
+    """
     found = McpTools(call_seconds)
     usable: dict[str, McpServer] = {}
     for name, server in config.mcp_servers.items():
@@ -58,7 +67,7 @@ def connect(config: Config, *, start_seconds: float = START_SECONDS, call_second
         except ImportError as error:
             raise MissingExtra("MCP servers", "chat") from error
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # no tracebacks on the user's screen
-        found._start(usable, start_seconds)
+        found._start(usable, start_seconds, again_seconds)
     return found
 
 
@@ -73,20 +82,20 @@ class McpTools:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def _start(self, servers: dict[str, McpServer], seconds: float) -> None:
+    def _start(self, servers: dict[str, McpServer], seconds: float, again: float) -> None:
         loop = self._loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=loop.run_forever, name="mcp servers", daemon=True)
         self._thread.start()
         atexit.register(self.close)
         try:
-            self._submit(self._start_all(servers, seconds)).result()
+            self._submit(self._start_all(servers, seconds, again)).result()
         except BaseException:
             self.close()
             raise
 
-    async def _start_all(self, servers: dict[str, McpServer], seconds: float) -> None:
-        self._connections = [McpConnection(name, server, limit=seconds) for name, server in servers.items()]
+    async def _start_all(self, servers: dict[str, McpServer], seconds: float, again: float) -> None:
+        self._connections = [McpConnection(name, one, limit=seconds, again=again) for name, one in servers.items()]
         results = await asyncio.gather(*(each.start() for each in self._connections), return_exceptions=True)
         taken: set[str] = set()
         for connection, problem in zip(self._connections, results, strict=True):

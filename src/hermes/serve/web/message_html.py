@@ -90,7 +90,7 @@ def markdown(text: str, row: Mapping[str, Any]) -> str:
     return str(_markdown().render(shown)) + rest
 
 
-class Renderer:
+class HtmlRenderer:
     """Messages as HTML; `type_of(digest)` is the type of an attachment that a browser may show, None for others."""
 
     def __init__(self, type_of: Callable[[str], str | None]) -> None:

@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from hermes.errors import SessionNotFound
-from hermes.serve.web import render
-from hermes.serve.web.access import visitor_of
-from hermes.serve.web.answers import Answer
-from hermes.serve.web.finding import PAGE, Finding, number
-from hermes.serve.web.watching import Watch
+from hermes.serve.web import message_html
+from hermes.serve.web.answers import AsciiJson
+from hermes.serve.web.finding import PAGE, PageLists, number
+from hermes.serve.web.visitors import visitor_of
+from hermes.serve.web.watching import SessionWatch
 from hermes.store.attachments import read_attachment
 from hermes.store.sealed_files import is_sealed
 from hermes.texts import content_text, encodable, one_line
@@ -34,12 +34,12 @@ _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html"
 Row = dict[str, Any]
 
 
-class Reading:
+class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(self, db: SessionDB, finding: Finding, watch: Watch, zone: tzinfo | None) -> None:
+    def __init__(self, db: SessionDB, finding: PageLists, watch: SessionWatch, zone: tzinfo | None) -> None:
         self._db, self._finding, self._watch, self._zone = db, finding, watch, zone
-        self._renderer = render.Renderer(self._type_of)
+        self._renderer = message_html.HtmlRenderer(self._type_of)
 
     def found(self, request: Request) -> tuple[str, User | None]:
         """The session that a request names, and who asks; SessionNotFound when they may not see it."""
@@ -60,7 +60,7 @@ class Reading:
         own = (row["id"] for row in self._rows(session_id, user) if row["session_id"] == session_id) if left_out else ()
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
-        return Answer({
+        return AsciiJson({
             **self._finding.headline(row, user), "started_at": row["started_at"], "ended_at": row["ended_at"],
             "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
             "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
@@ -103,7 +103,7 @@ class Reading:
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
         some = [self._renderer.message(row, results) for row in entries[start : start + PAGE]]
-        return Answer({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
+        return AsciiJson({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: one whenever the session has changed."""
@@ -155,7 +155,7 @@ class Reading:
         with place.open("rb") as stream:
             start = stream.read(16)
         data = read_attachment(self._db.attachments_dir, digest) if is_sealed(start) else None
-        mime = render.shown_type(start if data is None else data[:16])
+        mime = message_html.shown_type(start if data is None else data[:16])
         headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
         if data is not None:
             return Response(data, media_type=mime or "application/octet-stream", headers=headers)
@@ -169,7 +169,7 @@ class Reading:
             with self._file(digest).open("rb") as stream:
                 start = stream.read(16)
             start = read_attachment(self._db.attachments_dir, digest)[:16] if is_sealed(start) else start
-            return render.shown_type(start)
+            return message_html.shown_type(start)
         except OSError:
             return None
 

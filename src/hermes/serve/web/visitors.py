@@ -107,7 +107,7 @@ def check_settings(settings: WebSettings, host: str) -> None:
     )  # fmt: skip
 
 
-class Access:
+class VisitorsOnly:
     """An application that only its visitors reach."""
 
     def __init__(
@@ -259,4 +259,4 @@ def _cookie(scope: Scope, headers: Headers) -> str:
     return ""
 
 
-__all__ = ["Access", "Visitor", "check_settings", "is_loopback", "user_named", "visitor_of"]
+__all__ = ["Visitor", "VisitorsOnly", "check_settings", "is_loopback", "user_named", "visitor_of"]

@@ -1,0 +1,37 @@
+"""Files that are replaced in one step: a reader sees the old content or the new one, also after a crash."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes | str | Iterable[bytes], *, sync: bool = True) -> None:
+    """Replace a file, or make it; only its owner can read it. Its folder must exist.
+
+    `sync`: wait until the disk has it, so that a power cut does not leave an empty file in the place of the old one.
+    """
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    part = path.with_name(f".{path.name[:100]}.{threading.get_native_id()}.{os.getpid()}.part")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.writelines(pieces)
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder: without it, a power cut may lose a new file."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
