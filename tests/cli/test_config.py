@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hermes.config import load_config, parse_config
 from hermes.config.editing import HEAD
-from hermes.config.keys import every_key
+from hermes.config.settings_schema import every_key
 from hermes.config.splice import with_value, without
 from hermes.errors import ConfigError
 from tests.support.program import PROGRAM, environment, run, start

@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes.config import Config, load_config, parse_config
-from hermes.config.keys import every_key, is_secret, masked
 from hermes.config.loading import read_env
 from hermes.config.reading import check_text
+from hermes.config.settings_schema import every_key, is_secret, masked
 from hermes.errors import ConfigError
 
 # The specification's table of keys and defaults, word for word.

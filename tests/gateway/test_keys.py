@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Chat, Event, Sender
-from hermes.gateway.session_keys import (
+from hermes.gateway.keys import (
     Source,
     build_session_key,
     canonical_whatsapp_identifier,

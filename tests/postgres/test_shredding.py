@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import psycopg
@@ -74,8 +75,9 @@ def test_rows_that_another_transaction_may_still_see_are_named(url: str) -> None
             other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             other.execute("SELECT 1")  # its snapshot stays; it locks no table
             done = db.shred_session("gone")
-            assert done is not None and len(done["unfinished"]) == 1, done
-            assert "messages" in done["unfinished"][0] and "open transaction" in done["unfinished"][0]
+            assert done is not None
+            assert any("messages" in line and "open transaction" in line for line in done["unfinished"]), done
             assert files_with(word)
-        done = db.shred_session("gone")
-        assert done is not None and done["unfinished"] == []
+        end = time.monotonic() + 60  # the server's own ANALYZE is such a transaction as well
+        while (done := db.shred_session("gone")) is None or done["unfinished"]:
+            assert time.monotonic() < end, done

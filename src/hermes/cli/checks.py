@@ -232,7 +232,7 @@ def _open_to_others(path: Path) -> bool:
 
 
 def _holds_secrets(text: str) -> bool:
-    from hermes.config.keys import is_secret
+    from hermes.config.settings_schema import is_secret
 
     for line in text.splitlines():
         key, _, value = line.partition(":")

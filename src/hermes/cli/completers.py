@@ -105,7 +105,7 @@ def _models(context: click.Context, partial: str) -> list[Candidate]:
 def _keys(context: click.Context, partial: str) -> list[Candidate]:
     """Every key, also those below names that are in the file (mcp_servers.NAME.url)."""
     from hermes.config import load_config
-    from hermes.config.keys import every_key
+    from hermes.config.settings_schema import every_key
 
     found = every_key()
     try:
@@ -119,7 +119,7 @@ def _keys(context: click.Context, partial: str) -> list[Candidate]:
 
 def _values(context: click.Context, partial: str) -> list[Candidate]:
     """The values of a key, if only a few are allowed."""
-    from hermes.config.keys import CHOICES, in_table, members, type_at
+    from hermes.config.settings_schema import CHOICES, in_table, members, type_at
 
     key = str(context.params["key"])
     keys = key.split(".")

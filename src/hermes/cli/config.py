@@ -18,7 +18,7 @@ from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
 from hermes.cli.table import message
 from hermes.config import config_path, load_config
-from hermes.config import keys as table
+from hermes.config import settings_schema as table
 
 
 @click.group(
@@ -59,7 +59,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
-    from hermes.config.keys import Config
+    from hermes.config.settings_schema import Config
 
     value = _builtins(load_config())
     if not everything:

@@ -15,7 +15,7 @@ import click
 
 from hermes.cli.pairing import make_owner
 from hermes.config import environment, load_config
-from hermes.config.keys import ACCOUNTS, DEFAULT_ACCOUNT
+from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.whole_files import write_whole
 

@@ -120,6 +120,7 @@ def _run(words: list[str]) -> int:
         return leaving.exit_code
     except click.Abort as stopped:
         if isinstance(stopped.__cause__, KeyboardInterrupt):  # in the middle of work; at a question there is no cause
+            print("stopped", file=sys.stderr)
             return 130
         print("stopped; nothing was changed", file=sys.stderr)
         return 1

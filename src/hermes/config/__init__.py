@@ -6,8 +6,8 @@ file, the line and, for a misspelt key, the name that was probably meant. `editi
 of it as it was.
 """
 
-from hermes.config.keys import Auxiliary, Config, McpServer, suggestion
 from hermes.config.loading import config_path, environment, load_config, parse_config
+from hermes.config.settings_schema import Auxiliary, Config, McpServer, suggestion
 
 __all__ = [
     "Auxiliary",

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from hermes.config import keys as table
-from hermes.config.keys import suggestion
+from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, parse_config, read_text
 from hermes.config.reading import check_text, composed
+from hermes.config.settings_schema import suggestion
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
 from hermes.whole_files import sync_folder, write_whole

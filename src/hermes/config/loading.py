@@ -8,7 +8,7 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
-from hermes.config.keys import MOST_BYTES, Config
+from hermes.config.settings_schema import MOST_BYTES, Config
 from hermes.errors import ConfigError
 from hermes.home import get_hermes_home
 

@@ -15,9 +15,9 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from hermes.config import keys as table
-from hermes.config.keys import MOST_BYTES, Config, Unset, suggestion
+from hermes.config import settings_schema as table
 from hermes.config.loading import environment, expanded, hidden, unhidden, unset_in
+from hermes.config.settings_schema import MOST_BYTES, Config, Unset, suggestion
 
 _MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
 _DEEPEST = 50

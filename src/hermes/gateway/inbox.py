@@ -23,7 +23,7 @@ from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
 from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Press, pressed, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
-from hermes.gateway.session_keys import background_key
+from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
 from hermes.store.gateway_rows import Arrival, Kept
 from hermes.texts import shortened_line

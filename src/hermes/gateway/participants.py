@@ -21,7 +21,7 @@ from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
-from hermes.gateway.session_keys import is_background, is_proven
+from hermes.gateway.keys import is_background, is_proven
 from hermes.store.gateway_rows import PendingNotice
 from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line

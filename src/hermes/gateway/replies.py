@@ -18,10 +18,10 @@ from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.inbox import Request, Reset
+from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant, hint_after
 from hermes.gateway.senders import escaped, said_by, speaker
-from hermes.gateway.session_keys import is_background
 from hermes.store import gateway_inbox
 from hermes.store.gateway_db import Route
 from hermes.store.gateway_rows import Name, PendingNotice

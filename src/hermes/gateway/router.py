@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hermes.commands.registry import GATEWAY, is_known, parse
 from hermes.gateway.events import DM, Chat, Event, chat_on, from_json
-from hermes.gateway.session_keys import Source, build_session_key, is_shared, key_beside, source_of
+from hermes.gateway.keys import Source, build_session_key, is_shared, key_beside, source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config

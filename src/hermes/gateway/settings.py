@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hermes.config.keys import ACCOUNTS, DEFAULT_ACCOUNT
+from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import ConfigError
 
 if TYPE_CHECKING:

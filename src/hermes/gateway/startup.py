@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.lease_renewer import KeptLease, kept
-from hermes.config.keys import fields_of
+from hermes.config.settings_schema import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, listening, platform_settings
@@ -139,7 +139,7 @@ def secrets_of(
     """Every secret of the configuration and the environment, so that logs can mask them."""
     import msgspec
 
-    from hermes.config.keys import is_secret
+    from hermes.config.settings_schema import is_secret
 
     def inside(value: Any, keys: list[str]) -> Iterator[str]:
         if isinstance(value, dict):

@@ -16,7 +16,7 @@ import acp
 
 from hermes.agent.history_text import message_text
 from hermes.agent.turn import Event, Notice, Text, Thought, ToolFinished, ToolStarted
-from hermes.config.keys import McpServer
+from hermes.config.settings_schema import McpServer
 
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage

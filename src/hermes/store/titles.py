@@ -116,6 +116,8 @@ def resolve(tx: Tx, title: str, visible_to: User | None) -> str | None:
 def take_in(tx: Tx) -> None:
     """Give families to titles that another program set."""
     for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS DISTINCT FROM title_seen"):
+        if not isinstance(title, str | None):  # a damaged row: `check` names it
+            continue
         base, number = (None, None) if title is None else split_family(title)
         tx.run(
             "UPDATE sessions SET title_base = ?, title_no = ?, title_seen = title WHERE id = ?",

@@ -342,7 +342,8 @@ class Lab(Base):
         since = int(request.query.get("since", 0))
         found = [one for one in list(self._posts.values()) if one["channel_id"] == request.match_info["id"]]
         found = [one for one in found if one["update_at"] > since]
-        if unknown := set(request.query) - {"since", "before", "page", "per_page"}:
+        threads = {"skipFetchThreads", "collapsedThreads", "collapsedThreadsExtended"}  # the vendor's client sends them
+        if unknown := set(request.query) - {"since", "before", "page", "per_page"} - threads:
             return self._wrong(f"unknown parameters of a channel's posts: {sorted(unknown)}")
         if since:  # the server gives a thousand of them, in no order
             found = found[-1000:]

@@ -30,7 +30,7 @@ from hermes.serve.authorization import check_reach, from_elsewhere
 from hermes.serve.server import is_loopback
 
 if TYPE_CHECKING:
-    from hermes.config.keys import WebSettings
+    from hermes.config.settings_schema import WebSettings
     from hermes.store.visibility import User
 
 COOKIE = "hermes_web"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Reaction, Revision, Sender, deleted
+from hermes.gateway.keys import normalize_whatsapp_identifier
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind
 from hermes.gateway.platforms.whatsapp.people import PHONE, canonical, sender
-from hermes.gateway.session_keys import normalize_whatsapp_identifier
 
 LID, PERSON, GROUPS = "@lid", "@s.whatsapp.net", "@g.us"
 

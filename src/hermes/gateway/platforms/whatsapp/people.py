@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.gateway.events import Sender
-from hermes.gateway.session_keys import canonical_whatsapp_identifier
+from hermes.gateway.keys import canonical_whatsapp_identifier
 from hermes.whole_files import write_whole
 
 BUSINESS_SCOPED = re.compile(r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}")

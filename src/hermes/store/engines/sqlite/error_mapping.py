@@ -23,7 +23,15 @@ from hermes.home import default_database
 from hermes.store.engines.sqlite import cipher
 
 # SQLite's messages for damaged pages that it reports as another problem.
-_DAMAGE = ("no such table", "no such column", "no such module", "malformed", "unsupported file format", "missing from")
+_DAMAGE = (
+    "no such table",
+    "no such column",
+    "no such module",
+    "malformed",
+    "unsupported file format",
+    "missing from",
+    "vtable constructor failed",  # a table of the full-text index is not listed any more
+)
 _HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
     apsw.NotADBError: (NotADatabase, "is not a database; move it away, or choose another file"),
     apsw.CorruptError: (StoreCorrupt, "is damaged"),
