@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
+from hermes.errors import StoreClosed
+from tests.support.sizes import size
+
 from . import contents, found, ids, in_threads, shown, talk
 
 THREADS, EACH = 8, 40
@@ -139,3 +144,31 @@ def test_branches_of_a_session_that_is_being_deleted_are_whole_or_refused(db):
         else:
             assert db.get_session(f"b{round_}") is None
     assert db.check() == []
+
+
+def test_a_store_closed_while_threads_write_has_every_line_after_the_next_opening(make_db):
+    def write(db, session_id, begun):
+        n = 0
+        try:
+            while True:
+                n += 1
+                db.set_session_title(session_id, f"{session_id} {n}")
+                db.tag_session(session_id, f"tag{n % 3}")
+                db.append_message(session_id, "user", f"{session_id} m{n}", usage={"input_tokens": 1})
+                begun.release()
+        except StoreClosed:
+            return n
+
+    for number in range(size(6, 20)):  # each time a thread is in the middle of a change
+        db, begun = make_db(name=f"x{number}"), threading.Semaphore(0)
+        sessions = [f"s{number}-{one}" for one in range(THREADS)]
+        for session_id in sessions:
+            db.create_session(session_id, "cli")
+
+        def close(db=db, begun=begun):
+            for _ in range(THREADS):
+                begun.acquire()
+            db.close()
+
+        in_threads(close, *[lambda db=db, one=one, begun=begun: write(db, one, begun) for one in sessions])
+        assert make_db(name=f"x{number}").check() == []

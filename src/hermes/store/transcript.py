@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -312,17 +312,32 @@ class Journal:
         of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
         return [folder / name for name in names if of_session.fullmatch(name)]
 
-    def close(self) -> None:
-        """Close all files; this process's mark stays if a line could not be written."""
+    def close(self, unfinished: Iterable[str] = ()) -> None:
+        """Close all files; a mark stays for the sessions whose lines could not be written, or are not written yet."""
         with self._lock:
             for handle in self._files.values():
                 os.close(handle)
             self._files.clear()
             if self._marker is not None and self._marker_path is not None:
-                if not self.behind:
+                if self._leave_mark(self.behind.union(unfinished)):
                     self._marker_path.unlink(missing_ok=True)
                 os.close(self._marker)
                 self._marker = None
+
+    def _leave_mark(self, sessions: set[str]) -> bool:
+        """Have the next opening complete the transcripts of these sessions alone; False if that can't be written."""
+        if not sessions:
+            return True
+        name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        try:
+            hidden = self._open_folder / f".{name}"
+            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(handle, "wb") as file:
+                file.writelines(json.dumps(one).encode() + b"\n" for one in sorted(sessions))
+            hidden.rename(self._open_folder / name)
+        except OSError:
+            return False
+        return True
 
     def _open(self, session_id: str) -> int:
         self._mark_or_raise(session_id)

@@ -6,6 +6,7 @@ raises to a caller whose change is already committed to the database.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ class TranscriptWriter:
         self._kept: dict[str, bool] = {}  # sessions whose transcript is known to exist, or not wanted
         self._warned = False
         self._missed: set[str] = set()  # sessions changed here that have a transcript this process does not write
+        self._underway: dict[int, set[str]] = {}  # by thread: sessions it is changing, until their lines are written
         engine.on_adopted = self._adopted
         engine.on_unsure = self._unsure
 
@@ -61,13 +63,29 @@ class TranscriptWriter:
         return self.which == "all" or (self.which == "gateway" and source not in _NOT_GATEWAY)
 
     def close(self) -> None:
-        """Close the files."""
-        self.journal.close()
+        """Close the files. The lines of changes that other threads have just committed are written at the next opening."""
+        here = threading.get_ident()
+        others = [sessions for thread, sessions in list(self._underway.items()) if thread != here]
+        self.journal.close({session_id for sessions in others for session_id in list(sessions)})
 
     def intends(self, session_id: str) -> None:
         """A session is about to be changed: if this process dies in between, the next one completes its transcript."""
-        if self.which != "off" and session_id not in self.journal.touched:
+        if self.which == "off":
+            return
+        if session_id not in self.journal.touched:
             self.journal.mark(session_id)
+        here = threading.get_ident()
+        mine = self._underway.get(here)
+        if mine is None:
+            self._underway[here] = {session_id}
+        else:
+            mine.add(session_id)
+
+    def _settled(self, session_id: str) -> None:
+        """This thread's change is in the transcript, or the session has none."""
+        mine = self._underway.get(threading.get_ident())
+        if mine is not None:
+            mine.discard(session_id)
 
     def repair(self) -> None:
         """Write the lines that crashed processes (or failed writes) left out, and remove the files they left over."""
@@ -210,6 +228,7 @@ class TranscriptWriter:
         """A session was deleted: remove its transcript and the files no session refers to any more."""
         self._kept.pop(session_id, None)
         self.journal.forget(session_id, self.also_in)
+        self._settled(session_id)
         self._attachments.forget(attachments)
 
     def kept(self, session_id: str) -> None:
@@ -238,6 +257,7 @@ class TranscriptWriter:
             with self._engine.read() as tx:
                 row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
             if row is None:
+                self._settled(session_id)
                 return False
             # A session that has a transcript because others refer to it keeps it.
             known = self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
@@ -250,6 +270,7 @@ class TranscriptWriter:
 
     def _miss(self, session_id: str) -> None:
         """This process writes no transcript of the session: if it has one, the next process that does completes it."""
+        self._settled(session_id)
         if session_id in self._missed:
             return
         with self._engine.read() as tx:
@@ -264,7 +285,9 @@ class TranscriptWriter:
             self._fill_in(session_id)
             if more and session_id not in self.journal.behind:
                 self._write(session_id, more)
-        elif not self.journal.write(session_id, data, message_id, more):
+        elif self.journal.write(session_id, data, message_id, more):
+            self._settled(session_id)
+        else:
             self._warn(session_id)
 
     def _fill_in(self, session_id: str, *, rewrite: bool = False) -> None:
@@ -279,6 +302,7 @@ class TranscriptWriter:
             self._warn(session_id)
         else:
             self._note(session_id)
+            self._settled(session_id)
         for owner in owners:  # the messages it refers to are in their files
             if not self.journal.exists(owner):
                 self._fill_in(owner)
