@@ -26,9 +26,11 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.frames import Log, read_object
+from hermes.gateway.platforms.frames import Log
 from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 from hermes.whole_files import write_whole
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
@@ -241,48 +243,42 @@ class _Api(HttpApi):
     def __init__(self, title: str, base_url: str, token_url: str, app_id: str, secret: str) -> None:
         super().__init__(title, base_url, timeout=40)
         self._token_url, self._login = token_url, {"appId": app_id, "clientSecret": secret}
-        self._secret, self._token, self._until = secret, "", 0.0
-        self._lock = asyncio.Lock()
+        self._secret = secret
+        # QQ gives the same token again until a minute before its end.
+        self._token = AccessToken(self._fetch, refusal="QQ does not accept the token", early=60.0)
 
-    async def token(self, refused: str = "") -> str:
-        """The token; a new one if it is about to expire, or is the `refused` one."""
-        async with self._lock:
-            if not self._token or self._token == refused or time.monotonic() > self._until:
-                try:
-                    answer = await self.asked("POST", self._token_url, json=self._login)
-                    if answer.status_code == 429 or answer.status_code >= 500:
-                        self.check(answer)
-                    found = answer.json()
-                except httpx.HTTPError as error:  # nothing was sent to anyone yet
-                    raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
-                except ValueError:
-                    found = {}
-                if not isinstance(found, dict) or not found.get("access_token"):
-                    told = error_text(found.get("message", ""), self._secret) if isinstance(found, dict) else ""
-                    raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
-                self._token = str(found["access_token"])
-                life = str(found.get("expires_in") or "7200")
-                self._until = time.monotonic() + max(1.0, (float(life) if life.isdecimal() else 7200.0) - 60)
-            return self._token
+    async def token(self) -> str:
+        """The access token."""
+        return await self._token.get()
+
+    async def _fetch(self) -> tuple[str, float]:
+        try:
+            answer = await self.asked("POST", self._token_url, json=self._login)
+            if answer.status_code == 429 or answer.status_code >= 500:
+                self.check(answer)
+            found = answer.json()
+        except httpx.HTTPError as error:  # nothing was sent to anyone yet
+            raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
+        except ValueError:
+            found = {}
+        if not isinstance(found, dict) or not found.get("access_token"):
+            told = error_text(found.get("message", ""), self._secret) if isinstance(found, dict) else ""
+            raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
+        life = str(found.get("expires_in") or "7200")
+        return str(found["access_token"]), float(life) if life.isdecimal() else 7200.0
 
     async def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The JSON of an answer."""
-        token = await self.token()
-        try:
-            answer = await self._request(method, path, token, options)
-        except _TokenExpired:
-            try:
-                answer = await self._request(method, path, await self.token(token), options)
-            except _TokenExpired:
-                raise PlatformRefused("QQ does not accept the token") from None
+
+        async def asked(token: str) -> httpx.Response:
+            return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
+
+        answer = await self._token.used(asked)
         try:
             found = answer.json()
         except ValueError:
             found = {}
         return found if isinstance(found, dict) else {}
-
-    async def _request(self, method: str, path: str, token: str, options: dict[str, Any]) -> httpx.Response:
-        return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
 
     async def download_plain(self, address: str) -> bytes:
         """A file, without our login."""
@@ -305,7 +301,7 @@ class _Api(HttpApi):
         found = found if isinstance(found, dict) else {}
         code, told = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
         if answer.status_code == 401 or code in _EXPIRED:
-            return _TokenExpired("QQ does not accept the token")
+            return TokenRefused("QQ does not accept the token")
         if code == _REPEATED:
             return Repeated("QQ has this message already")
         if code in _TOO_MANY:
@@ -313,19 +309,14 @@ class _Api(HttpApi):
         return SendRefused(f"QQ refuses: {told}")
 
 
-class _TokenExpired(PlatformError):
-    pass
-
-
-class _Gateway:
+class _Gateway(WebSocketClient):
     """The WebSocket: it resumes its session after the last event that was stored."""
 
     def __init__(self, api: _Api, kept: tuple[str, int], log: Log) -> None:
-        self._api, self._log = api, log
+        super().__init__("QQ", log)
+        self._api = api
         self._session_id, self._stored = kept
         self._seen = self._stored
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._beating: asyncio.Task[None] | None = None
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
@@ -334,11 +325,10 @@ class _Gateway:
         await self.close()
         address = str((await self._api.ask("GET", "/gateway")).get("url") or "")
         token = await self._api.token()
-        self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(address, max_msg_size=0)
-                hello = await self._next()
+                await self.connect(address)
+                hello = await self.receive()
                 if hello.get("op") != HELLO:
                     raise PlatformUnreachable("QQ's gateway does not greet")
                 pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
@@ -363,7 +353,7 @@ class _Gateway:
             login = {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}
             await self._socket.send_json({"op": IDENTIFY, "d": login})
         while True:
-            item = await self._next()
+            item = await self.receive()
             if item.get("op") == INVALID:
                 self._session_id, self._stored = "", 0
                 raise PlatformUnreachable("QQ does not resume the session")
@@ -374,7 +364,7 @@ class _Gateway:
     async def events(self) -> Any:
         """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
         while True:
-            item = self._early.pop(0) if self._early else await self._next()
+            item = self._early.pop(0) if self._early else await self.receive()
             kind = item.get("op")
             if kind == INVALID:
                 self._session_id, self._stored = "", 0
@@ -396,22 +386,13 @@ class _Gateway:
         self._stored = self._seen
         return self._session_id, self._stored
 
-    async def _next(self) -> dict[str, Any]:
-        socket = self._socket
-        if socket is None:
-            raise PlatformUnreachable("there is no connection to QQ")
-        while True:
-            message = await socket.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                item = read_object(message.data, "QQ", self._log)
-                if item is not None:
-                    return item
-            elif message.type is not aiohttp.WSMsgType.BINARY:
-                if socket.close_code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
-                    raise PlatformRefused(f"QQ does not let the bot in (close code {socket.close_code})")
-                if socket.close_code in (4006, 4007, 4009):  # the session can't be resumed
-                    self._session_id, self._stored = "", 0
-                raise PlatformUnreachable("QQ has closed the connection")
+    def ended(self, code: int | None) -> PlatformError:
+        """The error by QQ's close code."""
+        if code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
+            return PlatformRefused(f"QQ does not let the bot in (close code {code})")
+        if code in (4006, 4007, 4009):  # the session can't be resumed
+            self._session_id, self._stored = "", 0
+        return super().ended(code)
 
     async def _beat(self, pause: float) -> None:
         with suppress(Exception):
@@ -422,13 +403,6 @@ class _Gateway:
     async def close(self) -> None:
         """Disconnect; the session can be resumed."""
         beating, self._beating = self._beating, None
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
         if beating is not None:
             beating.cancel()
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
-        if session is not None:
-            await session.close()
+        await super().close()

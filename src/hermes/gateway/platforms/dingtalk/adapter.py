@@ -23,10 +23,11 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.dingtalk import stream as streams
-from hermes.gateway.platforms.dingtalk.client import Api, TokenRefused
+from hermes.gateway.platforms.dingtalk.client import Api
 from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.stream import Stream, header
+from hermes.gateway.platforms.renewal import TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 
 TOPIC = "/v1.0/im/bot/messages/get"

@@ -85,7 +85,7 @@ class Teams(Adapter):
         """Log in; the service does not say what the bot is called."""
         connector = self._made()
         try:
-            await connector.token("")
+            await connector.login()
             await connector.keys(self.text("metadata_url"))
         finally:
             await connector.close()
@@ -107,7 +107,7 @@ class Teams(Adapter):
             return await self._is_genuine(keys, call)
 
         try:
-            await connector.token("")
+            await connector.login()
             await keys.load()
             self._registration = await self.listen(link, delivered, signed=genuine, seconds=10)
         except BaseException:

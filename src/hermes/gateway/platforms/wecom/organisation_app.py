@@ -16,7 +16,7 @@ from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.connections import Tasks
 from hermes.gateway.platforms.http import HttpApi, error_text
-from hermes.gateway.platforms.renewal import AccessToken
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
@@ -163,7 +163,7 @@ class AppApi(HttpApi):
     def __init__(self, base_url: str, corp_id: str, corp_secret: str) -> None:
         super().__init__("WeCom", base_url, timeout=40)
         self._login = {"corpid": corp_id, "corpsecret": corp_secret}
-        self._token = AccessToken(self._fetch)
+        self._token = AccessToken(self._fetch, refusal="WeCom does not accept a new access token: {}")
 
     async def login(self) -> None:
         """Get a token; PlatformRefused where the organisation's id or the app's secret is wrong."""
@@ -189,18 +189,13 @@ class AppApi(HttpApi):
         return answer.content
 
     async def _answer(self, method: str, path: str, query: dict[str, str], **options: Any) -> httpx.Response:
-        token = await self._token.get()
-        for last in (False, True):
+        async def asked(token: str) -> httpx.Response:
             answer = await self.request(method, path, params={"access_token": token, **query}, **options)
-            try:
-                if "Content-Disposition" not in answer.headers and isinstance(found := _read(answer), dict):
-                    self._passed(found)  # not a file
-                return answer
-            except TokenRefused as error:
-                if last:
-                    raise PlatformRefused(f"WeCom does not accept a new access token: {error}") from None
-                token = await self._token.get(refused=token)
-        raise AssertionError
+            if "Content-Disposition" not in answer.headers and isinstance(found := _read(answer), dict):
+                self._passed(found)  # not a file
+            return answer
+
+        return await self._token.used(asked)
 
     def _passed(self, found: dict[str, Any]) -> None:
         """Raise the error of an answer's errcode."""
@@ -220,10 +215,6 @@ class AppApi(HttpApi):
                 "WeCom takes no requests from this machine's address; add it to the app's trusted IPs"
             )
         raise SendRefused(f"WeCom refuses: {told}")
-
-
-class TokenRefused(SendRefused):
-    """The access token has ended."""
 
 
 def _encrypted(call: PlatformRequest) -> str | None:
