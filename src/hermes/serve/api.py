@@ -60,7 +60,7 @@ def api_app(
     None stands for the built-in ones and those of the MCP servers.
     """
     secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
-    api = _Api(db, config, model, home, tools, limits)
+    api = _ApiRoutes(db, config, model, home, tools, limits)
     return Starlette(
         routes=[
             Route("/health", api.health, methods=["GET"]),
@@ -75,7 +75,7 @@ def api_app(
     )
 
 
-class _Api:
+class _ApiRoutes:
     """The routes. What needs an event loop is created when the server starts."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mappin
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -86,6 +86,12 @@ class HttpApi:
     def __init__(self, title: str, base_url: str, **options: Any) -> None:
         self.title, self.base_url = title, base_url.rstrip("/")
         self._http = httpx.AsyncClient(base_url=base_url, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -21,11 +21,11 @@ from typing import Any
 import aiohttp
 import httpx
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import Log
 from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
 from hermes.gateway.platforms.intake import keep
@@ -60,7 +60,7 @@ class QQBot(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _Api | None = None
+        self._api: _QQApi | None = None
         self._tasks = Tasks()
         self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
 
@@ -68,11 +68,8 @@ class QQBot(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             return str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in and open the gateway."""
@@ -93,11 +90,10 @@ class QQBot(Adapter):
         """Stop receiving and close everything."""
         await self._tasks.stop()
         api, self._api = self._api, None
-        if api is not None:
-            await api.close()
+        await close_each(api)
 
-    def _made(self) -> _Api:
-        return _Api(
+    def _made(self) -> _QQApi:
+        return _QQApi(
             self.title, self.text("base_url").rstrip("/"), self.text("token_url"), self.text("app_id"), self.text("client_secret")
         )  # fmt: skip
 
@@ -106,23 +102,19 @@ class QQBot(Adapter):
     async def _receive(self, link: Link, socket: _Gateway, identity: str) -> None:
         retries = Retries(link, identity)
         try:
-            while True:
-                try:
-                    async for kind, data in socket.events():
-                        retries.succeeded()
-                        event = understood(kind, data)
-                        if event is not None:
-                            await keep(link, event)
-                        self._keep(socket.stored())
-                except (PlatformUnreachable, SlowDown) as error:
-                    await retries.failed(error)
-                    with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
-                        await socket.open()
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("QQ: an event could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to QQ ended unexpectedly"))
+            with loss_reported(link, "QQ"):
+                while True:
+                    try:
+                        async for kind, data in socket.events():
+                            retries.succeeded()
+                            event = understood(kind, data)
+                            if event is not None:
+                                await keep(link, event)
+                            self._keep(socket.stored())
+                    except (PlatformUnreachable, SlowDown) as error:
+                        await retries.failed(error)
+                        with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
+                            await socket.open()
         finally:
             await socket.close()
 
@@ -177,7 +169,7 @@ class QQBot(Adapter):
         except Repeated:
             return nonce
 
-    def _asked(self) -> _Api:
+    def _asked(self) -> _QQApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to QQ")
         return self._api
@@ -237,7 +229,7 @@ class Repeated(SendRefused):
     """QQ has a message with this number already."""
 
 
-class _Api(HttpApi):
+class _QQApi(HttpApi):
     """The REST API; its token is renewed before it expires, and once more when QQ refuses it."""
 
     def __init__(self, title: str, base_url: str, token_url: str, app_id: str, secret: str) -> None:
@@ -312,7 +304,7 @@ class _Api(HttpApi):
 class _Gateway(WebSocketClient):
     """The WebSocket: it resumes its session after the last event that was stored."""
 
-    def __init__(self, api: _Api, kept: tuple[str, int], log: Log) -> None:
+    def __init__(self, api: _QQApi, kept: tuple[str, int], log: Log) -> None:
         super().__init__("QQ", log)
         self._api = api
         self._session_id, self._stored = kept

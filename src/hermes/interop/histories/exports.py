@@ -168,7 +168,7 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
     An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
     `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
     """
-    reader = _Reader(longest)
+    reader = _ElementReader(longest)
     while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
         yield from reader.fed(chunk)
         if reader.is_over:
@@ -177,7 +177,7 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
         raise ValueError("the file ends in the middle of a conversation")
 
 
-class _Reader:
+class _ElementReader:
     """Finds the elements in bytes that come in chunks."""
 
     def __init__(self, longest: int) -> None:

@@ -108,7 +108,7 @@ class _Work:
             self._keep_ancestors(here)
             for session_id in here:
                 self._arrange(session_id, moved)
-            self._remove_gone(moved)
+            self._remove_gone()
         self._drop_shells()
         self._revise()
         for session_id in here:
@@ -284,7 +284,7 @@ class _Work:
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, number))
             self.tx.changed_by_us([number])
 
-    def _remove_gone(self, moved: dict[int, tuple[int, str]]) -> None:
+    def _remove_gone(self) -> None:
         for origin, record in self.merged["messages"].items():
             row = self.rows.get(origin)
             if record.get("gone") and row is not None and row.hidden != KEPT:

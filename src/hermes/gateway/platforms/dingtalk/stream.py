@@ -49,10 +49,10 @@ class Stream(WebSocketClient):
         """The error for a stream that DingTalk has closed."""
         return PlatformUnreachable("DingTalk has closed the stream")
 
-    async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}', code: int = 200) -> None:
+    async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}') -> None:
         """Tell DingTalk that a frame has arrived. If the connection is gone the frame comes again."""
         headers = {"messageId": header(frame, "messageId"), "contentType": "application/json"}
-        answer = {"code": code, "headers": headers, "message": "OK", "data": data}
+        answer = {"code": 200, "headers": headers, "message": "OK", "data": data}
         if self._socket is not None and not self._socket.closed:
             with suppress(aiohttp.ClientError, OSError):
                 await self._socket.send_json(answer)

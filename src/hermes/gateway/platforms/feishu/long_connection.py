@@ -18,7 +18,7 @@ import aiohttp
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.feishu.client import FeishuApi
-from hermes.gateway.platforms.feishu.frames import CONTROL, DATA, Frame, decode, encode, ping
+from hermes.gateway.platforms.feishu.protobuf_frames import CONTROL, DATA, Frame, decode, encode, ping
 from hermes.gateway.platforms.frames import LOG, Log, dropped, read_object
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 

@@ -31,7 +31,7 @@ from hermes.gateway.events import (
     Sender,
     deleted,
 )
-from hermes.gateway.platforms.connections import Recent, Tasks
+from hermes.gateway.platforms.connections import Recent, Tasks, close_each
 from hermes.gateway.platforms.http import HttpApi, attachment_kind
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.slack import formatting as form
@@ -151,12 +151,7 @@ class Slack(Adapter):
         connection, session, files = self._connection, self._session, self._http_files
         self._connection = self._session = self._client = self._http_files = None
         await self._tasks.stop()
-        if connection is not None:
-            await connection.close()
-        if session is not None:
-            await session.close()
-        if files is not None:
-            await files.close()
+        await close_each(connection, session, files)
         self._mark.save()
         self._spool.close()
 

@@ -14,7 +14,7 @@ import httpx
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.connections import Tasks, close_each
 from hermes.gateway.platforms.http import HttpApi, error_text
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
@@ -50,12 +50,9 @@ class App:
 
     async def check(self) -> str:
         """Log in and say which app we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             await api.login()
             return self._identity
-        finally:
-            await api.close()
 
     async def connect(self, link: Link, listen: Listen) -> None:
         """Log in and register the webhook."""
@@ -76,11 +73,9 @@ class App:
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
         await self._tasks.stop()
-        if registration is not None:
-            await registration.close()
+        await close_each(registration)
         await self._keeper.save()
-        if api is not None:
-            await api.close()
+        await close_each(api)
 
     @property
     def _identity(self) -> str:
