@@ -162,6 +162,15 @@ class HttpApi:
         return answer
 
 
+def json_object(answer: httpx.Response) -> dict[str, Any] | None:
+    """The JSON object of an answer; None if it has none."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def address_parts(address: str) -> SplitResult:
     """The parts of a vendor's address; all are empty where it is none."""
     try:

@@ -27,7 +27,7 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFi
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import Log
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.websocket_client import WebSocketClient
@@ -248,13 +248,11 @@ class _QQApi(HttpApi):
             answer = await self.asked("POST", self._token_url, json=self._login)
             if answer.status_code == 429 or answer.status_code >= 500:
                 self.check(answer)
-            found = answer.json()
         except httpx.HTTPError as error:  # nothing was sent to anyone yet
             raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
-        except ValueError:
-            found = {}
-        if not isinstance(found, dict) or not found.get("access_token"):
-            told = error_text(found.get("message", ""), self._secret) if isinstance(found, dict) else ""
+        found = json_object(answer) or {}
+        if not found.get("access_token"):
+            told = error_text(found.get("message", ""), self._secret)
             raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
         life = str(found.get("expires_in") or "7200")
         return str(found["access_token"]), float(life) if life.isdecimal() else 7200.0
@@ -265,12 +263,7 @@ class _QQApi(HttpApi):
         async def asked(token: str) -> httpx.Response:
             return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
 
-        answer = await self._token.used(asked)
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+        return json_object(await self._token.used(asked)) or {}
 
     async def download_plain(self, address: str) -> bytes:
         """A file, without our login."""
@@ -286,11 +279,7 @@ class _QQApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by QQ's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         code, told = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
         if answer.status_code == 401 or code in _EXPIRED:
             return TokenRefused("QQ does not accept the token")

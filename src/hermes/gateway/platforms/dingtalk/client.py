@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, retry_after
+from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, json_object, retry_after
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 
 _TOKEN = "x-acs-dingtalk-access-token"
@@ -126,11 +126,7 @@ class Api(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by DingTalk's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         code, told = str(found.get("code") or ""), str(found.get("message") or f"HTTP {answer.status_code}")
         if answer.status_code == 401 or code in _STALE:
             return TokenRefused(error_text(told, *self._login))
@@ -157,10 +153,7 @@ class Api(HttpApi):
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    found = json_object(answer)
+    if found is None:
         raise PlatformUnreachable("DingTalk's answer can't be read", maybe_sent=True)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object, seconds
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 
 TOKEN_CODES = frozenset(
@@ -99,11 +99,7 @@ class FeishuApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Feishu's code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        return self._error(found if isinstance(found, dict) else {}, answer)
+        return self._error(json_object(answer) or {}, answer)
 
     def _checked(self, answer: httpx.Response) -> None:
         """Raise the error of an answer with HTTP 200 and a code."""
@@ -129,10 +125,7 @@ class FeishuApi(HttpApi):
         return SlowDown(f"{self.title} asks us to wait", seconds(given, 1.0))
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
+        found = json_object(answer)
+        if found is None:
             raise PlatformUnreachable(f"{self.title} answers no JSON; check domain and base_url", maybe_sent=True)
         return found

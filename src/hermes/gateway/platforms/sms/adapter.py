@@ -26,7 +26,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
 from hermes.gateway.platforms.sms.backlog import Backlog, received, twilio_time
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.whole_files import write_whole
@@ -328,11 +328,7 @@ class Unsubscribed(SendRefused):
 class _TwilioApi(HttpApi):
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Twilio's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         if answer.status_code == 401:
             return PlatformRefused("Twilio does not accept account_sid and auth_token")
         if found.get("code") == _UNSUBSCRIBED:

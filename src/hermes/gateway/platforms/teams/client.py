@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object, seconds
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.teams.proof import ISSUER
 
@@ -58,11 +58,7 @@ class Connector(HttpApi):
         if message_id is not None:
             path += f"/{quote(message_id, safe='')}"
         answer = await self._authorized(method, path, json=body)
-        try:
-            found = answer.json() if answer.content else {}
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+        return json_object(answer) or {}
 
     async def file(self, address: str, *, open_to_all: bool) -> bytes:
         """The bytes of an attachment. Our token goes to the service's own hosts alone."""
@@ -118,11 +114,8 @@ class Connector(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error with the service's own words."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        error = found.get("error") if isinstance(found, dict) else None
+        found = json_object(answer) or {}
+        error = found.get("error")
         told = error.get("message") if isinstance(error, dict) else found.get("error_description") if error else None
         why = error_text(told or f"HTTP {answer.status_code}", self._secret, self._token.value)
         if answer.status_code == 401:

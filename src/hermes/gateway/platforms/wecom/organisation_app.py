@@ -15,7 +15,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi, error_text
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot import media_kind
@@ -186,7 +186,7 @@ class AppApi(HttpApi):
     async def _answer(self, method: str, path: str, query: dict[str, str], **options: Any) -> httpx.Response:
         async def asked(token: str) -> httpx.Response:
             answer = await self.request(method, path, params={"access_token": token, **query}, **options)
-            if "Content-Disposition" not in answer.headers and isinstance(found := _read(answer), dict):
+            if "Content-Disposition" not in answer.headers and (found := json_object(answer)) is not None:
                 self._passed(found)  # not a file
             return answer
 
@@ -218,15 +218,8 @@ def _encrypted(call: PlatformRequest) -> str | None:
     return encrypted_part(call.body)
 
 
-def _read(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None
-
-
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    found = _read(answer)
-    if not isinstance(found, dict):
+    found = json_object(answer)
+    if found is None:
         raise PlatformUnreachable("WeCom's answer can't be read", maybe_sent=True)
     return found
