@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN, as_json
 from hermes.agent.session_search.excerpts import centred
-from hermes.agent.session_search.tool import excerpts, quoted, search_sessions, session_search
+from hermes.agent.session_search.search_tool import excerpts, quoted, search_sessions, session_search
 from hermes.agent.tokens import estimate_tokens
 from hermes.agent.tools.tool import Context
 from hermes.config import Config

@@ -72,10 +72,16 @@ def test_four_processes_with_another_library_in_each(folder: Path, way: str) -> 
     assert sorted(stored(path)) == sorted(wanted)
 
 
+def hurry(remote: Remote) -> None:
+    """Let a client give up soon."""
+    remote.set("hermes.store.engines.sqlite.engine", RETRIES=2)
+    remote.set("hermes.store.engines.sqlite.file_connection", BUSY_MS=20)
+
+
 def test_another_library_that_writes_in_the_same_process_is_waited_for(folder: Path) -> None:
     path = prepared(folder)
     with Remote() as ours:
-        ours.set("hermes.store.engines.sqlite.engine", BUSY_MS=20, RETRIES=2)
+        hurry(ours)
         ours.open(str(path))
         ours.append_message("talk", "user", "before")
         ours.hold(str(path))
@@ -93,7 +99,7 @@ def test_closing_the_store_takes_no_lock_from_another_library(folder: Path) -> N
     path = prepared(folder)
     with Remote() as both, Remote() as other:
         for remote in (both, other):
-            remote.set("hermes.store.engines.sqlite.engine", BUSY_MS=20, RETRIES=2)
+            hurry(remote)
             remote.open(str(path))
         both.hold(str(path))
         both.close()

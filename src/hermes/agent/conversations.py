@@ -28,7 +28,7 @@ A = TypeVar("A", bound="Agent")
 
 
 @dataclass(slots=True, eq=False)
-class _Conversation(Generic[A]):
+class _AgentSlot(Generic[A]):
     name: str
     agent: A | None = None
     users: int = 0  # the current user, and those that wait
@@ -51,7 +51,7 @@ class Conversations(Generic[A]):
         """
         self._kept, self._idle_seconds, self._patience = kept, idle_seconds, patience
         self._changed = threading.Condition()
-        self._all: dict[str, _Conversation[A]] = {}  # the longest unused first
+        self._all: dict[str, _AgentSlot[A]] = {}  # the longest unused first
         self._sweeping = False
         self._closed = False
 
@@ -66,7 +66,7 @@ class Conversations(Generic[A]):
 
         ticket: Future[None] = Future()
         with self._changed:
-            one = self._all.setdefault(name, _Conversation(name))
+            one = self._all.setdefault(name, _AgentSlot(name))
             one.users += 1
             if one.users == 1:
                 ticket.set_result(None)
@@ -75,7 +75,7 @@ class Conversations(Generic[A]):
                 ticket.add_done_callback(lambda ticket: self._given_up(one, ticket))
         return ticket
 
-    def _given_up(self, one: _Conversation[A], ticket: Future[None]) -> None:
+    def _given_up(self, one: _AgentSlot[A], ticket: Future[None]) -> None:
         if ticket.cancelled():
             with self._changed:
                 if ticket in one.waiting:
@@ -119,7 +119,7 @@ class Conversations(Generic[A]):
     def take(self, name: str, session_id: str | None, make: Callable[[], A]) -> A:
         """The agent of a conversation, created if there is none; an agent of another session is replaced."""
         with self._changed:
-            one = self._all.pop(name, None) or _Conversation(name)
+            one = self._all.pop(name, None) or _AgentSlot(name)
             self._all[name] = one  # as the newest
             agent = one.agent
             if agent is not None and session_id is not None and agent.session_id != session_id:

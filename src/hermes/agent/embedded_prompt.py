@@ -122,7 +122,7 @@ def looked_up(db: SessionDB | None, messages: Sequence[Message], current: str | 
     question = question_of(messages)
     if db is None or not question.strip():
         return ""
-    from hermes.agent.session_search.tool import excerpts, quoted
+    from hermes.agent.session_search.search_tool import excerpts, quoted
 
     said = {one_line(plain_content(message.get("content"))) for message in messages}
     out = []

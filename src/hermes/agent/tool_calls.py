@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hermes.agent.tools.arguments import misfit
 from hermes.agent.tools.running import running_call
 from hermes.agent.tools.tool import DECLINED, FAILED, STOPPED, Context, Reported, Tool
+from hermes.agent.tools.tool_arguments import misfit
 from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 

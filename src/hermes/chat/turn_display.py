@@ -37,7 +37,7 @@ def waits(line: str) -> bool:
     return line.split()[:1] != ["/handoff"]
 
 
-class _Ended:
+class _TurnEnded:
     """The turn's thread has ended, with an error if it failed."""
 
     def __init__(self, error: BaseException | None) -> None:
@@ -97,7 +97,7 @@ class TurnDisplay:
         try:
             wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if typing is not None else []))
             with handled(dict.fromkeys(wanted, lambda got, frame: inbox.put(signal.Signals(got)))):
-                worker = turn.start(inbox.put, lambda error: inbox.put(_Ended(error)))  # safe in a handler, too
+                worker = turn.start(inbox.put, lambda error: inbox.put(_TurnEnded(error)))  # safe in a handler, too
                 interrupted = self._listen(turn, inbox, display, each, typing)
             if (number := _ending(inbox)) is not None:
                 raise Terminated(number)
@@ -142,7 +142,7 @@ class TurnDisplay:
                 if number and stopped is not None and time.monotonic() - stopped > _PATIENCE:
                     raise Terminated(number) from None
                 continue
-            if isinstance(item, _Ended):
+            if isinstance(item, _TurnEnded):
                 number = number or _ending(inbox) or 0  # it may have come while the last words were shown
                 if number:
                     raise Terminated(number)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -98,6 +100,16 @@ def _check_delivery(deliver: str) -> None:
         )
 
 
+@contextmanager
+def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
+    """The jobs of the store, and the one that is meant, to change it."""
+    from hermes.store.cron_jobs import CronDB
+
+    with opened(writing=True) as db:
+        store = CronDB(db)
+        yield store, _job(store, name)
+
+
 def _gateway_runs(db: SessionDB) -> bool:
     from hermes.gateway.startup import running
 
@@ -134,19 +146,15 @@ def list_(as_json: bool) -> int:
 @command.command("run", help="Run a job now, in the gateway, or here if none is running.")
 @click.argument("job", shell_complete=complete_job)
 def run(job: str) -> int:
-    from hermes.store.cron_jobs import CronDB
-
-    with opened(writing=True) as db:
-        store = CronDB(db)
-        found = _job(store, job)
+    with _opened_job(job) as (store, found):
         store.want(found.id)
-        if _gateway_runs(db):
+        if _gateway_runs(store.db):
             click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows what came of it.")
             return 0
         if found.deliver not in ("file", "none"):
             note("no gateway is running: it runs when one starts (`hermes gateway`)")
             return 1
-        return _run_here(db, store, found)
+        return _run_here(store.db, store, found)
 
 
 def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
@@ -176,11 +184,7 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
 @command.command("pause", help="Run a job no more, until `resume`.")
 @click.argument("job", shell_complete=complete_job)
 def pause(job: str) -> int:
-    from hermes.store.cron_jobs import CronDB
-
-    with opened(writing=True) as db:
-        store = CronDB(db)
-        found = _job(store, job)
+    with _opened_job(job) as (store, found):
         done = store.pause(found.id)
     click.echo(f"{found.id} is paused." if done else f"{found.id} was paused already.")
     return 0
@@ -190,11 +194,8 @@ def pause(job: str) -> int:
 @click.argument("job", shell_complete=complete_job)
 def resume(job: str) -> int:
     from hermes.schedules import next_time
-    from hermes.store.cron_jobs import CronDB
 
-    with opened(writing=True) as db:
-        store = CronDB(db)
-        found = _job(store, job)
+    with _opened_job(job) as (store, found):
         due = next_time(found.schedule, found.timezone, time.time())
         if not store.resume(found.id, due):
             click.echo(f"{found.id} was not paused.")
@@ -206,11 +207,7 @@ def resume(job: str) -> int:
 @command.command("remove", help="Remove a job and its log; the sessions of its runs stay.")
 @click.argument("job", shell_complete=complete_job)
 def remove(job: str) -> int:
-    from hermes.store.cron_jobs import CronDB
-
-    with opened(writing=True) as db:
-        store = CronDB(db)
-        found = _job(store, job)
+    with _opened_job(job) as (store, found):
         store.remove(found.id)
     click.echo(f"Removed: {found.id}")
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
+from hermes.errors import HermesError
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -208,3 +209,23 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         made.close()
         raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
     return made
+
+
+def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
+    """Store what crashed processes left of replies in a session (None: in every one), so that reading it shows every word.
+
+    The next question there would store them, too. Where that fails, the drafts stay.
+    """
+    from hermes.store.drafts import drafted
+
+    wanted = [one for one in drafted(db.path) if session_id in (None, one)]
+    if not wanted:
+        return
+    from hermes.agent.turn_session import recover
+
+    try:
+        with opened(writing=True) as writer:
+            for one in wanted:
+                recover(writer, one)
+    except (HermesError, OSError):
+        return  # e.g. a file that can only be read: what is stored can be shown all the same

@@ -76,23 +76,23 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     return value
 
 
-def set_value(key: str, text: str, path: Path | None = None) -> None:
+def set_value(key: str, text: str) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     from hermes.config.splice import with_value
 
     keys = split_key(key)
     value = parsed(text, known_type(keys), key)
-    with locked(path) as (target, before):
+    with locked() as (target, before):
         _must_be_readable(before or "", target)
         _write_checked(target, with_value(before or HEAD, keys, value), keys)
 
 
-def unset(key: str, path: Path | None = None) -> bool:
+def unset(key: str) -> bool:
     """Take a key out of config.yaml, so that its default holds again; False when it was not there."""
     from hermes.config.splice import without
 
     keys = split_key(key)
-    with locked(path) as (target, before):
+    with locked() as (target, before):
         _must_be_readable(before or "", target)
         try:
             after = without(before or "", keys)
@@ -106,13 +106,11 @@ def unset(key: str, path: Path | None = None) -> bool:
         return True
 
 
-def change_list(
-    keys: list[str], *, add: str | None = None, remove: str | None = None, path: Path | None = None
-) -> None:
+def change_list(keys: list[str], *, add: str | None = None, remove: str | None = None) -> None:
     """Add a text to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
     from hermes.config.splice import with_value, without
 
-    with locked(path) as (target, before):
+    with locked() as (target, before):
         _must_be_readable(before or "", target)
         import yaml
 
@@ -153,9 +151,9 @@ def _must_be_readable(text: str, target: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path | None = None) -> Iterator[tuple[Path, str | None]]:
+def locked() -> Iterator[tuple[Path, str | None]]:
     """The file to write (links followed) and its text, while nobody else changes it."""
-    path = config_path() if path is None else path
+    path = config_path()
     make_private(path.parent)
     target = Path(os.path.realpath(path))
     try:

@@ -70,7 +70,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
         root = composed(text)
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         return Config(), [_not_yaml(error, text)]
-    reader = _Reader(environment(path.parent) if "${" in text else {})
+    reader = _NodeReader(environment(path.parent) if "${" in text else {})
     try:
         found = reader.value(Config, root, [], 1) if root is not None else _MISSING
     except (_TooMuch, RecursionError):
@@ -99,7 +99,7 @@ def composed(text: str) -> Any:
     return yaml.compose(text, Loader=loader)
 
 
-class _Reader:
+class _NodeReader:
     """Goes through the nodes of a file beside the types they should have."""
 
     def __init__(self, variables: dict[str, str]) -> None:

@@ -180,7 +180,7 @@ class Adapter:
         """Register `path` (webhook_path) on the HTTP listener that all platforms share; close the result in `disconnect`.
 
         A request passes `verify` (by its headers, before the body is read) and `signed` (by its bytes, before they are parsed),
-        else it is answered 403. `handler` gets it as a listener.Call and returns a status or a listener.Answer once the event
+        else it is answered 403. `handler` gets it as a PlatformRequest and returns a status or a PlatformResponse once the event
         is stored (`link.received`). If it raises, or takes longer than `seconds` (what the vendor waits), the answer is 503.
         PlatformUnreachable while another program has the port; ConfigError if the path is taken.
         """

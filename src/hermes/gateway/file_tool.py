@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.tools import path_walk
-from hermes.agent.tools.arguments import text_argument
 from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool_arguments import text_argument
 from hermes.errors import ToolError
 from hermes.gateway.events import FileReference
 from hermes.gateway.platforms.http import attachment_kind

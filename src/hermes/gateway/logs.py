@@ -22,6 +22,7 @@ from hermes.texts import harmless
 FILE_BYTES, FILES = 5_000_000, 5
 MASK = "••••"
 _SHORTEST = 6  # a "secret" of five letters would mask half of everything
+_SPACING = 1.0  # seconds between two lines that strangers can cause
 
 
 class Masking(logging.Filter):
@@ -63,9 +64,8 @@ class Sparing(logging.Filter):
 
     _NAMES = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")
 
-    def __init__(self, seconds: float = 1.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._seconds = seconds
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
 
@@ -82,7 +82,7 @@ class Sparing(logging.Filter):
         key = (record.name, str(record.msg)[:80])
         with self._lock:
             at, left_out = self._last.get(key, (float("-inf"), 0))
-            if record.created - at < self._seconds:
+            if record.created - at < _SPACING:
                 self._last[key] = (at, left_out + 1)
                 return False
             if len(self._last) > 1000:

@@ -27,8 +27,9 @@ from hermes.serve import completions, responses
 from hermes.serve.api_errors import ApiError, api_error_of, unforeseen
 from hermes.serve.api_limits import STANDARD, ApiLimits
 from hermes.serve.api_requests import ApiRequest, parse_json, read_body
+from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.authorization import CALLER, Guard, check_api
-from hermes.serve.event_stream import EventStream, JsonBody
+from hermes.serve.event_stream import EventStream
 from hermes.serve.models import Models
 from hermes.serve.served_conversations import ServedConversations
 from hermes.serve.served_turn import Item, Outcome, ServedTurn
@@ -60,7 +61,7 @@ def api_app(
     None stands for the built-in ones and those of the MCP servers.
     """
     secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
-    api = _Api(db, config, model, home, tools, limits)
+    api = _ApiRoutes(db, config, model, home, tools, limits)
     return Starlette(
         routes=[
             Route("/health", api.health, methods=["GET"]),
@@ -75,7 +76,7 @@ def api_app(
     )
 
 
-class _Api:
+class _ApiRoutes:
     """The routes. What needs an event loop is created when the server starts."""
 
     def __init__(
@@ -111,16 +112,16 @@ class _Api:
 
     async def health(self, request: Request) -> Response:
         """Report that the server runs."""
-        return JsonBody({"status": "ok"})
+        return AsciiJson({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
         """All models."""
         names = await self._models.names()
-        return JsonBody({"object": "list", "data": [await self._models.described(name) for name in names]})
+        return AsciiJson({"object": "list", "data": [await self._models.described(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """One model."""
-        return JsonBody(await self._models.described(request.path_params["name"]))
+        return AsciiJson(await self._models.described(request.path_params["name"]))
 
     async def chat(self, request: Request) -> Response:
         """A turn, requested as a chat completion."""
@@ -175,7 +176,7 @@ class _Api:
                     raise api_error_of(outcome.error)
                 if remember is not None:
                     await remember(outcome)
-                return JsonBody(whole(outcome), headers=_named(outcome.session_id))
+                return AsciiJson(whole(outcome), headers=_named(outcome.session_id))
             except BaseException:
                 turn.stop()
                 raise

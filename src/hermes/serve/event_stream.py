@@ -1,12 +1,13 @@
-"""Server-sent events: a turn as it happens, for streaming clients."""
+"""Server-sent events: a turn as it happens, for streaming clients, and connections that stay open in long silences."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hermes.serve.served_turn import Item, Outcome, ServedTurn
@@ -31,11 +32,25 @@ async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item |
         item = await turn.next(turn.silence)
 
 
-class JsonBody(JSONResponse):
-    """A response in one piece; it may contain any text of a model."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, separators=(",", ":")).encode()
+async def with_pings(events: AsyncGenerator[str], seconds: float = 20.0) -> AsyncIterator[str]:
+    """Events, and a comment after each silence. When this ends, for whatever reason, so do they."""
+    waiting = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({waiting}, timeout=seconds)
+            if not done:
+                yield ": still here\n\n"
+                continue
+            try:
+                event = waiting.result()
+            except StopAsyncIteration:
+                return
+            yield event
+            waiting = asyncio.ensure_future(anext(events))
+    finally:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await events.aclose()
 
 
 class EventStream(StreamingResponse):

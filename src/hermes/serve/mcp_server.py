@@ -43,7 +43,7 @@ Moment = Annotated[str | None, Field(description="A moment: 7d, yesterday, 2026-
 def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> MCPServer[Any]:
     """An MCP server on a store; `user` sees only what that user may see."""
     record = Record(db, user)
-    made = _Server(
+    made = _RecordServer(
         record, "hermes", title="Hermes Sessions", version=__version__,
         instructions=f"Earlier conversations of this user: search_sessions finds them, read_session shows one. {NOTE}",
         log_level="WARNING",
@@ -86,7 +86,7 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
     return made
 
 
-class _Server(MCPServer[Any]):
+class _RecordServer(MCPServer[Any]):
     """Also lists the latest conversations as resources; a client's mistake is an answer and no crash in the log."""
 
     def __init__(self, record: Record, *args: Any, **options: Any) -> None:

@@ -55,7 +55,7 @@ class HttpServer:
         self._app = app
         self._died, self._crowded = died, crowded
         self._limits = limits or Limits()
-        self._server: _Server | None = None
+        self._server: _QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
@@ -70,7 +70,7 @@ class HttpServer:
             self._app, http=protocol_behind(door), ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
             server_header=False, date_header=True, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
         )  # fmt: skip
-        self._server = _Server(config)
+        self._server = _QuietServer(config)
         self._task = asyncio.create_task(self._run(self._server, sockets), name=f"http-{self.port}")
         while not self._server.started:
             await asyncio.wait({self._task}, timeout=0.01)
@@ -96,7 +96,7 @@ class HttpServer:
         with suppress(asyncio.CancelledError, Exception):
             await task
 
-    async def _run(self, server: _Server, sockets: list[socket.socket]) -> None:
+    async def _run(self, server: _QuietServer, sockets: list[socket.socket]) -> None:
         try:
             await server.serve(sockets=sockets)
         except SystemExit as ended:  # how uvicorn reports that the application did not start
@@ -110,7 +110,7 @@ class HttpServer:
             self._died(PlatformUnreachable(f"the server on {self.host}:{self.port} ended ({problem or 'no reason'})"))
 
 
-class _Server(uvicorn.Server):
+class _QuietServer(uvicorn.Server):
     """uvicorn without its signal handlers."""
 
     @contextmanager

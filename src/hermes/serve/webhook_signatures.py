@@ -30,13 +30,13 @@ class BadSignature(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class WebhookDelivery:
+class VerifiedDelivery:
     """A verified delivery. `id` is the same whenever the same one is sent, and can't be forged."""
 
     id: str
 
 
-def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> WebhookDelivery:
+def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
     """Verify a delivery by the way it is signed. Header names are in lower case. BadSignature when anything is wrong."""
     for names in (_STANDARD, _SVIX):
         if names[2] in headers:
@@ -52,16 +52,16 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> 
     raise BadSignature("the delivery is not signed")
 
 
-def by_bytes(body: bytes) -> WebhookDelivery:
+def by_bytes(body: bytes) -> VerifiedDelivery:
     """A delivery identified by its content."""
-    return WebhookDelivery(hashlib.sha256(body).hexdigest())
+    return VerifiedDelivery(hashlib.sha256(body).hexdigest())
 
 
 def _mac(secret: bytes, signed: bytes) -> bytes:
     return hmac.new(secret, signed, hashlib.sha256).digest()
 
 
-def _digest(value: str, body: bytes, secret: str) -> WebhookDelivery:
+def _digest(value: str, body: bytes, secret: str) -> VerifiedDelivery:
     """sha256=<hex> over the body."""
     kind, _, shown = value.strip().partition("=")
     if kind != "sha256" or not _HEX.fullmatch(shown):
@@ -79,7 +79,7 @@ _SVIX = ("svix-id", "svix-timestamp", "svix-signature")
 
 def _standard(
     headers: Mapping[str, str], names: tuple[str, str, str], body: bytes, secret: str, now: float
-) -> WebhookDelivery:
+) -> VerifiedDelivery:
     delivery, stamp, shown = (headers.get(name, "") for name in names)
     if not delivery or len(delivery) > _LONGEST_ID:
         raise BadSignature(f"{names[0]} is missing or too long")
@@ -91,7 +91,7 @@ def _standard(
         good |= version == "v1" and hmac.compare_digest(_decoded(encoded), expected)
     if not good:
         raise BadSignature("the signature does not fit")
-    return WebhookDelivery(delivery)
+    return VerifiedDelivery(delivery)
 
 
 def _standard_key(secret: str) -> bytes:
@@ -117,7 +117,7 @@ def _in_time(stamp: str, now: float) -> None:
 # ------------------------------------------------------------------------------------------------ Stripe, GitLab
 
 
-def _stripe(value: str, body: bytes, secret: str, now: float) -> WebhookDelivery:
+def _stripe(value: str, body: bytes, secret: str, now: float) -> VerifiedDelivery:
     """t=<seconds>,v1=<hex>[,v1=<hex>] over the time, a dot and the body."""
     pairs = [part.strip().partition("=") for part in value.split(",")]
     stamp = next((found for key, _, found in pairs if key == "t"), "")
@@ -131,14 +131,14 @@ def _stripe(value: str, body: bytes, secret: str, now: float) -> WebhookDelivery
     return by_bytes(body)  # a retry has another time, and the same event in it
 
 
-def _gitlab(headers: Mapping[str, str], body: bytes, secret: str) -> WebhookDelivery:
+def _gitlab(headers: Mapping[str, str], body: bytes, secret: str) -> VerifiedDelivery:
     if not hmac.compare_digest(headers["x-gitlab-token"].encode("latin-1", "replace"), secret.encode()):
         raise BadSignature("the token does not fit")
     named = headers.get("idempotency-key") or headers.get("x-gitlab-event-uuid") or ""
-    return WebhookDelivery(f"gitlab-{named}") if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
+    return VerifiedDelivery(f"gitlab-{named}") if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
 
 
-def unsigned(headers: Mapping[str, str]) -> WebhookDelivery:
+def unsigned(headers: Mapping[str, str]) -> VerifiedDelivery:
     """A delivery of a route without a secret: identified by its sender's id, else new."""
     named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
-    return WebhookDelivery(named or secrets.token_hex(16))
+    return VerifiedDelivery(named or secrets.token_hex(16))

@@ -28,7 +28,7 @@ from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError, unforeseen
 from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
-from hermes.serve.webhook_signatures import BadSignature, WebhookDelivery, unsigned, verify
+from hermes.serve.webhook_signatures import BadSignature, VerifiedDelivery, unsigned, verify
 from hermes.texts import shortened
 
 LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
@@ -90,14 +90,13 @@ def webhook_app(
     *,
     log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     strangers: bool = False,
-    clock: Callable[[], float] = time.time,
     slowest: float = SLOWEST,
 ) -> Starlette:
     """The application. `keep` is awaited for each new delivery; when it returns, the sender gets 202.
 
     Routes without a secret accept programs of this machine, or everyone (`strangers`).
     """
-    hooks = _Hooks(routes, keep, log, strangers, clock, slowest)
+    hooks = _Hooks(routes, keep, log, strangers, slowest)
     return Starlette(
         routes=[
             HttpRoute("/health", _health, methods=["GET"]),
@@ -117,10 +116,9 @@ class _Hooks:
         keep: Keep,
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         strangers: bool,
-        clock: Callable[[], float],
         slowest: float,
     ) -> None:
-        self._routes, self._keep, self._log, self._strangers, self._clock = routes, keep, log, strangers, clock
+        self._routes, self._keep, self._log, self._strangers = routes, keep, log, strangers
         self._slowest = slowest
         self._seen: OrderedDict[str, None] = OrderedDict()
 
@@ -139,16 +137,16 @@ class _Hooks:
         except ApiError as problem:
             return _answer(problem.status, problem.message)
 
-    def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> WebhookDelivery:
+    def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> VerifiedDelivery:
         if route.secret is not None:
-            return verify(headers, body, route.secret, self._clock())
+            return verify(headers, body, route.secret, time.time())
         problem = None if self._strangers else from_elsewhere(headers)
         if problem is not None:
             raise problem
         return unsigned(headers)
 
     async def _taken(
-        self, route: WebhookRoute, delivery: WebhookDelivery, headers: Headers, body: bytes
+        self, route: WebhookRoute, delivery: VerifiedDelivery, headers: Headers, body: bytes
     ) -> JSONResponse:
         payload = await asyncio.to_thread(_payload, headers, body)
         event_id = f"{route.name}:{delivery.id}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, handoffs, leases, listing, retention, sessions
+from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
@@ -136,7 +136,7 @@ class Keeping(OpenStore):
     def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
         """What was trashed, restored, deleted and shredded, and what `record_audit` added; the newest first."""
         with self._engine.read() as tx:
-            return retention.audit_log(tx, listing.checked_page(limit, 0)[0])
+            return retention.audit_log(tx, session_lists.checked_page(limit, 0)[0])
 
     def record_audit(self, action: str, session_id: str | None, *, by: str, detail: str = "") -> None:
         """Add a line to the audit log about a change that the store does not record there itself (secrets masked).

@@ -10,9 +10,9 @@ from hermes.errors import (
 from hermes.store import (
     codec,
     lineage,
-    listing,
     model_choices,
     overview,
+    session_lists,
     sessions,
     titles,
 )
@@ -234,11 +234,11 @@ class SessionCalls(OpenStore):
         if tag is not None:
             extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
             params.append(tag)
-        for condition, values in listing.narrowed(model, cwd, since, until):
+        for condition, values in session_lists.narrowed(model, cwd, since, until):
             extra.append(condition)
             params += values
         with self._take_in(), self._engine.read() as tx:
-            return listing.rich(
+            return session_lists.rich(
                 tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
                 include_children=include_children, project_tips=project_compression_tips,
                 by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
@@ -249,7 +249,7 @@ class SessionCalls(OpenStore):
     ) -> list[SessionRow]:
         """Recent sessions, each with `last_active`, the one with the newest message first."""
         with self._take_in(), self._engine.read() as tx:
-            return listing.recent(tx, source, limit, offset, visible_to)
+            return session_lists.recent(tx, source, limit, offset, visible_to)
 
     def insights(
         self,

@@ -51,7 +51,7 @@ _LAST_DAY = 253_402_214_400.0  # the last day of the year 9999, where calendars 
 _CENT = 1e-9  # the error of adding floats
 
 
-class _Session(NamedTuple):
+class _CountedSession(NamedTuple):
     """The columns of a session that are counted. Other programs may have written anything into its numbers."""
 
     id: str
@@ -108,7 +108,7 @@ class _Quarter:
 class _Talk:
     """A session and its messages of the period."""
 
-    row: _Session
+    row: _CountedSession
     began: bool  # in the period
     messages: int = 0
     carried: int = 0  # messages of other sessions that it shows
@@ -193,17 +193,19 @@ def _period(days: float, now: float | None) -> tuple[float, float]:
     return max(0.0, until - min(days, 1e6) * 86_400), until
 
 
-def _candidates(tx: Tx, since: float, until: float, source: str | None, visible_to: User | None) -> list[_Session]:
+def _candidates(
+    tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
+) -> list[_CountedSession]:
     """Sessions that began in the period, or may have messages of it."""
     where, params = session_clause(visible_to)
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
     rows = tx.rows(
-        f"SELECT {', '.join(f's.{name}' for name in _Session._fields)} FROM sessions s"
+        f"SELECT {', '.join(f's.{name}' for name in _CountedSession._fields)} FROM sessions s"
         f" WHERE {where} AND (s.last_active >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
         [*params, since, since, until],
     )
-    return [_Session(*map(codec.restored, row)) for row in rows]
+    return [_CountedSession(*map(codec.restored, row)) for row in rows]
 
 
 def _said(tx: Tx, counts: dict[str, int], since: float, until: float) -> Iterator[Row]:

@@ -426,7 +426,7 @@ def _is_secret(p: _Patterns, kind: str, style: str, name: str, value: str) -> bo
     if style == "environment":
         return _is_secret_of_environment(kind, name, value)
     if style == "bare":
-        return _is_bare_secret(p, kind, value, lower)
+        return _is_bare_secret(p, kind, value)
     if style == "quoted" and value[0] in ",:]}":
         return False  # the quote closed a string of JSON: this text is between two strings
     return not any(c.isspace() for c in value) and _is_quoted_secret(p, kind, value)
@@ -452,7 +452,7 @@ def _is_secret_of_environment(kind: str, name: str, value: str) -> bool:
     return kind != "basic" and len(value) >= 6 and _has_digit(value) and any(c.isalpha() for c in value)
 
 
-def _is_bare_secret(p: _Patterns, kind: str, value: str, lower: str) -> bool:
+def _is_bare_secret(p: _Patterns, kind: str, value: str) -> bool:
     """Without quotes: a secret, and not code, a type, a number or a word of prose."""
     identifier = p.identifier.match(value)
     if kind != "password":

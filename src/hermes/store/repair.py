@@ -137,8 +137,6 @@ def _mend_transcripts(
     scribe: TranscriptWriter,
     differences: list[Difference],
     side: str | None,
-    *,
-    salvaging: bool = False,
 ) -> list[str]:
     tally = {"back": 0, "changed": 0, "moved": 0, "written": 0, "sessions": 0}
     done = []
@@ -148,7 +146,7 @@ def _mend_transcripts(
     sessions_found = {one.session_id: one for _, one in differences if isinstance(one, Comparison)}
     # Move messages to their sessions first: else the session they are stored under writes them into its transcript.
     for one in sorted(sessions_found.values(), key=lambda one: not (one.astray or one.moved)):
-        _mend_session(engine, scribe, one, side, tally, salvaging=salvaging)
+        _mend_session(engine, scribe, one, side, tally)
     texts = {
         "sessions": "restored {} sessions from transcripts",
         "back": "restored {} messages from transcripts",
@@ -188,8 +186,6 @@ def _mend_session(
     one: Comparison,
     side: str | None,
     tally: dict[str, int],
-    *,
-    salvaging: bool = False,
 ) -> None:
     path = scribe.journal.path(one.session_id)
     restore = side == TRANSCRIPTS
@@ -201,12 +197,12 @@ def _mend_session(
         fresh = (
             Comparer(engine, tx, scribe.journal.path, [one.session_id]).compare(one.session_id) or one
         )  # read again under the lock
-        tally["changed"] += overwrite(engine, tx, fresh, restore=restore, salvaging=salvaging)
+        tally["changed"] += overwrite(engine, tx, fresh, restore=restore, salvaging=False)
         home = {**fresh.astray, **(fresh.moved if restore else {})}
         for holder in bring_home(tx, one.session_id, home):
             messages.recount(tx, holder)
         tally["moved"] += len(home)
-        back = [*fresh.lost, *(fresh.absent.values() if restore or salvaging else ())]
+        back = [*fresh.lost, *(fresh.absent.values() if restore else ())]
         if restore and fresh.removed:
             told = read(path, one.session_id).session.messages
             back += [told[i] for i in fresh.removed if not tx.row("SELECT 1 FROM messages WHERE id = ?", (i,))]
@@ -218,7 +214,7 @@ def _mend_session(
             if one.events:
                 session_events.put_back(tx, one.session_id, fresh.events, places)
         messages.recount(tx, one.session_id)
-        settled = side is not None or salvaging or not fresh.undecided()
+        settled = side is not None or not fresh.undecided()
         if settled:  # the transcript will be rewritten from the rows
             tx.changed_by_us([*fresh.edited, *fresh.removed])
     if settled:

@@ -294,14 +294,14 @@ def _date(loose: list[Entry], otherwise: float) -> None:
         at = loose[number]["timestamp"]
 
 
-def replay(engine: Engine, folder: Path, files: list[Path] | None = None, *, beside: bool = False) -> dict[str, int]:
-    """Read transcripts (all of a folder) into the (empty or partial) database; existing rows stay.
+def replay(engine: Engine, folder: Path, *, beside: bool = False) -> dict[str, int]:
+    """Read all transcripts of a folder into the (empty or partial) database; existing rows stay.
 
     `beside`: the folder belongs to the database, so these are its sessions' transcripts from now on.
     """
     counts = {"sessions": 0, "messages": 0, "skipped": 0}
     done: dict[str, tuple[ToldState, dict[int, int]]] = {}  # of each its state, and the ids of its messages here
-    for path in sorted(folder.glob("*.jsonl")) if files is None else files:
+    for path in sorted(folder.glob("*.jsonl")):
         session = read_transcript(path)
         if not session.messages and not session.loose and session.columns["source"] == "unknown":
             counts["skipped"] += 1

@@ -26,8 +26,8 @@ from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import FeishuApi
 from hermes.gateway.platforms.feishu.event_callbacks import EventProof, decrypted, signature
 from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length, shown
-from hermes.gateway.platforms.feishu.frames import Frame, decode, encode, ping
 from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
+from hermes.gateway.platforms.feishu.protobuf_frames import Frame, decode, encode, ping
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

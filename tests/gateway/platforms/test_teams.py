@@ -191,7 +191,7 @@ def test_files_are_fetched_from_known_hosts_only(lab: Lab) -> None:
 def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab) -> None:
     async def scenario() -> None:
         connector = _connector(lab)
-        await connector.token("")
+        await connector.login()
         lab.token = "another"
         body = {"type": "message", "textFormat": "markdown", "text": "x"}
         await asyncio.gather(*(connector.activity("POST", lab.service, "a:alice", body) for _ in range(10)))

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,6 +24,8 @@ from hermes.errors import HermesError, MissingExtra, ModelRefused, ModelUnreacha
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+    from hermes.agent.endpoint.transport import PendingCall
 
 
 OPENAI = "https://api.openai.com/v1"
@@ -106,8 +109,7 @@ class EndpointModel:
         if tools:
             body["tools"] = list(tools)
         parts = Assembler()
-        reader = self._lines.call(lambda line: self._open(line, messages, body))
-        try:
+        with self._reading(messages, body) as reader:
             while not cancelled():
                 chunk = reader.next(0.05)
                 if chunk is NOTHING_YET:
@@ -118,12 +120,6 @@ class EndpointModel:
             else:
                 yield parts.reply(interrupted=True)
                 return
-        except HermesError as error:
-            raise of_setting(error, self.setting, self.name) from error.__cause__
-        except Exception as error:
-            raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
-        finally:
-            reader.stop()
         if not parts.finished:
             raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
         yield parts.reply()
@@ -133,24 +129,30 @@ class EndpointModel:
         body = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
         end = None if timeout is None else time.monotonic() + timeout
         parts = Assembler()
-        reader = self._lines.call(lambda line: self._open(line, messages, body))
-        try:
+        with self._reading(messages, body) as reader:
             while (chunk := reader.next(0.25)) is not END:
                 if end is not None and time.monotonic() > end:
                     raise ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
                 if chunk is not NOTHING_YET:
                     for _ in parts.take(chunk):
                         pass
+        if not parts.finished:
+            raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
+        side_task_done(self, parts.reply())
+        return without_thoughts(parts.text())
+
+    @contextmanager
+    def _reading(self, messages: Sequence[Message], body: dict[str, Any]) -> Iterator[PendingCall]:
+        """A reply that is being read; its errors name the setting that chose this model."""
+        reader = self._lines.call(lambda line: self._open(line, messages, body))
+        try:
+            yield reader
         except HermesError as error:
             raise of_setting(error, self.setting, self.name) from error.__cause__
         except Exception as error:
             raise of_setting(explained(error, self.where, self.name), self.setting, self.name) from error
         finally:
             reader.stop()
-        if not parts.finished:
-            raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
-        side_task_done(self, parts.reply())
-        return without_thoughts(parts.text())
 
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
         """The transcription of a recording, where this is a speech-to-text model."""

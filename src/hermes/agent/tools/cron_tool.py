@@ -7,8 +7,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.arguments import choice_argument, text_argument
 from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import InvalidInput, ToolDeclined, ToolError
 from hermes.texts import one_line
 from hermes.times import clock

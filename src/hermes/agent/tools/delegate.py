@@ -10,9 +10,9 @@ from __future__ import annotations
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.arguments import text_argument
 from hermes.agent.tools.running import report
 from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool
+from hermes.agent.tools.tool_arguments import text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, shortened_line, without_middle
 
@@ -26,7 +26,7 @@ DONE: Final = "subagent_done"  # the end reason of its session
 _ALONE = "\n\n(You work on this on your own. Your last message goes back as the result: make it complete and short.)"
 
 
-class _Ended:
+class _SubtaskEnded:
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
@@ -70,9 +70,9 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
     """Run the turn in its own thread, so that an interrupt of the parent reaches it at once."""
     from hermes.agent.turn import Done, Text, ToolFinished, ToolStarted
 
-    inbox: SimpleQueue[Event | _Ended] = SimpleQueue()
+    inbox: SimpleQueue[Event | _SubtaskEnded] = SimpleQueue()
     turn = agent.turn(task + _ALONE)
-    turn.start(inbox.put, lambda error: inbox.put(_Ended(error)), name="hermes-subagent")
+    turn.start(inbox.put, lambda error: inbox.put(_SubtaskEnded(error)), name="hermes-subagent")
     steps: list[str] = []
     said, calls, interrupted = "", 0, False
     while True:
@@ -82,7 +82,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
             item = inbox.get(timeout=0.1)
         except Empty:
             continue
-        if isinstance(item, _Ended):
+        if isinstance(item, _SubtaskEnded):
             if item.error is not None:
                 raise _failure(item.error)
             return said, calls, interrupted

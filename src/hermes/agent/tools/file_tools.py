@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools import file_access, file_snapshots, path_walk
-from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
 from hermes.agent.tools.file_patch import patched
 from hermes.agent.tools.tool import Context, Reported, Tool
+from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import choice_argument, number_argument
 from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
 from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool_arguments import choice_argument, number_argument
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened, without_middle
 

@@ -11,13 +11,13 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.arguments import flag_argument, number_argument, text_argument
 from hermes.agent.tools.danger import is_destructive
 from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.processes import Process, background, ending
 from hermes.agent.tools.running import report
 from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool
+from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
 from hermes.errors import ToolError
 
 TIMEOUT_SECONDS: Final = 120.0

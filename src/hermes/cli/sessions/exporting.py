@@ -15,8 +15,7 @@ import click
 
 from hermes.cli.common import find_session, session_option, source_option
 from hermes.cli.completers import complete_files
-from hermes.cli.sessions.drafts import recover_drafts
-from hermes.cli.shared import note, opened, progress, put, zone
+from hermes.cli.shared import note, opened, progress, put, recover_drafts, zone
 from hermes.home import has_key_file
 from hermes.interop import formats
 from hermes.texts import counted

@@ -64,7 +64,7 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         return
     with opened(writing=True) as db:
         named = (db.get_compression_chain(one)[-1] for one in find_sessions(db, words))
-        meant = [_Conversation(db, session_id) for session_id in dict.fromkeys(named)]
+        meant = [_Removal(db, session_id) for session_id in dict.fromkeys(named)]
         for one in meant:
             one.refuse_live()
         names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in meant)
@@ -77,7 +77,7 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
             print(f"{one.called} {'is deleted for good' if now else back}")
 
 
-class _Conversation:
+class _Removal:
     """A conversation to remove: a session, and its earlier parts if it was compressed."""
 
     def __init__(self, db: SessionDB, session_id: str, trashed: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -98,10 +98,10 @@ def _shred(words: tuple[str, ...], yes: bool) -> None:
     """Shred conversations, the trash's included; what an earlier try left unfinished is finished without asking."""
     with opened(writing=True) as db:
         trashed = {row["id"]: row for row in db.list_trash()}
-        meant: dict[str, _Conversation | None] = {}
+        meant: dict[str, _Removal | None] = {}
         for word in words:
             found = _to_shred(db, list(trashed.values()), word)
-            meant[found or word] = None if found is None else _Conversation(db, found, trashed)
+            meant[found or word] = None if found is None else _Removal(db, found, trashed)
         asked = [one for one in meant.values() if one is not None]
         for one in asked:
             one.refuse_live()

@@ -22,8 +22,20 @@ import click
 
 from hermes.cli.common import find_session, json_option
 from hermes.cli.completers import complete_session
-from hermes.cli.sessions.drafts import recover_drafts
-from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, GREEN, colourful, opened, print_json, put, styled, zone
+from hermes.cli.shared import (
+    BOLD,
+    CYAN,
+    DIM,
+    GOLD,
+    GREEN,
+    colourful,
+    opened,
+    print_json,
+    put,
+    recover_drafts,
+    styled,
+    zone,
+)
 from hermes.cli.table import cut, screen_width, wrap
 from hermes.store.session_events import described, woven
 from hermes.texts import content_text, counted, harmless, one_line, unfinished

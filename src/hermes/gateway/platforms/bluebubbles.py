@@ -21,11 +21,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
 from hermes.gateway.platforms.intake import hand_over, keep
@@ -66,7 +66,7 @@ class BlueBubbles(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _Api | None = None
+        self._api: _BlueBubblesApi | None = None
         self._registration: Registration | None = None
         self._tasks = Tasks()
         self._behind = asyncio.Event()  # a delivery was not stored, or left to the question by time
@@ -84,13 +84,10 @@ class BlueBubbles(Adapter):
 
     async def check(self) -> str:
         """Ask the server who it is."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             return await self._identified(api)
-        finally:
-            await api.close()
 
-    async def _identified(self, api: _Api) -> str:
+    async def _identified(self, api: _BlueBubblesApi) -> str:
         info = await api.data("GET", "/server/info")
         info = info if isinstance(info, dict) else {}
         self._private = bool(info.get("private_api")) and bool(info.get("helper_connected"))
@@ -124,14 +121,13 @@ class BlueBubbles(Adapter):
         await self._tasks.stop()
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
-        if registration is not None:
-            await registration.close()
-        if api is not None:
-            await api.close()
+        await close_each(registration, api)
 
-    def _made(self) -> _Api:
+    def _made(self) -> _BlueBubblesApi:
         password = self.text("password")
-        made = _Api(self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": password}, timeout=60)
+        made = _BlueBubblesApi(
+            self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": password}, timeout=60
+        )
         made.secrets = (password, self._token)
         return made
 
@@ -143,7 +139,7 @@ class BlueBubbles(Adapter):
     def _is_ours(self, call: PlatformRequest) -> bool:
         return hmac.compare_digest(call.query.get("token", "").encode(), self._token.encode())
 
-    async def _register(self, api: _Api) -> None:
+    async def _register(self, api: _BlueBubblesApi) -> None:
         place = self.webhook_place
         base = (
             self.text("webhook_url") or self.webhook_address or f"http://{place.host}:{place.port}{self.webhook_path}"
@@ -174,10 +170,10 @@ class BlueBubbles(Adapter):
             self._behind.set()
             raise
 
-    async def _look_after(self, link: Link, api: _Api, identity: str) -> None:
+    async def _look_after(self, link: Link, api: _BlueBubblesApi, identity: str) -> None:
         """Ask for messages whose delivery was lost or not stored, now and then, and at once after a failure."""
         retries = Retries(link, identity)
-        try:
+        with loss_reported(link, "BlueBubbles", "messages could not be asked for"):
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.look_again):
@@ -189,13 +185,8 @@ class BlueBubbles(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     self._behind.set()
                     await retries.failed(error)
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("BlueBubbles: messages could not be asked for (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to BlueBubbles ended unexpectedly"))
 
-    async def _catch_up(self, link: Link, api: _Api) -> None:
+    async def _catch_up(self, link: Link, api: _BlueBubblesApi) -> None:
         """Hand over messages since we last were up to date; on the very first connection none."""
         self._asking = True
         try:
@@ -203,7 +194,7 @@ class BlueBubbles(Adapter):
         finally:
             self._asking = False
 
-    async def _read_on(self, link: Link, api: _Api) -> None:
+    async def _read_on(self, link: Link, api: _BlueBubblesApi) -> None:
         since = self._noted()
         if since is None:
             newest = await self._asked_for(api, sort="DESC", limit=1)
@@ -220,7 +211,7 @@ class BlueBubbles(Adapter):
                 self._note(data.get("dateCreated"))
             offset += len(found)
 
-    async def _asked_for(self, api: _Api, **query: Any) -> list[dict[str, Any]]:
+    async def _asked_for(self, api: _BlueBubblesApi, **query: Any) -> list[dict[str, Any]]:
         body = {"with": ["chats", "attachment", "handle"], **query}
         found = await api.data("POST", "/message/query", json=body)
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
@@ -313,13 +304,13 @@ class BlueBubbles(Adapter):
         if self._private:
             await self._asked().data("POST", f"/chat/{quote(chat.chat_id, safe='')}/typing")
 
-    def _asked(self) -> _Api:
+    def _asked(self) -> _BlueBubblesApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to BlueBubbles")
         return self._api
 
 
-class _Api(HttpApi):
+class _BlueBubblesApi(HttpApi):
     secrets: tuple[str, ...] = ()
 
     async def data(self, method: str, path: str, **options: Any) -> Any:

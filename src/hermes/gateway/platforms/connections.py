@@ -1,13 +1,14 @@
-"""What connections to platforms share: tasks that end with them, retries after short breaks, bounded memory."""
+"""What connections to platforms share: tasks that end with them, retries after short breaks, their end, bounded memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, Protocol, TypeVar
 
-from hermes.errors import PlatformUnreachable, SlowDown
+from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Link
 
 PAUSES = (0.0, 1.0, 3.0)  # seconds before a broken connection is opened again; then the gateway takes over
@@ -60,6 +61,36 @@ class Retries:
         if self._failures:
             self._failures = 0
             self._link.connected(self._identity)
+
+
+@contextmanager
+def loss_reported(link: Link, title: str, failed: str = "an event could not be handled") -> Iterator[None]:
+    """Around what receives: the error that ends it is reported to the gateway, which connects again.
+
+    Of an error that is none of ours only the kind is logged, after what has `failed`: its text may hold a token.
+    """
+    try:
+        yield
+    except HermesError as error:
+        link.lost(error)
+    except Exception as error:
+        link.log.error("%s: %s (%s)", title, failed, type(error).__name__)
+        link.lost(PlatformUnreachable(f"the connection to {title} ended unexpectedly"))
+
+
+class Closable(Protocol):
+    """An API, a socket or a registration."""
+
+    async def close(self) -> None:
+        """Release it."""
+
+
+async def close_each(*things: Closable | None) -> None:
+    """Close what is open, in this order, for `disconnect`. Raises nothing: one that fails does not keep the next one open."""
+    for one in things:
+        with suppress(Exception):
+            if one is not None:
+                await one.close()
 
 
 class Recent(Generic[Key, Value]):

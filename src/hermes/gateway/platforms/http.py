@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mappin
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
@@ -87,6 +87,12 @@ class HttpApi:
         self.title, self.base_url = title, base_url.rstrip("/")
         self._http = httpx.AsyncClient(base_url=base_url, **options)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Close all connections."""
         await self._http.aclose()
@@ -154,6 +160,15 @@ class HttpApi:
                 self.check(answer)
             raise SendRefused(f"{self.title} no longer has {what} (HTTP {answer.status_code})")
         return answer
+
+
+def json_object(answer: httpx.Response) -> dict[str, Any] | None:
+    """The JSON object of an answer; None if it has none."""
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def address_parts(address: str) -> SplitResult:

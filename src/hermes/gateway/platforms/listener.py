@@ -69,7 +69,7 @@ class PlatformResponse:
 Handler = Callable[[PlatformRequest], Awaitable[int | PlatformResponse]]
 Verify = Callable[[Headers], bool]
 Signed = Callable[[PlatformRequest], bool | Awaitable[bool]]
-_servers: dict[tuple[int, str, int], _Server] = {}
+_ports: dict[tuple[int, str, int], _SharedPort] = {}
 
 
 def is_signed(secret: str | bytes, body: bytes, given: str, *, digest: str = "sha256") -> bool:
@@ -100,7 +100,7 @@ class Registration:
         self.handler, self.app, self.methods, self.verify, self.signed = handler, app, methods, verify, signed
         self.largest = largest or (LARGEST if verify is not None else LARGEST_UNKNOWN)
         self.seconds = seconds
-        self.server: _Server | None = None
+        self.server: _SharedPort | None = None
         self._refused, self._logged_at = 0, float("-inf")
 
     @property
@@ -210,9 +210,9 @@ async def _registered(registration: Registration) -> Registration:
     place = registration.place
     key = (id(asyncio.get_running_loop()), place.host, place.port)
     while True:
-        server = _servers.get(key)
+        server = _ports.get(key)
         if server is None:
-            server = _servers[key] = _Server(key, place)
+            server = _ports[key] = _SharedPort(key, place)
         if await server.add(registration):
             return registration
 
@@ -220,7 +220,7 @@ async def _registered(registration: Registration) -> Registration:
 STARTING = 60.0  # seconds in which a path that is not registered yet is answered 503
 
 
-class _Server:
+class _SharedPort:
     def __init__(self, key: tuple[int, str, int], place: Listening) -> None:
         self._key = key
         self._registrations: list[Registration] = []
@@ -264,8 +264,8 @@ class _Server:
 
     def _end(self) -> None:
         self._over = True
-        if _servers.get(self._key) is self:
-            del _servers[self._key]
+        if _ports.get(self._key) is self:
+            del _ports[self._key]
 
     def _died(self, error: Exception) -> None:
         self._end()

@@ -21,14 +21,16 @@ from typing import Any
 import aiohttp
 import httpx
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Retries, Tasks
-from hermes.gateway.platforms.frames import Log, read_object
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
+from hermes.gateway.platforms.frames import Log
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
 from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 from hermes.whole_files import write_whole
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
@@ -58,7 +60,7 @@ class QQBot(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _Api | None = None
+        self._api: _QQApi | None = None
         self._tasks = Tasks()
         self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
 
@@ -66,11 +68,8 @@ class QQBot(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             return str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in and open the gateway."""
@@ -91,11 +90,10 @@ class QQBot(Adapter):
         """Stop receiving and close everything."""
         await self._tasks.stop()
         api, self._api = self._api, None
-        if api is not None:
-            await api.close()
+        await close_each(api)
 
-    def _made(self) -> _Api:
-        return _Api(
+    def _made(self) -> _QQApi:
+        return _QQApi(
             self.title, self.text("base_url").rstrip("/"), self.text("token_url"), self.text("app_id"), self.text("client_secret")
         )  # fmt: skip
 
@@ -104,23 +102,19 @@ class QQBot(Adapter):
     async def _receive(self, link: Link, socket: _Gateway, identity: str) -> None:
         retries = Retries(link, identity)
         try:
-            while True:
-                try:
-                    async for kind, data in socket.events():
-                        retries.succeeded()
-                        event = understood(kind, data)
-                        if event is not None:
-                            await keep(link, event)
-                        self._keep(socket.stored())
-                except (PlatformUnreachable, SlowDown) as error:
-                    await retries.failed(error)
-                    with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
-                        await socket.open()
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("QQ: an event could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to QQ ended unexpectedly"))
+            with loss_reported(link, "QQ"):
+                while True:
+                    try:
+                        async for kind, data in socket.events():
+                            retries.succeeded()
+                            event = understood(kind, data)
+                            if event is not None:
+                                await keep(link, event)
+                            self._keep(socket.stored())
+                    except (PlatformUnreachable, SlowDown) as error:
+                        await retries.failed(error)
+                        with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
+                            await socket.open()
         finally:
             await socket.close()
 
@@ -175,7 +169,7 @@ class QQBot(Adapter):
         except Repeated:
             return nonce
 
-    def _asked(self) -> _Api:
+    def _asked(self) -> _QQApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to QQ")
         return self._api
@@ -235,54 +229,41 @@ class Repeated(SendRefused):
     """QQ has a message with this number already."""
 
 
-class _Api(HttpApi):
+class _QQApi(HttpApi):
     """The REST API; its token is renewed before it expires, and once more when QQ refuses it."""
 
     def __init__(self, title: str, base_url: str, token_url: str, app_id: str, secret: str) -> None:
         super().__init__(title, base_url, timeout=40)
         self._token_url, self._login = token_url, {"appId": app_id, "clientSecret": secret}
-        self._secret, self._token, self._until = secret, "", 0.0
-        self._lock = asyncio.Lock()
+        self._secret = secret
+        # QQ gives the same token again until a minute before its end.
+        self._token = AccessToken(self._fetch, refusal="QQ does not accept the token", early=60.0)
 
-    async def token(self, refused: str = "") -> str:
-        """The token; a new one if it is about to expire, or is the `refused` one."""
-        async with self._lock:
-            if not self._token or self._token == refused or time.monotonic() > self._until:
-                try:
-                    answer = await self.asked("POST", self._token_url, json=self._login)
-                    if answer.status_code == 429 or answer.status_code >= 500:
-                        self.check(answer)
-                    found = answer.json()
-                except httpx.HTTPError as error:  # nothing was sent to anyone yet
-                    raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
-                except ValueError:
-                    found = {}
-                if not isinstance(found, dict) or not found.get("access_token"):
-                    told = error_text(found.get("message", ""), self._secret) if isinstance(found, dict) else ""
-                    raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
-                self._token = str(found["access_token"])
-                life = str(found.get("expires_in") or "7200")
-                self._until = time.monotonic() + max(1.0, (float(life) if life.isdecimal() else 7200.0) - 60)
-            return self._token
+    async def token(self) -> str:
+        """The access token."""
+        return await self._token.get()
+
+    async def _fetch(self) -> tuple[str, float]:
+        try:
+            answer = await self.asked("POST", self._token_url, json=self._login)
+            if answer.status_code == 429 or answer.status_code >= 500:
+                self.check(answer)
+        except httpx.HTTPError as error:  # nothing was sent to anyone yet
+            raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
+        found = json_object(answer) or {}
+        if not found.get("access_token"):
+            told = error_text(found.get("message", ""), self._secret)
+            raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
+        life = str(found.get("expires_in") or "7200")
+        return str(found["access_token"]), float(life) if life.isdecimal() else 7200.0
 
     async def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The JSON of an answer."""
-        token = await self.token()
-        try:
-            answer = await self._request(method, path, token, options)
-        except _TokenExpired:
-            try:
-                answer = await self._request(method, path, await self.token(token), options)
-            except _TokenExpired:
-                raise PlatformRefused("QQ does not accept the token") from None
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
 
-    async def _request(self, method: str, path: str, token: str, options: dict[str, Any]) -> httpx.Response:
-        return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
+        async def asked(token: str) -> httpx.Response:
+            return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
+
+        return json_object(await self._token.used(asked)) or {}
 
     async def download_plain(self, address: str) -> bytes:
         """A file, without our login."""
@@ -298,14 +279,10 @@ class _Api(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by QQ's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         code, told = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
         if answer.status_code == 401 or code in _EXPIRED:
-            return _TokenExpired("QQ does not accept the token")
+            return TokenRefused("QQ does not accept the token")
         if code == _REPEATED:
             return Repeated("QQ has this message already")
         if code in _TOO_MANY:
@@ -313,19 +290,14 @@ class _Api(HttpApi):
         return SendRefused(f"QQ refuses: {told}")
 
 
-class _TokenExpired(PlatformError):
-    pass
-
-
-class _Gateway:
+class _Gateway(WebSocketClient):
     """The WebSocket: it resumes its session after the last event that was stored."""
 
-    def __init__(self, api: _Api, kept: tuple[str, int], log: Log) -> None:
-        self._api, self._log = api, log
+    def __init__(self, api: _QQApi, kept: tuple[str, int], log: Log) -> None:
+        super().__init__("QQ", log)
+        self._api = api
         self._session_id, self._stored = kept
         self._seen = self._stored
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._beating: asyncio.Task[None] | None = None
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
@@ -334,11 +306,10 @@ class _Gateway:
         await self.close()
         address = str((await self._api.ask("GET", "/gateway")).get("url") or "")
         token = await self._api.token()
-        self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(address, max_msg_size=0)
-                hello = await self._next()
+                await self.connect(address)
+                hello = await self.receive()
                 if hello.get("op") != HELLO:
                     raise PlatformUnreachable("QQ's gateway does not greet")
                 pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
@@ -363,7 +334,7 @@ class _Gateway:
             login = {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}
             await self._socket.send_json({"op": IDENTIFY, "d": login})
         while True:
-            item = await self._next()
+            item = await self.receive()
             if item.get("op") == INVALID:
                 self._session_id, self._stored = "", 0
                 raise PlatformUnreachable("QQ does not resume the session")
@@ -374,7 +345,7 @@ class _Gateway:
     async def events(self) -> Any:
         """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
         while True:
-            item = self._early.pop(0) if self._early else await self._next()
+            item = self._early.pop(0) if self._early else await self.receive()
             kind = item.get("op")
             if kind == INVALID:
                 self._session_id, self._stored = "", 0
@@ -396,22 +367,13 @@ class _Gateway:
         self._stored = self._seen
         return self._session_id, self._stored
 
-    async def _next(self) -> dict[str, Any]:
-        socket = self._socket
-        if socket is None:
-            raise PlatformUnreachable("there is no connection to QQ")
-        while True:
-            message = await socket.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                item = read_object(message.data, "QQ", self._log)
-                if item is not None:
-                    return item
-            elif message.type is not aiohttp.WSMsgType.BINARY:
-                if socket.close_code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
-                    raise PlatformRefused(f"QQ does not let the bot in (close code {socket.close_code})")
-                if socket.close_code in (4006, 4007, 4009):  # the session can't be resumed
-                    self._session_id, self._stored = "", 0
-                raise PlatformUnreachable("QQ has closed the connection")
+    def ended(self, code: int | None) -> PlatformError:
+        """The error by QQ's close code."""
+        if code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
+            return PlatformRefused(f"QQ does not let the bot in (close code {code})")
+        if code in (4006, 4007, 4009):  # the session can't be resumed
+            self._session_id, self._stored = "", 0
+        return super().ended(code)
 
     async def _beat(self, pause: float) -> None:
         with suppress(Exception):
@@ -422,13 +384,6 @@ class _Gateway:
     async def close(self) -> None:
         """Disconnect; the session can be resumed."""
         beating, self._beating = self._beating, None
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
         if beating is not None:
             beating.cancel()
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
-        if session is not None:
-            await session.close()
+        await super().close()

@@ -27,7 +27,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.histories.exports import ExportFiles, conversation_files, head, opened
+from hermes.interop.histories.exports import ExportFiles, conversation_files, head, read_conversations
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -50,19 +50,12 @@ def files(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The conversations of an export, one by one."""
-    skipped = Skipped(path, problems)
-    with opened(path) as export:
-        for told, position in export.conversations(skipped):
-            if "mapping" not in told:
-                skipped.unknown["conversation without messages"] += 1
-                continue
-            session = _conversation(told, export, skipped).session()
-            if session is not None:
-                yield Found(0, session, position)
-    skipped.report()
+    return read_conversations(path, problems, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation:
+def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+    if "mapping" not in told:
+        return None
     nodes = {name: node for name, node in mapping(told.get("mapping")).items() if isinstance(node, dict)}
     name = text(told.get("conversation_id")) or text(told.get("id")) or ""
     made = Conversation(

@@ -19,7 +19,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.histories.exports import conversation_files, head, opened
+from hermes.interop.histories.exports import ExportFiles, conversation_files, head, read_conversations
 
 SOURCE = "claude-ai"
 _KNOWN = frozenset(("text", "thinking", "tool_use", "tool_result", "voice_note", "token_budget", "flag"))
@@ -42,19 +42,12 @@ def files(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The conversations of an export, one by one."""
-    skipped = Skipped(path, problems)
-    with opened(path) as export:
-        for told, position in export.conversations(skipped):
-            if not isinstance(told.get("chat_messages"), list):
-                skipped.unknown["conversation without messages"] += 1
-                continue
-            session = _conversation(told, skipped).session()
-            if session is not None:
-                yield Found(0, session, position)
-    skipped.report()
+    return read_conversations(path, problems, _conversation)
 
 
-def _conversation(told: dict[str, Any], skipped: Skipped) -> Conversation:
+def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+    if not isinstance(told.get("chat_messages"), list):
+        return None
     made = Conversation(
         SOURCE, text(told.get("uuid")) or str(told.get("created_at")), title=text(told.get("name")),
         started_at=seconds(told.get("created_at")),

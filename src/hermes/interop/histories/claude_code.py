@@ -80,14 +80,14 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 
 def _sessions(path: Path, name: str, parent: str | None, skipped: Skipped) -> Iterator[Found]:
-    reader = _Reader(path, skipped, name if parent else None)
+    reader = _SessionFileReader(path, skipped, name if parent else None)
     for conversation in reader.conversations(name, parent):
         session = conversation.session()
         if session is not None:
             yield Found(0, session, reader.position)
 
 
-class _Reader:
+class _SessionFileReader:
     """One file: its lines by uuid, and what it says about the session as a whole."""
 
     def __init__(self, path: Path, skipped: Skipped, agent: str | None) -> None:

@@ -76,7 +76,7 @@ def files(folder: Path) -> Iterator[Path]:
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The session of one rollout, in as many parts as it was compacted into."""
     skipped = Skipped(path, problems)
-    reader = _Reader(path, skipped)
+    reader = _RolloutReader(path, skipped)
     for conversation in reader.conversations():
         session = conversation.session()
         if session is not None:
@@ -84,7 +84,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
-class _Reader:
+class _RolloutReader:
     def __init__(self, path: Path, skipped: Skipped) -> None:
         self._path, self._skipped = path, skipped
         self.position = 0

@@ -6,14 +6,15 @@ import mimetypes
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hermes.interop.histories.conversation import Skipped, json_lines_of
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import Conversation, Skipped, json_lines_of
 from hermes.interop.jsonl import decoded
 
 _HEAD = 200_000
@@ -86,6 +87,23 @@ def opened(path: Path) -> Iterator[ExportFiles]:
             yield ExportFiles(path, archive)
     else:
         yield ExportFiles(path, None)
+
+
+def read_conversations(
+    path: Path, problems: list[Problem], made: Callable[[dict[str, Any], ExportFiles, Skipped], Conversation | None]
+) -> Iterator[Found]:
+    """The conversations of an export, one by one; `made` reads one, and gives None for what is none."""
+    skipped = Skipped(path, problems)
+    with opened(path) as export:
+        for told, position in export.conversations(skipped):
+            conversation = made(told, export, skipped)
+            if conversation is None:
+                skipped.unknown["conversation without messages"] += 1
+                continue
+            session = conversation.session()
+            if session is not None:
+                yield Found(0, session, position)
+    skipped.report()
 
 
 def head(path: Path) -> bytes:
@@ -168,7 +186,7 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
     An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
     `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
     """
-    reader = _Reader(longest)
+    reader = _ElementReader(longest)
     while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
         yield from reader.fed(chunk)
         if reader.is_over:
@@ -177,7 +195,7 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
         raise ValueError("the file ends in the middle of a conversation")
 
 
-class _Reader:
+class _ElementReader:
     """Finds the elements in bytes that come in chunks."""
 
     def __init__(self, longest: int) -> None:

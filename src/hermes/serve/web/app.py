@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from starlette.routing import Route
 
 from hermes.agent.session_leases import is_gone, is_ours, source_of
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.web.answers import AsciiJson
+from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.event_stream import with_pings
 from hermes.serve.web.changing import ConversationChanges, told_in
 from hermes.serve.web.conversation_view import ConversationView
 from hermes.serve.web.finding import PageLists, number
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
-_PING_SECONDS = 20.0
 _STATIC = {
     "style.css": "text/css", "icon.svg": "image/svg+xml",
     **{f"{name}.js": "text/javascript" for name in ("app", "dom", "find", "read", "talk", "insights")},
@@ -151,26 +151,11 @@ class _TalkRoutes:
         turn = self._turn(request)
         start = number(request.headers.get("last-event-id"))
 
-        async def events() -> AsyncIterator[bytes]:
-            items = aiter(turn.follow(start))
-            waiting = asyncio.ensure_future(anext(items))
-            try:
-                while True:
-                    done, _ = await asyncio.wait({waiting}, timeout=_PING_SECONDS)
-                    if not done:
-                        yield b": still here\n\n"
-                        continue
-                    try:
-                        place, some = waiting.result()
-                    except StopAsyncIteration:
-                        return
-                    yield f"id: {place}\ndata: {json.dumps(some)}\n\n".encode()
-                    waiting = asyncio.ensure_future(anext(items))
-            finally:
-                waiting.cancel()
-                await asyncio.wait({waiting})
+        async def events() -> AsyncGenerator[str]:
+            async for place, some in turn.follow(start):
+                yield f"id: {place}\ndata: {json.dumps(some)}\n\n"
 
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 
     async def stop(self, request: Request) -> Response:
         """End a turn soon; what has arrived of the reply is kept."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.errors import SessionNotFound
-from hermes.serve.web.answers import AsciiJson
+from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web.finding import number
 from hermes.serve.web.visitors import Visitor, visitor_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from hermes.errors import SessionNotFound
+from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.event_stream import with_pings
 from hermes.serve.web import message_html
-from hermes.serve.web.answers import AsciiJson
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
 from hermes.serve.web.watching import SessionWatch
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.visibility import User
 
-_PING_SECONDS = 20.0
 _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
 Row = dict[str, Any]
 
@@ -109,23 +109,12 @@ class ConversationView:
         """Server-sent events: one whenever the session has changed."""
         session_id, _ = await run_in_threadpool(self.found, request)
 
-        async def events() -> AsyncIterator[bytes]:
-            changes = self._watch.changes(session_id)
-            try:
-                waiting = asyncio.ensure_future(anext(changes))
-                while True:
-                    done, _ = await asyncio.wait({waiting}, timeout=_PING_SECONDS)
-                    if not done:
-                        yield b": still here\n\n"
-                        continue
-                    yield f"data: {waiting.result()}\n\n".encode()
-                    waiting = asyncio.ensure_future(anext(changes))
-            finally:
-                waiting.cancel()
-                await asyncio.wait({waiting})
-                await changes.aclose()
+        async def events() -> AsyncGenerator[str]:
+            async with aclosing(self._watch.changes(session_id)) as changes:
+                async for change in changes:
+                    yield f"data: {change}\n\n"
 
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 
     # ------------------------------------------------------------------------------------------ files
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.commands.session_choice import message_counts
+from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web import message_html
-from hermes.serve.web.answers import AsciiJson
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.listing import checked_page
 from hermes.store.query import parse
 from hermes.store.search.hits import shown
 from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.stages import find
+from hermes.store.session_lists import checked_page
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ class _Neighbour(msgspec.Struct, frozen=True):
     rest: bytes | None
 
 
-class _Session(msgspec.Struct, frozen=True):
+class _HitSession(msgspec.Struct, frozen=True):
     """The session under which a hit is shown."""
 
     id: str
@@ -118,9 +118,9 @@ def shown(
     return out
 
 
-def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | None) -> _Session:
+def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | None) -> _HitSession:
     """The session under which the caller sees a message: its own, else one that carries it."""
-    own = _Session(message.session_id, message.source, message.session_model, message.session_started, message.title)
+    own = _HitSession(message.session_id, message.source, message.session_model, message.session_started, message.title)
     if not message.is_carried:
         return own
     where, params = session_filter(filters, visible_to, "o")
@@ -129,14 +129,14 @@ def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | No
     if message.hidden in (None, COMPACTED):
         seen = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", params)
         if seen is not None:
-            return _Session(*seen)
+            return _HitSession(*seen)
     other = tx.row(
         f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
         f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
         " ORDER BY o.started_at",
         params,
     )
-    return own if other is None else _Session(*other)
+    return own if other is None else _HitSession(*other)
 
 
 def _snippet(message: _Message, needles: Sequence[Needle]) -> str:

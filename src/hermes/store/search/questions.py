@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from hermes import times
+from hermes.store.engines.base import Scope, Tx
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query, positive
 from hermes.store.search.findings import Findings
@@ -27,6 +28,8 @@ A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
 LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
 GROUPS = 24  # words of a question that are searched
+OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
+TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
 # The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
 # Where it is less, a message must be nearer than chance by so much. docs/benchmarks.md has what others lose and give.
 WORDS_ALONE, WITH_MEANING, NEARER = 0.12, 0.27, 0.5
@@ -111,11 +114,38 @@ def _add_passages(
     look = None if holding else findings.second_look(asked)
     if held or look is not None:
         _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
-    if named and findings.missing > 0 and periods.names_no_topic(asked, times.now()):
-        from hermes.store.search.of_a_time import is_of_a_time, of_a_time
+    if (
+        named
+        and findings.missing > 0
+        and periods.names_no_topic(asked, times.now())
+        and not _is_of_a_time(findings.tx, [hit.id for hit in findings.hits], named)
+    ):
+        _add_fresh(findings, _of_a_time(findings.tx, findings.scope, named, periods.PREFERRED))
 
-        if not is_of_a_time(findings.tx, [hit.id for hit in findings.hits], named):
-            _add_fresh(findings, of_a_time(findings.tx, findings.scope, named, periods.PREFERRED))
+
+def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score: float) -> list[Ranked]:
+    """What a person said first in each session of these times, the last active session first.
+
+    For "what did we talk about last week", where nothing else of that time was found.
+    """
+    out: list[Ranked] = []
+    for start, end in spans[:TIMES]:
+        rows = tx.rows(
+            "SELECT m.session_id, min(m.id) FROM sessions s JOIN messages m ON m.session_id = s.id WHERE s.started_at < ? AND"
+            " coalesce(s.last_active, s.started_at) >= ? AND m.role = 'user' AND m.timestamp >= ? AND m.timestamp < ?"
+            f" AND {scope.where} GROUP BY m.session_id ORDER BY max(m.timestamp) DESC, m.session_id LIMIT {OF_A_TIME}",
+            (end, start, start, end, *scope.params),
+        )
+        seen = {one.session_id for one in out}
+        out += [Ranked(row[1], row[0], score, "relaxed", "time") for row in rows if row[0] not in seen]
+    return out[:OF_A_TIME]
+
+
+def _is_of_a_time(tx: Tx, ids: Sequence[int], spans: Sequence[tuple[float, float]]) -> bool:
+    """Whether one of these messages is of one of these times."""
+    marks = ", ".join("?" * len(ids)) or "NULL"
+    rows = tx.rows(f"SELECT timestamp FROM messages WHERE id IN ({marks})", ids)
+    return any(start <= row[0] < end for row in rows for start, end in spans)
 
 
 def _add_best(

@@ -29,9 +29,8 @@ from hermes.store import (
 from hermes.store.carried_messages import Touched, shell_of
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.sync import document as documents
-from hermes.store.sync import documenting, tables
+from hermes.store.sync import documenting, snapshots, tables
 from hermes.store.sync.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
-from hermes.store.sync.documenting import total
 from hermes.store.sync.tables import StoredRow, TreeState
 
 
@@ -108,7 +107,7 @@ class _Work:
             self._keep_ancestors(here)
             for session_id in here:
                 self._arrange(session_id, moved)
-            self._remove_gone(moved)
+            self._remove_gone()
         self._drop_shells()
         self._revise()
         for session_id in here:
@@ -284,7 +283,7 @@ class _Work:
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, number))
             self.tx.changed_by_us([number])
 
-    def _remove_gone(self, moved: dict[int, tuple[int, str]]) -> None:
+    def _remove_gone(self) -> None:
         for origin, record in self.merged["messages"].items():
             row = self.rows.get(origin)
             if record.get("gone") and row is not None and row.hidden != KEPT:
@@ -354,10 +353,10 @@ class _Work:
                 "UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?", (digest, session_id)
             )
             self.done.sessions.add(session_id)
-        known = {name: value for name, value in fields.items() if name in documenting.FIELDS}
+        known = {name: value for name, value in fields.items() if name in snapshots.FIELDS}
         for name, slots in entry["usage"].items():
-            if name in documenting.USAGE:
-                known[name] = total(slots)
+            if name in snapshots.USAGE:
+                known[name] = documents.total(slots)
         for name, value in known.items():
             kept = codec.storable(value) if isinstance(value, str) else value
             self.tx.run(f"UPDATE sessions SET {name} = ? WHERE id = ?", (kept, session_id))
@@ -467,13 +466,13 @@ class _Work:
         """What is here now is no change of this store; but a title that got another number is."""
         self.state.document, self.state.local = self.merged, {}
         for session_id in here:
-            now = documenting.snapshot(self.tx, session_id)
+            now = snapshots.snapshot(self.tx, session_id)
             wanted = self.merged["sessions"][session_id]["fields"].get("title")
             if wanted is not None and now["life"][0] == LIVE:
                 now["fields"]["title"] = wanted[0]
             self.state.local[session_id] = now
-        prints = documenting.fingerprints(self.tx, here) if here else {}
-        self.state.fingerprint = documenting.combined(prints, here)
+        prints = snapshots.fingerprints(self.tx, here) if here else {}
+        self.state.fingerprint = snapshots.combined(prints, here)
         titled = "SELECT title FROM sessions WHERE id = ?"
         for session_id, now in self.state.local.items():
             if (

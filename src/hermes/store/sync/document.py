@@ -297,3 +297,8 @@ def absent(document: Document, bodies: Mapping[str, Any]) -> list[str]:
         for origin, record in document["messages"].items()
         if "b" in record and not record.get("gone") and not record.get("red") and origin not in bodies
     )
+
+
+def total(slots: dict[str, list[Any]]) -> Any:
+    """The sum over all stores."""
+    return sum(slots[store][1] for store in sorted(slots))

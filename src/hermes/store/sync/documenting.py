@@ -11,92 +11,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import codec, lineage, message_attachments, message_reading, session_events
+from hermes.store import lineage, message_attachments, message_reading
 from hermes.store.carried_messages import SHELL, await_again
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
-from hermes.store.sessions import PROMPT
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
+from hermes.store.sync.snapshots import KEPT_OF, body_of, combined, fingerprints, snapshot
 from hermes.store.sync.tables import TreeState
 
-FIELDS = (
-    "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
-    "billing_provider", "billing_base_url", "billing_mode", "cost_status", "cost_source", "pricing_version", "kind", "cwd",
-    "pinned_at", "archived_at", "meta",
-)  # fmt: skip
-USAGE = (
-    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "estimated_cost_usd",
-    "actual_cost_usd", "api_call_count",
-)  # fmt: skip
-_ROW = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title", "system_prompt_hash")
-# Messages of a session in the trash travel with those who show them.
-_OWNER_TRASHED = "(SELECT o.trashed_at FROM sessions o WHERE o.id = from_session)"
-_RELATED = (
-    ("session_tags", "tag"),
-    ("session_members", "source, user_id"),
-    ("session_refs", f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}"),
-    ("session_rewinds", "batch, cut_id"),
-)
-
-
 # ------------------------------------------------------------------------------------------ what has changed at all
-
-
-def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
-    """By session (all, or these), a short name of how it looks. An edit leaves a row, so no text is read."""
-    among = "" if session_ids is None else f" AND {{}} IN ({', '.join('?' * len(session_ids))})"
-    given = () if session_ids is None else tuple(session_ids)
-    found: dict[str, list[Any]] = {}
-    sql = f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL{among.format('id')}"
-    for session_id, *row in tx.rows(sql, given):
-        found[session_id] = [[codec.restored(value) for value in row]]
-    counted = (
-        "SELECT session_id, count(*), max(id), sum(coalesce(hidden, 0) * (id % 1000003)), sum(length(content)) FROM messages"
-        f" WHERE TRUE{among.format('session_id')} GROUP BY session_id"
-    )
-    queries = [counted]
-    for table, columns in _RELATED:
-        where = f"WHERE TRUE{among.format('session_id')} ORDER BY session_id, {columns}"
-        queries.append(f"SELECT session_id, {columns} FROM {table} {where}")
-    if session_events.are_kept(tx):
-        queries.append(
-            f"SELECT session_id, count(*), max(at) FROM session_events WHERE TRUE{among.format('session_id')} GROUP BY session_id"
-        )
-    for number, query in enumerate(queries):
-        for session_id, *row in tx.rows(query, given):
-            if session_id in found:
-                found[session_id].append([number, *(_plain(value) for value in row)])
-    kept = (
-        "SELECT y.tree, count(*), sum(m.hidden * (m.id % 1000003)), sum(length(m.content)) FROM sync_messages y JOIN messages m"
-        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL"
-        f"{among.format('y.tree')} GROUP BY y.tree"
-    )
-    for tree, *row in tx.rows(kept, given):
-        found[_KEPT_OF + tree] = [[_plain(value) for value in row]]
-    return {session_id: digest(rows) for session_id, rows in found.items()}
-
-
-# Prefix of a session's id: those of its messages that are there only for others, since it was deleted.
-_KEPT_OF = SHELL + "of~"
-
-
-def _plain(value: Any) -> Any:
-    value = codec.restored(value)
-    return value if value is None or isinstance(value, (str, int, float)) else int(value)
-
-
-def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
-    """The fingerprint of a session with its forks."""
-    names = [name for one in session_ids for name in (one, _KEPT_OF + one)]
-    return digest(sorted((one, prints[one]) for one in names if one in prints))
 
 
 def changed_trees(tx: Tx) -> list[str]:
     """The sessions that may differ from their documents, the oldest first."""
     prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.fingerprints(tx)
     members: dict[str, list[str]] = {tree: [tree] for tree in noted}
-    for session_id in (one for one in prints if not one.startswith(_KEPT_OF)):
+    for session_id in (one for one in prints if not one.startswith(KEPT_OF)):
         members.setdefault(forks.get(session_id, session_id), []).append(session_id)
     for fork, tree in forks.items():
         members.setdefault(tree, []).append(fork)
@@ -381,7 +312,7 @@ class _Comparison:
             if first:
                 slots[""] = [0, value]
                 continue
-            more = value - total(slots)
+            more = value - documents.total(slots)
             if more:
                 slots[self.store] = [self.clock, slots.get(self.store, [0, 0])[1] + more]
 
@@ -422,91 +353,3 @@ class _Comparison:
             return
         order = self.placement.order.get(session_id, [])
         entry["seals"][order[-1] if order else ""] = [self.store]
-
-
-def total(slots: dict[str, list[Any]]) -> Any:
-    """The sum over all stores."""
-    return sum(slots[store][1] for store in sorted(slots))
-
-
-def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
-    """A message without what differs between stores: its id, and its session's."""
-    message = dict(message_reading.decode(row))
-    number = message.pop("id")
-    message.pop("session_id")
-    body = {name: value for name, value in message.items() if value is not None}
-    if number in attached or message_attachments.mentions(message["content"]):
-        body["attachments"] = attached.get(number, [])
-    return body
-
-
-# ------------------------------------------------------------------------------------------ a session's values here
-
-
-def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
-    """What a session's values are here: all but its messages."""
-    columns = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title")
-    row = tx.row(
-        f"SELECT {', '.join(f's.{name}' for name in columns)}, {PROMPT} FROM sessions s WHERE s.id = ?", (session_id,)
-    )
-    assert row is not None
-    values = {name: codec.restored(value) for name, value in zip((*columns, "system_prompt"), row, strict=True)}
-    fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
-    fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
-    return {
-        "fields": fields,
-        "usage": {name: values[name] for name in USAGE if values[name]},
-        "tags": [codec.restored(one[0]) for one in tx.rows(
-            "SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
-        "members": sorted(documents.canonical([codec.restored(one) for one in pair]) for pair in tx.rows(
-            "SELECT source, user_id FROM session_members WHERE session_id = ?", (session_id,))),
-        "view": view_of(tx, session_id),
-        "events": _events(tx, session_id),
-        "life": [LIVE, 0.0] if values["trashed_at"] is None else [TRASHED, values["trashed_at"]],
-    }  # fmt: skip
-
-
-def view_of(tx: Tx, session_id: str) -> dict[str, Any]:
-    """Which messages a session hides, and which of others it shows, by their names."""
-    hidden = tx.rows(
-        f"SELECT id, hidden FROM messages WHERE session_id = ? AND (hidden > 0 OR hidden = {COMPACTED}) ORDER BY id",
-        (session_id,),
-    )
-    rewinds = tx.rows("SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch", (session_id,))
-    refs = tx.rows(
-        "SELECT from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ? ORDER BY ord",
-        (session_id,),
-    )
-    ranges: list[list[int]] = []
-    for owner, first, last, *_ in refs:
-        sql = (
-            f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
-        )
-        ranges.append([row[0] for row in tx.rows(f"{sql} ORDER BY id", (owner, first, last))])
-    ids = [row[0] for row in hidden] + [row[1] for row in rewinds] + [row[3] for row in refs]
-    named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
-    return {
-        "hidden": {named[one]: batch for one, batch in hidden if one in named},
-        "rewinds": [[batch, named.get(cut, "")] for batch, cut in rewinds],
-        "refs": joined([
-            [named.get(after, "" if after == 0 else "?"), [named[one] for one in ids_ if one in named], rewound, born]
-            for (_, _, _, after, rewound, born), ids_ in zip(refs, ranges, strict=True)
-        ]),
-    }  # fmt: skip
-
-
-def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
-    """Ranges that follow each other in the same place as one: how they are cut depends on the ids here."""
-    out: list[list[Any]] = []
-    for after, names, rewound, born in refs:
-        if out and [out[-1][0], *out[-1][2:]] == [after, rewound, born]:
-            out[-1][1].extend(names)
-        else:
-            out.append([after, list(names), rewound, born])
-    return out
-
-
-def _events(tx: Tx, session_id: str) -> list[dict[str, Any]]:
-    told = session_events.of_session(tx, session_id)
-    named = tables.origins(tx, [event["after"] for event in told])
-    return [{**event, "after": named.get(event["after"], "")} for event in told]

@@ -13,7 +13,7 @@ from hermes.store import lineage, message_attachments, message_reading, session_
 from hermes.store.attachments import note, read_attachment
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.retention import DAY
-from hermes.store.sync import applying, documenting, tables
+from hermes.store.sync import applying, documenting, snapshots, tables
 from hermes.store.sync import document as documents
 from hermes.store.sync.applying import Applied, NotYet
 from hermes.store.sync.document import SHREDDED, Placement
@@ -244,7 +244,7 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
 def _body(tx: Tx, row: tables.StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
     if row.owner not in attached:
         attached[row.owner] = message_attachments.attached(tx, row.owner)
-    return documenting.body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
+    return snapshots.body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
 
 
 def _unpacked(data: bytes) -> tuple[documents.Document, dict[str, Any]]:

@@ -31,9 +31,9 @@ INPUT = '"$INPUT"'  # stands for the words that a program like xargs fills in
 class Judge:
     """One verdict; follows a command line from left to right, since `cd` changes what comes after."""
 
-    def __init__(self, place: WorkingFolders, depth: int = 0) -> None:
+    def __init__(self, place: WorkingFolders) -> None:
         self.place = place
-        self.depth = depth
+        self.depth = 0
         self.special: dict[str, Callable[[Sequence[ShellWord], Simple | None], str | None]] = {
             "eval": self.eval,
             "trap": self.trap,

@@ -12,21 +12,21 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.connections import Retries, Tasks
+from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.dingtalk import stream as streams
-from hermes.gateway.platforms.dingtalk.client import Api, TokenRefused
+from hermes.gateway.platforms.dingtalk.client import Api
 from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.stream import Stream, header
+from hermes.gateway.platforms.renewal import TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 
 TOPIC = "/v1.0/im/bot/messages/get"
@@ -79,12 +79,9 @@ class DingTalk(Adapter):
 
     async def check(self) -> str:
         """Log in and say which robot we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             await api.login()
             return self._robot
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in and open the stream."""
@@ -109,11 +106,7 @@ class DingTalk(Adapter):
         await self._keeper.save()
         api, self._api = self._api, None
         stream, self._stream = self._stream, None
-        with suppress(Exception):
-            if stream is not None:
-                await stream.close()
-            if api is not None:
-                await api.close()
+        await close_each(stream, api)
 
     def _made(self) -> Api:
         return Api(self.text("base_url"), self.text("old_url"), self.text("client_id"), self.text("client_secret"))
@@ -133,7 +126,7 @@ class DingTalk(Adapter):
     async def _receive(self, api: Api, link: Link, stream: Stream, waiting: Waiting) -> None:
         """Read frames, from one connection after the other, until none can be opened."""
         retries = Retries(link, self._robot)
-        try:
+        with loss_reported(link, "DingTalk", "a frame could not be handled"):
             while True:
                 since = time.monotonic()
                 try:
@@ -147,11 +140,6 @@ class DingTalk(Adapter):
                     await retries.failed(error)
                 await stream.close()
                 stream = await self._again(api, link, retries)
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("DingTalk: a frame could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to DingTalk ended unexpectedly"))
 
     async def _again(self, api: Api, link: Link, retries: Retries) -> Stream:
         while True:

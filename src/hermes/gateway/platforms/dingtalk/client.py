@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, retry_after
-from hermes.gateway.platforms.renewal import AccessToken
+from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, json_object, retry_after
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 
 _TOKEN = "x-acs-dingtalk-access-token"
 _STALE = frozenset({"InvalidAuthentication", "invalidAuthentication", "AccessTokenInvalid", "40014", "42001", "40001"})
@@ -24,10 +24,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _STORES = (".dingtalk.com", ".aliyuncs.com", ".alicdn.com")  # where files are
 
 
-class TokenRefused(PlatformError):
-    """The access token is not valid any more."""
-
-
 class Api(HttpApi):
     """The API at api.dingtalk.com, the older one at oapi.dingtalk.com, and session webhooks."""
 
@@ -36,7 +32,7 @@ class Api(HttpApi):
         super().__init__("DingTalk", base_url, timeout=40, headers={"Accept": "application/json"})
         self._base, self._old = base_url.rstrip("/"), old_url.rstrip("/")
         self._login = (client_id, client_secret)
-        self._token = AccessToken(self._fetch)
+        self._token = AccessToken(self._fetch, refusal="DingTalk does not accept a new access token: {}")
 
     async def login(self) -> None:
         """Get a token; PlatformRefused where the client's id or secret is wrong."""
@@ -75,34 +71,26 @@ class Api(HttpApi):
 
     async def call(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
         """Call the API with the token; once more with a new one if it is refused."""
-        token = await self._token.get()
-        for last in (False, True):
-            try:
-                return _object(await self.request(method, path, json=body, headers={_TOKEN: token}))
-            except TokenRefused as error:
-                if last:
-                    raise PlatformRefused(f"DingTalk does not accept a new access token: {error}") from None
-                token = await self._token.get(refused=token)
-        raise AssertionError
+
+        async def asked(token: str) -> dict[str, Any]:
+            return _object(await self.request(method, path, json=body, headers={_TOKEN: token}))
+
+        return await self._token.used(asked)
 
     async def upload(self, kind: str, name: str, data: bytes, mime: str) -> str:
         """Upload a file; its media id."""
-        token = await self._token.get()
-        for last in (False, True):
+
+        async def uploaded(token: str) -> dict[str, Any]:
             options: dict[str, Any] = {"params": {"access_token": token}, "data": {"type": kind}}
             files = {"media": (name, data, mime)}
-            try:
-                answer = await self.request("POST", f"{self._old}/media/upload", files=files, **options)
-                found = _object(answer)
-                self._passed(found)
-                return str(found["media_id"])
-            except KeyError:
-                raise PlatformUnreachable("DingTalk did not take the file") from None
-            except TokenRefused as error:
-                if last:
-                    raise PlatformRefused(f"DingTalk does not accept a new access token: {error}") from None
-                token = await self._token.get(refused=token)
-        raise AssertionError
+            found = _object(await self.request("POST", f"{self._old}/media/upload", files=files, **options))
+            self._passed(found)
+            return found
+
+        try:
+            return str((await self._token.used(uploaded))["media_id"])
+        except KeyError:
+            raise PlatformUnreachable("DingTalk did not take the file") from None
 
     def is_webhook(self, address: str) -> bool:
         """Whether an address is one of DingTalk's, to which a message may go."""
@@ -138,11 +126,7 @@ class Api(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by DingTalk's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         code, told = str(found.get("code") or ""), str(found.get("message") or f"HTTP {answer.status_code}")
         if answer.status_code == 401 or code in _STALE:
             return TokenRefused(error_text(told, *self._login))
@@ -169,10 +153,7 @@ class Api(HttpApi):
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    found = json_object(answer)
+    if found is None:
         raise PlatformUnreachable("DingTalk's answer can't be read", maybe_sent=True)
     return found

@@ -13,8 +13,9 @@ from typing import Any
 
 import aiohttp
 
-from hermes.errors import PlatformUnreachable
-from hermes.gateway.platforms.frames import LOG, Log, read_object
+from hermes.errors import PlatformError, PlatformUnreachable
+from hermes.gateway.platforms.frames import LOG, Log
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0
 _HEARTBEAT = 30.0
@@ -22,22 +23,17 @@ SYSTEM, CALLBACK = "SYSTEM", "CALLBACK"
 PING, DISCONNECT = "ping", "disconnect"
 
 
-class Stream:
+class Stream(WebSocketClient):
     """One connection. It is used until it breaks, or until DingTalk asks for another one."""
 
     def __init__(self, log: Log = LOG) -> None:
-        self._log = log
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        super().__init__("DingTalk", log)
 
     async def open(self, endpoint: str, ticket: str) -> None:
         """Connect."""
-        self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(
-                    endpoint, params={"ticket": ticket}, heartbeat=_HEARTBEAT, max_msg_size=0
-                )
+                await self.connect(endpoint, params={"ticket": ticket}, heartbeat=_HEARTBEAT)
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
@@ -46,34 +42,20 @@ class Stream:
 
     async def frames(self) -> AsyncIterator[dict[str, Any]]:
         """What is pushed, in order. PlatformUnreachable when the connection breaks."""
-        assert self._socket is not None
         while True:
-            message = await self._socket.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                frame = read_object(message.data, "DingTalk", self._log)
-                if frame is not None:
-                    yield frame
-            elif message.type is not aiohttp.WSMsgType.BINARY:
-                raise PlatformUnreachable("DingTalk has closed the stream")
+            yield await self.receive()
 
-    async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}', code: int = 200) -> None:
+    def ended(self, code: int | None) -> PlatformError:
+        """The error for a stream that DingTalk has closed."""
+        return PlatformUnreachable("DingTalk has closed the stream")
+
+    async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}') -> None:
         """Tell DingTalk that a frame has arrived. If the connection is gone the frame comes again."""
         headers = {"messageId": header(frame, "messageId"), "contentType": "application/json"}
-        answer = {"code": code, "headers": headers, "message": "OK", "data": data}
+        answer = {"code": 200, "headers": headers, "message": "OK", "data": data}
         if self._socket is not None and not self._socket.closed:
             with suppress(aiohttp.ClientError, OSError):
                 await self._socket.send_json(answer)
-
-    async def close(self) -> None:
-        """Disconnect. May be called twice."""
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
-        if session is not None:
-            await session.close()
 
 
 def header(frame: dict[str, Any], name: str) -> str:

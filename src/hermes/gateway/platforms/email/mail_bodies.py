@@ -177,13 +177,13 @@ _DEEPEST = 8  # quotes in quotes; deeper ones count as this deep
 
 def text_of_html(html: str) -> str:
     """HTML as plain text: paragraphs, lists, links with their addresses, quotes with "> ". What is hidden stays so."""
-    reader = _Reader()
+    reader = _HtmlText()
     reader.feed(html)
     reader.close()
     return reader.text()
 
 
-class _Reader(HTMLParser):
+class _HtmlText(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._lines: list[tuple[int, str]] = []  # how deep it is quoted, and what it says

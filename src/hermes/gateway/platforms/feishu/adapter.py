@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -18,7 +17,7 @@ from urllib.parse import quote, urlsplit
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, OutgoingFile
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.feishu import incoming
 from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, FeishuApi, FeishuRefused
 from hermes.gateway.platforms.feishu.event_callbacks import WINDOW, EventProof
@@ -95,11 +94,8 @@ class Feishu(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             return (await self._identified(api))[1]
-        finally:
-            await api.close()
 
     async def _identified(self, api: FeishuApi) -> tuple[str, str]:
         """The bot's open_id and its name."""
@@ -135,15 +131,7 @@ class Feishu(Adapter):
         api, self._api = self._api, None
         connection, self._connection = self._connection, None
         registration, self._registration = self._registration, None
-        with suppress(Exception):
-            if registration is not None:
-                await registration.close()
-        with suppress(Exception):
-            if connection is not None:
-                await connection.close()
-        with suppress(Exception):
-            if api is not None:
-                await api.close()
+        await close_each(registration, connection, api)
 
     @property
     def _base(self) -> str:
@@ -162,7 +150,7 @@ class Feishu(Adapter):
         async def taken(content: dict[str, Any]) -> None:
             await self._happened(link, content)
 
-        try:
+        with loss_reported(link, "Feishu"):
             while True:
                 try:
                     await connection.run(taken, retries.succeeded)
@@ -174,11 +162,6 @@ class Feishu(Adapter):
                         break
                     except (PlatformUnreachable, SlowDown) as error:
                         await retries.failed(error)
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("Feishu: an event could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to Feishu ended unexpectedly"))
 
     async def _receive_calls(self, link: Link) -> None:
         """Register the webhook. Feishu waits three seconds for the acknowledgement."""

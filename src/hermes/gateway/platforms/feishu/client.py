@@ -5,7 +5,6 @@ https://open.feishu.cn/document/server-docs/api-call-guide/generic-error-code
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object, seconds
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 
 TOKEN_CODES = frozenset(
     {99991661, 99991663, 99991664, 99991668, 99991671}
@@ -23,7 +23,6 @@ _SLOW_CODES = frozenset({99991400, 230020, 11232, 11233, 11247})
 _UNCLEAR_CODES = frozenset({230049})  # the message is being sent
 BAD_CARD = 230099
 RECALLED = frozenset({230011, 230050, 230110})  # the message that is replied to, or edited, is gone
-_EARLY = 300.0  # seconds before its end at which a token is renewed
 
 
 class FeishuRefused(SendRefused):
@@ -41,9 +40,9 @@ class FeishuApi(HttpApi):
         self, base_url: str, app_id: str, app_secret: str, *, title: str = "Feishu", clock: Callable[[], float] = time.monotonic
     ) -> None:  # fmt: skip
         super().__init__(title, base_url, timeout=40)
-        self._app_id, self._app_secret, self._clock = app_id, app_secret, clock
-        self._token, self._until = "", 0.0
-        self._renewing = asyncio.Lock()
+        self._app_id, self._app_secret = app_id, app_secret
+        refusal = f"{title} does not accept the token it gave us"
+        self._token = AccessToken(self._fetch, refusal=refusal, clock=clock)
 
     async def data(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The whole JSON of an answer to an authorized request."""
@@ -55,18 +54,14 @@ class FeishuApi(HttpApi):
 
     async def _authorized(self, method: str, path: str, *, raw: bool = False, **options: Any) -> httpx.Response:
         """A request with the token; an expired token is renewed, and the request repeated once."""
-        token = await self._valid("")
-        for last in (False, True):
-            try:
-                answer = await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
-                if not raw:
-                    self._checked(answer)
-                return answer
-            except _Expired:
-                if last:
-                    raise PlatformRefused(f"{self.title} does not accept the token it gave us") from None
-                token = await self._valid(token)
-        raise AssertionError("unreachable")
+
+        async def asked(token: str) -> httpx.Response:
+            answer = await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
+            if not raw:
+                self._checked(answer)
+            return answer
+
+        return await self._token.used(asked)
 
     async def address(self) -> dict[str, Any]:
         """Where the long connection is opened, and how: the fields `URL` and `ClientConfig`."""
@@ -85,21 +80,16 @@ class FeishuApi(HttpApi):
             )
         return data
 
-    async def _valid(self, bad: str) -> str:
-        """The token; a new one if it is `bad`, or about to expire. Many requests at once share one renewal."""
-        async with self._renewing:
-            if not self._token or self._token == bad or self._clock() >= self._until:
-                body = {"app_id": self._app_id, "app_secret": self._app_secret}
-                answer = await self.request("POST", "/open-apis/auth/v3/tenant_access_token/internal", json=body)
-                found = self._json(answer)
-                token = found.get("tenant_access_token")
-                if found.get("code") != 0 or not isinstance(token, str) or not token:
-                    error = self._error(found, answer)
-                    refused = PlatformRefused(f"{self.title} gives us no token: {error}")
-                    raise refused if isinstance(error, _Expired | SendRefused) else error
-                life = seconds(found.get("expire"), 7200.0)
-                self._token, self._until = token, self._clock() + max(life - _EARLY, life / 2)
-            return self._token
+    async def _fetch(self) -> tuple[str, float]:
+        body = {"app_id": self._app_id, "app_secret": self._app_secret}
+        answer = await self.request("POST", "/open-apis/auth/v3/tenant_access_token/internal", json=body)
+        found = self._json(answer)
+        token = found.get("tenant_access_token")
+        if found.get("code") != 0 or not isinstance(token, str) or not token:
+            error = self._error(found, answer)
+            refused = PlatformRefused(f"{self.title} gives us no token: {error}")
+            raise refused if isinstance(error, TokenRefused | SendRefused) else error
+        return token, seconds(found.get("expire"), 7200.0)
 
     def check(self, answer: httpx.Response) -> None:
         """As usual; how long to wait is in Feishu's own header."""
@@ -109,11 +99,7 @@ class FeishuApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Feishu's code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        return self._error(found if isinstance(found, dict) else {}, answer)
+        return self._error(json_object(answer) or {}, answer)
 
     def _checked(self, answer: httpx.Response) -> None:
         """Raise the error of an answer with HTTP 200 and a code."""
@@ -122,9 +108,9 @@ class FeishuApi(HttpApi):
             raise self._error(found, answer)
 
     def _error(self, found: dict[str, Any], answer: httpx.Response) -> PlatformError:
-        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret, self._token)
+        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret, self._token.value)
         if code in TOKEN_CODES:
-            return _Expired(told)
+            return TokenRefused(told)
         if code in _SLOW_CODES:
             return self._slow(answer)
         if code in _LOGIN_CODES or (code is None and answer.status_code == 401):
@@ -139,14 +125,7 @@ class FeishuApi(HttpApi):
         return SlowDown(f"{self.title} asks us to wait", seconds(given, 1.0))
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
+        found = json_object(answer)
+        if found is None:
             raise PlatformUnreachable(f"{self.title} answers no JSON; check domain and base_url", maybe_sent=True)
         return found
-
-
-class _Expired(PlatformError):
-    """The token is no longer valid."""

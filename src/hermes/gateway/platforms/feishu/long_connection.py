@@ -18,8 +18,9 @@ import aiohttp
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.feishu.client import FeishuApi
-from hermes.gateway.platforms.feishu.frames import CONTROL, DATA, Frame, decode, encode, ping
+from hermes.gateway.platforms.feishu.protobuf_frames import CONTROL, DATA, Frame, decode, encode, ping
 from hermes.gateway.platforms.frames import LOG, Log, dropped, read_object
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0  # seconds for the connection to open
 _HEARTBEAT = 25.0
@@ -29,13 +30,12 @@ _LARGEST = 20_000_000  # bytes of one frame
 Taken = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-class LongConnection:
+class LongConnection(WebSocketClient):
     """One connection. `open` connects (again), `run` hands over events until it breaks."""
 
     def __init__(self, api: FeishuApi, *, secure: bool, log: Log = LOG) -> None:
-        self._api, self._secure, self._log = api, secure, log
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        super().__init__("Feishu", log)
+        self._api, self._secure = api, secure
         self._service = 0
         self._ping_every = 120.0
         self._parts: Recent[str, list[bytes | None]] = Recent(50)
@@ -51,10 +51,9 @@ class LongConnection:
         service = parse_qs(parts.query).get("service_id", ["0"])[0]
         self._service = int(service) if service.isascii() and service.isdigit() else 0
         self._configure(found.get("ClientConfig"))
-        self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(address, heartbeat=_HEARTBEAT, max_msg_size=_LARGEST)
+                await self.connect(address, heartbeat=_HEARTBEAT, most=_LARGEST)
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
@@ -80,7 +79,7 @@ class LongConnection:
         if whole is None or frame.header("type") not in ("event", "card"):
             return
         begun, status = time.monotonic(), 200
-        content = read_object(whole, "Feishu", self._log)
+        content = read_object(whole, "Feishu", self.log)
         try:
             if content is not None:
                 await taken(content)
@@ -113,7 +112,7 @@ class LongConnection:
                 try:
                     frame = decode(message.data)
                 except ValueError:
-                    dropped(message.data, "Feishu", "it is not a frame of the long connection", self._log)
+                    dropped(message.data, "Feishu", "it is not a frame of the long connection", self.log)
                     continue
                 yield frame
             elif message.type is not aiohttp.WSMsgType.TEXT:
@@ -134,17 +133,6 @@ class LongConnection:
         every = found.get("PingInterval") if isinstance(found, dict) else None
         if isinstance(every, int | float) and not isinstance(every, bool) and every > 0:
             self._ping_every = max(1.0, float(every))
-
-    async def close(self) -> None:
-        """Disconnect."""
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
-        if session is not None:
-            await session.close()
 
     def _explained(self, error: Exception) -> HermesError:
         """The error without its text, which has the address and its ticket."""

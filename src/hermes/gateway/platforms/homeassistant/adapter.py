@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.connections import Tasks, close_each
 from hermes.gateway.platforms.homeassistant.formatting import plain, without_html
 from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
 from hermes.gateway.platforms.http import tls_context
@@ -117,8 +117,7 @@ class HomeAssistant(Adapter):
         self._stands = False
         connection, self._connection = self._connection, None
         await self._tasks.stop()
-        if connection is not None:
-            await connection.close()
+        await close_each(connection)
 
     def _ended(self, error: Exception) -> None:
         if self._link is not None and self._stands:  # before that, connect itself raises it

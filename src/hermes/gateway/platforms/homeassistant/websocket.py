@@ -16,8 +16,9 @@ from typing import Any
 import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.frames import LOG, Log, read_object
+from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.http import error_text, retry_after
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0  # seconds for an answer
 _HEARTBEAT = 25.0  # seconds between heartbeats
@@ -25,18 +26,16 @@ _HEARTBEAT = 25.0  # seconds between heartbeats
 _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "service_validation_error", "unknown_command"}
 
 
-class WebSocketApi:
+class WebSocketApi(WebSocketClient):
     """An authenticated connection. `happened` gets every event with its subscription's number, `ended` the end."""
 
     def __init__(self, url: str, token: str, context: ssl.SSLContext | None) -> None:
+        super().__init__("Home Assistant")
         self._url, self._token, self._context = url, token, context
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._reader: asyncio.Task[None] | None = None
         self.version = ""
-        self.log: Log = LOG
 
     async def open(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
         """Connect and log in."""
@@ -58,13 +57,7 @@ class WebSocketApi:
             with suppress(asyncio.CancelledError):
                 await reader
         self._give_up(PlatformUnreachable("the connection to Home Assistant was closed"))
-        if self._socket is not None:
-            with suppress(Exception):
-                async with asyncio.timeout(1.5):
-                    await self._socket.close()
-        if self._session is not None:
-            await self._session.close()
-        self._socket = self._session = None
+        await super().close()
 
     async def ask(self, kind: str, **fields: Any) -> Any:
         """The result of a command."""
@@ -90,14 +83,12 @@ class WebSocketApi:
     # ------------------------------------------------------------------------------------------ internals
 
     async def _log_in(self) -> None:
-        self._session = aiohttp.ClientSession(trust_env=False)
-        self._socket = await self._session.ws_connect(
-            self._url, heartbeat=_HEARTBEAT, max_msg_size=0, ssl=self._context if self._context is not None else True
-        )
-        first = await self._socket.receive_json()
+        trust = self._context if self._context is not None else True
+        socket = await self.connect(self._url, heartbeat=_HEARTBEAT, ssl=trust)
+        first = await socket.receive_json()
         if first.get("type") == "auth_required":
-            await self._socket.send_json({"type": "auth", "access_token": self._token})
-            first = await self._socket.receive_json()
+            await socket.send_json({"type": "auth", "access_token": self._token})
+            first = await socket.receive_json()
         if first.get("type") == "auth_invalid":
             raise PlatformRefused("Home Assistant does not accept the token: make a new long-lived access token")
         if first.get("type") != "auth_ok":
@@ -112,7 +103,7 @@ class WebSocketApi:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                payload = read_object(message.data, "Home Assistant", self.log, parse=_several)
+                payload = read_object(message.data, self.title, self.log, parse=_several)
                 for one in payload["items"] if payload is not None else ():
                     self._heard(one, happened)
         except (aiohttp.ClientError, OSError) as error:

@@ -10,17 +10,16 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import dropped
 from hermes.gateway.platforms.http import HttpApi, error_text, tls_context
 from hermes.gateway.platforms.intake import keep
@@ -61,7 +60,7 @@ class Mattermost(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _Api | None = None
+        self._api: _MattermostApi | None = None
         self._socket: EventSocket | None = None
         self._reader: PostReader | None = None
         self._user_id = ""
@@ -79,11 +78,8 @@ class Mattermost(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             return f"@{(await api.get('/users/me'))['username']}"
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in, open the WebSocket and read what was missed."""
@@ -110,15 +106,11 @@ class Mattermost(Adapter):
         """Stop receiving and close everything. The number of the last event stays, to resume from it."""
         await self._tasks.stop()
         api, self._api = self._api, None
-        with suppress(Exception):
-            if self._socket is not None:
-                await self._socket.close()
-            if api is not None:
-                await api.close()
+        await close_each(self._socket, api)
 
-    def _made(self) -> _Api:
+    def _made(self) -> _MattermostApi:
         headers = {"Authorization": f"Bearer {self.text('token')}"}
-        return _Api(
+        return _MattermostApi(
             self.title, f"{self._address('http')}", headers=headers, timeout=40, verify=tls_context(self.text("ca_file"))
         )  # fmt: skip
 
@@ -138,7 +130,7 @@ class Mattermost(Adapter):
         retries = Retries(link, identity)
         socket = self._socket
         assert socket is not None
-        try:
+        with loss_reported(link, "Mattermost"):
             while True:
                 try:
                     async for item in socket.events():
@@ -147,11 +139,6 @@ class Mattermost(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                     await self._again(socket, retries)
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("Mattermost: an event could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to Mattermost ended unexpectedly"))
 
     async def _again(self, socket: EventSocket, retries: Retries) -> None:
         while True:
@@ -207,7 +194,7 @@ class Mattermost(Adapter):
             if int(post.get("create_at") or 0) > since and not post.get("delete_at"):
                 await self._happened(link, {"event": "posted", "data": {"post": json.dumps(post)}})
 
-    async def _posts_since(self, api: _Api, channel_id: str, since: int) -> list[dict[str, Any]]:
+    async def _posts_since(self, api: _MattermostApi, channel_id: str, since: int) -> list[dict[str, Any]]:
         """A channel's posts since a moment. Mattermost gives a thousand by time, and not the oldest: more are read in pages."""
         path = f"/channels/{channel_id}/posts"
         posts = _posts(await api.get(path, since=since))
@@ -224,7 +211,7 @@ class Mattermost(Adapter):
                 return list(found.values())
             query["before"] = order[-1]
 
-    async def _own_channels(self, api: _Api) -> list[dict[str, Any]]:
+    async def _own_channels(self, api: _MattermostApi) -> list[dict[str, Any]]:
         found = await api.get(f"/users/{self._user_id}/channels")
         return [one for one in found if isinstance(one, dict) and one.get("id")]
 
@@ -334,13 +321,13 @@ class Mattermost(Adapter):
         )
         return Chat(platform=self.platform, chat_id=chat.chat_id, type=CHANNEL, thread_id=root, name=chat.name)
 
-    def _asked(self) -> _Api:
+    def _asked(self) -> _MattermostApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to Mattermost")
         return self._api
 
 
-class _Api(HttpApi):
+class _MattermostApi(HttpApi):
     async def get(self, path: str, **query: Any) -> Any:
         """The JSON of an answer."""
         try:

@@ -10,26 +10,25 @@ import asyncio
 import itertools
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
 import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SlowDown
-from hermes.gateway.platforms.frames import LOG, Log, read_object
+from hermes.gateway.platforms.frames import LOG, Log
 from hermes.gateway.platforms.http import retry_after
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0  # seconds for the greeting
 _HEARTBEAT = 25.0
 
 
-class EventSocket:
+class EventSocket(WebSocketClient):
     """One login. `open` connects (again), `events` are what the server pushes until the connection breaks."""
 
     def __init__(self, url: str, token: str, context: ssl.SSLContext, log: Log = LOG) -> None:
-        self._url, self._token, self._context, self._log = url, token, context, log
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        super().__init__("Mattermost", log)
+        self._url, self._token, self._context = url, token, context
         self._numbers = itertools.count(1)
         self._connection_id = ""
         self._next = 0  # the number of the next event
@@ -38,15 +37,12 @@ class EventSocket:
     async def open(self) -> None:
         """Connect and log in, to resume the previous connection if the server can."""
         await self.close()
-        self._session = aiohttp.ClientSession(trust_env=False)
         query = (
             {"connection_id": self._connection_id, "sequence_number": str(self._next)} if self._connection_id else {}
         )
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(
-                    self._url, params=query, heartbeat=_HEARTBEAT, max_msg_size=0, ssl=self._context
-                )
+                await self.connect(self._url, params=query, heartbeat=_HEARTBEAT, ssl=self._context)
                 self._early = []
                 await self.act("authentication_challenge", token=self._token)
                 await self._let_in()
@@ -59,7 +55,7 @@ class EventSocket:
     async def _let_in(self) -> None:
         """Wait for the answer to our login; events may come before it."""
         while True:
-            item = await self._received()
+            item = await self.receive()
             if "event" in item:
                 self._early.append(item)
             elif item.get("status") == "FAIL":
@@ -70,7 +66,7 @@ class EventSocket:
     async def events(self) -> AsyncIterator[dict[str, Any]]:
         """The pushed events in order; PlatformUnreachable when the connection breaks or an event is missing."""
         while True:
-            item = self._early.pop(0) if self._early else await self._received()
+            item = self._early.pop(0) if self._early else await self.receive()
             if "event" not in item:
                 continue
             if item["event"] == "hello":
@@ -98,28 +94,6 @@ class EventSocket:
         if socket is None or socket.closed:
             raise PlatformUnreachable("there is no connection to Mattermost")
         await socket.send_json({"seq": next(self._numbers), "action": action, "data": data})
-
-    async def _received(self) -> dict[str, Any]:
-        assert self._socket is not None
-        while True:
-            message = await self._socket.receive()
-            if message.type is aiohttp.WSMsgType.TEXT:
-                item = read_object(message.data, "Mattermost", self._log)
-                if item is not None:
-                    return item
-            elif message.type is not aiohttp.WSMsgType.BINARY:
-                raise PlatformUnreachable("Mattermost has closed the connection")
-
-    async def close(self) -> None:
-        """Disconnect; the next `open` may resume."""
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
-        if session is not None:
-            await session.close()
 
     def _explained(self, error: Exception) -> HermesError:
         if isinstance(error, HermesError):

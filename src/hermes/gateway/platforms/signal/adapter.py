@@ -22,7 +22,7 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
-from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
+from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks, close_each
 from hermes.gateway.platforms.http import attachment_kind, check_size, in_base64
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
@@ -74,11 +74,8 @@ class Signal(Adapter):
 
     async def check(self) -> str:
         """Ask the daemon whether it has the account."""
-        daemon = Daemon(self._base_url, self._account)
-        try:
+        async with Daemon(self._base_url, self._account) as daemon:
             await self._find_account(daemon)
-        finally:
-            await daemon.close()
         return self._account
 
     async def connect(self, link: Link) -> None:
@@ -102,9 +99,7 @@ class Signal(Adapter):
         """Stop listening and close everything."""
         await self._tasks.stop()
         daemon, self._daemon = self._daemon, None
-        if daemon is not None:
-            with contextlib.suppress(Exception):
-                await daemon.close()
+        await close_each(daemon)
 
     async def _find_account(self, daemon: Daemon) -> None:
         if not self._account:

@@ -11,7 +11,7 @@ import httpx
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log, read_object
-from hermes.gateway.platforms.http import HttpApi, seconds
+from hermes.gateway.platforms.http import HttpApi, json_object, seconds
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request, with the phone number in it
 
@@ -47,11 +47,8 @@ class Daemon(HttpApi):
         """Call a method; its result, or the error that its answer means."""
         body = {"jsonrpc": "2.0", "method": method, "id": str(next(self._numbers)), "params": parameters}
         answer = await self.request("POST", "/api/v1/rpc", json=body)
-        try:
-            content = answer.json()
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
+        content = json_object(answer)
+        if content is None:
             raise PlatformRefused(f"{self.address} is no signal-cli daemon: it does not speak JSON-RPC")
         if content.get("error"):
             raise self._rpc_failure(method, content["error"])

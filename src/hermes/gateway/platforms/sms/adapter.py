@@ -25,8 +25,8 @@ from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformU
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.connections import Tasks, close_each
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
 from hermes.gateway.platforms.sms.backlog import Backlog, received, twilio_time
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.whole_files import write_whole
@@ -103,7 +103,7 @@ class Sms(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _Api | None = None
+        self._api: _TwilioApi | None = None
         self._registration: Registration | None = None
         self._file = home / "sms_opted_out.json"
         self._opted_out: set[str] | None = None
@@ -139,12 +139,9 @@ class Sms(Adapter):
 
     async def check(self) -> str:
         """Log in and say which number we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             account = (await api.request("GET", f"{self._path}.json")).json()
             return self.text("phone_number") or str(account.get("friendly_name") or self.text("account_sid"))
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in and register the webhook."""
@@ -181,14 +178,12 @@ class Sms(Adapter):
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
         await self._tasks.stop()
-        if registration is not None:
-            await registration.close()
+        await close_each(registration)
         await self._keeper.save()
-        if api is not None:
-            await api.close()
+        await close_each(api)
 
-    def _made(self) -> _Api:
-        return _Api(
+    def _made(self) -> _TwilioApi:
+        return _TwilioApi(
             self.title, self.text("base_url"), auth=(self.text("account_sid"), self.text("auth_token")), timeout=40
         )
 
@@ -198,7 +193,7 @@ class Sms(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _look_after(self, link: Link, api: _Api) -> None:
+    async def _look_after(self, link: Link, api: _TwilioApi) -> None:
         """Hand over what an earlier connection left, then what Twilio has received and could not deliver, now and then."""
         await self._keeper.restore(link)
         pause = 1.0
@@ -218,7 +213,7 @@ class Sms(Adapter):
             self._caught_up.set()
             await asyncio.sleep(pause)
 
-    async def _catch_up(self, link: Link, api: _Api) -> None:
+    async def _catch_up(self, link: Link, api: _TwilioApi) -> None:
         now = await twilio_time(api, self._path)
         backlog = self._read_so_far
         number, service = self.text("phone_number"), self.text("messaging_service_sid")
@@ -330,14 +325,10 @@ class Unsubscribed(SendRefused):
     """The person has written STOP to this number."""
 
 
-class _Api(HttpApi):
+class _TwilioApi(HttpApi):
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Twilio's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        found = found if isinstance(found, dict) else {}
+        found = json_object(answer) or {}
         if answer.status_code == 401:
             return PlatformRefused("Twilio does not accept account_sid and auth_token")
         if found.get("code") == _UNSUBSCRIBED:

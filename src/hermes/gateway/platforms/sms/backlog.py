@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from hermes.errors import PlatformUnreachable, SendRefused
-from hermes.gateway.platforms.http import HttpApi
+from hermes.gateway.platforms.http import HttpApi, json_object
 from hermes.whole_files import write_whole
 
 OVERLAP = timedelta(minutes=15)  # read again each time: a message is listed a while after its date
@@ -135,11 +135,8 @@ async def _fields(api: HttpApi, path: str, message: Mapping[str, Any]) -> Fields
 
 
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    found = json_object(answer)
+    if found is None:
         raise PlatformUnreachable("Twilio's list of messages can't be read")
     return found
 

@@ -18,7 +18,7 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms.connections import Tasks, close_each
 from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
@@ -83,12 +83,9 @@ class Teams(Adapter):
 
     async def check(self) -> str:
         """Log in; the service does not say what the bot is called."""
-        connector = self._made()
-        try:
-            await connector.token("")
+        async with self._made() as connector:
+            await connector.login()
             await connector.keys(self.text("metadata_url"))
-        finally:
-            await connector.close()
         return self.text("app_id")
 
     async def connect(self, link: Link) -> None:
@@ -107,7 +104,7 @@ class Teams(Adapter):
             return await self._is_genuine(keys, call)
 
         try:
-            await connector.token("")
+            await connector.login()
             await keys.load()
             self._registration = await self.listen(link, delivered, signed=genuine, seconds=10)
         except BaseException:
@@ -121,13 +118,9 @@ class Teams(Adapter):
         await self._tasks.stop()
         registration, self._registration = self._registration, None
         connector, self._connector = self._connector, None
-        with suppress(Exception):
-            if registration is not None:
-                await registration.close()
+        await close_each(registration)
         await self._keeper.save()
-        with suppress(Exception):
-            if connector is not None:
-                await connector.close()
+        await close_each(connector)
 
     @property
     def _own_hosts(self) -> tuple[str, ...]:

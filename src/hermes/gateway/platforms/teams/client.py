@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +10,12 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.platforms.http import HttpApi, error_text, seconds
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object, seconds
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.teams.proof import ISSUER
 
 SERVICE_HOSTS = ("smba.trafficmanager.net", ".botframework.com", ".teams.microsoft.com", ".teams.microsoft.us")
 FILE_HOSTS = (".sharepoint.com", ".sharepoint.us", ".sharepoint.cn")
-_EARLY = 300.0  # seconds before its end at which a token is renewed
 
 
 def is_allowed(address: str, hosts: tuple[str, ...], own: tuple[str, ...]) -> bool:
@@ -29,10 +28,6 @@ def is_allowed(address: str, hosts: tuple[str, ...], own: tuple[str, ...]) -> bo
     if host in own:
         return parts.scheme in ("http", "https")
     return parts.scheme == "https" and any(host == one or (one.startswith(".") and host.endswith(one)) for one in hosts)
-
-
-class _Expired(PlatformError):
-    """The token is no longer valid."""
 
 
 class Connector(HttpApi):
@@ -48,16 +43,10 @@ class Connector(HttpApi):
         issuer: str = ISSUER,
     ) -> None:
         super().__init__("Teams", "", timeout=40)
-        self._app_id, self._secret, self._token_url, self._own, self._clock = (
-            app_id,
-            secret,
-            token_url,
-            own_hosts,
-            clock,
-        )
+        self._app_id, self._secret, self._token_url, self._own = app_id, secret, token_url, own_hosts
         self._scope = f"{issuer.rstrip('/')}/.default"
-        self._token, self._until = "", 0.0
-        self._renewing = asyncio.Lock()
+        refusal = "Teams does not accept the token that Microsoft gave us"
+        self._token = AccessToken(self._fetch, refusal=refusal, clock=clock)
 
     async def activity(
         self, method: str, service: str, conversation: str, body: dict[str, Any], message_id: str | None = None
@@ -69,16 +58,12 @@ class Connector(HttpApi):
         if message_id is not None:
             path += f"/{quote(message_id, safe='')}"
         answer = await self._authorized(method, path, json=body)
-        try:
-            found = answer.json() if answer.content else {}
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+        return json_object(answer) or {}
 
     async def file(self, address: str, *, open_to_all: bool) -> bytes:
         """The bytes of an attachment. Our token goes to the service's own hosts alone."""
         hosts = FILE_HOSTS if open_to_all else SERVICE_HOSTS
-        headers = None if open_to_all else {"Authorization": f"Bearer {await self.token('')}"}
+        headers = None if open_to_all else {"Authorization": f"Bearer {await self._token.get()}"}
         answer = await self.download(
             address, what="the file", trusted=lambda url: is_allowed(url, hosts, self._own), headers=headers
         )
@@ -102,48 +87,39 @@ class Connector(HttpApi):
             raise PlatformUnreachable(f"the Bot Framework's keys can't be read: {error}") from None
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
-    async def token(self, bad: str) -> str:
-        """The token; a new one if it is `bad`, or about to expire. Many requests at once share one renewal."""
-        async with self._renewing:
-            if not self._token or self._token == bad or self._clock() >= self._until:
-                form = {
-                    "grant_type": "client_credentials", "client_id": self._app_id, "client_secret": self._secret,
-                    "scope": self._scope,
-                }  # fmt: skip
-                try:
-                    found = (await self.request("POST", self._token_url, data=form)).json()
-                    token, life = str(found["access_token"]), seconds(found.get("expires_in"), 3600.0)
-                except (SendRefused, _Expired) as error:
-                    raise PlatformRefused(
-                        f"Microsoft gives us no token: {error}; check app_id, app_secret, tenant_id"
-                    ) from None
-                except (ValueError, KeyError, TypeError):
-                    raise PlatformUnreachable("Microsoft's login answers no token; check login_url") from None
-                self._token, self._until = token, self._clock() + max(life - _EARLY, life / 2)
-            return self._token
+    async def login(self) -> None:
+        """Get a token; PlatformRefused where the app's id or secret is wrong."""
+        await self._token.get()
+
+    async def _fetch(self) -> tuple[str, float]:
+        form = {
+            "grant_type": "client_credentials", "client_id": self._app_id, "client_secret": self._secret,
+            "scope": self._scope,
+        }  # fmt: skip
+        try:
+            found = (await self.request("POST", self._token_url, data=form)).json()
+            return str(found["access_token"]), seconds(found.get("expires_in"), 3600.0)
+        except (SendRefused, TokenRefused) as error:
+            raise PlatformRefused(
+                f"Microsoft gives us no token: {error}; check app_id, app_secret, tenant_id"
+            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise PlatformUnreachable("Microsoft's login answers no token; check login_url") from None
 
     async def _authorized(self, method: str, path: str, **options: Any) -> httpx.Response:
-        token = await self.token("")
-        for last in (False, True):
-            try:
-                return await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
-            except _Expired:
-                if last:
-                    raise PlatformRefused("Teams does not accept the token that Microsoft gave us") from None
-                token = await self.token(token)
-        raise AssertionError("unreachable")
+        async def asked(token: str) -> httpx.Response:
+            return await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
+
+        return await self._token.used(asked)
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error with the service's own words."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        error = found.get("error") if isinstance(found, dict) else None
+        found = json_object(answer) or {}
+        error = found.get("error")
         told = error.get("message") if isinstance(error, dict) else found.get("error_description") if error else None
-        why = error_text(told or f"HTTP {answer.status_code}", self._secret, self._token)
+        why = error_text(told or f"HTTP {answer.status_code}", self._secret, self._token.value)
         if answer.status_code == 401:
-            return _Expired(why)
+            return TokenRefused(why)
         if answer.status_code == 412:  # "precondition failed": Microsoft asks to try again
             return PlatformUnreachable(f"Teams could not do it now: {why}")
         return SendRefused(f"Teams refuses: {why}")

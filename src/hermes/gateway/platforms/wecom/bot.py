@@ -13,10 +13,10 @@ import time
 from typing import Any
 from urllib.parse import unquote
 
-from hermes.errors import HermesError, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
 from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks, loss_reported
 from hermes.gateway.platforms.http import HttpApi, address_parts
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot_socket import EVENT, MESSAGE, BotSocket
@@ -82,7 +82,7 @@ class Bot:
     async def _receive(self, link: Link, socket: BotSocket) -> None:
         """Hand over messages in order, from one connection after the other, until none can be opened."""
         retries = Retries(link, self._bot_id)
-        try:
+        with loss_reported(link, "WeCom", "a message could not be handled"):
             await self._keeper.restore(link)
             while True:
                 while (frame := await socket.frames.get()) is not None:
@@ -91,11 +91,6 @@ class Bot:
                 await socket.close()
                 await retries.failed(PlatformUnreachable("WeCom has closed the connection"))
                 socket = await self._again(link, retries)
-        except HermesError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("WeCom: a message could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to WeCom ended unexpectedly"))
 
     def _displaced(self) -> float:
         """The seconds before we connect again: two programs that always do so at once end each other's connection for ever.

@@ -17,6 +17,7 @@ import aiohttp
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log, read_object
 from hermes.gateway.platforms.http import error_text
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
 _PATIENCE = 15.0  # seconds for an answer
@@ -29,24 +30,22 @@ MESSAGE, EVENT = "aibot_msg_callback", "aibot_event_callback"
 Frames = asyncio.Queue[dict[str, Any] | None]
 
 
-class BotSocket:
+class BotSocket(WebSocketClient):
     """One connection. `frames` gets what is pushed, and None when the connection has ended."""
 
     def __init__(self, url: str, bot_id: str, secret: str, log: Log = LOG) -> None:
-        self._url, self._bot_id, self._secret, self._log = url, bot_id, secret, log
+        super().__init__("WeCom", log)
+        self._url, self._bot_id, self._secret = url, bot_id, secret
         self.frames: Frames = asyncio.Queue()
-        self._session: aiohttp.ClientSession | None = None
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Connect and subscribe. PlatformRefused where the bot's id or secret is wrong."""
-        self._session = aiohttp.ClientSession(trust_env=False)
         try:
             async with asyncio.timeout(_PATIENCE):
-                self._socket = await self._session.ws_connect(self._url, heartbeat=_HEARTBEAT, max_msg_size=0)
-            self._tasks.append(asyncio.create_task(self._read(self._socket)))
+                socket = await self.connect(self._url, heartbeat=_HEARTBEAT)
+            self._tasks.append(asyncio.create_task(self._read(socket)))
             try:
                 await self.request("aibot_subscribe", {"bot_id": self._bot_id, "secret": self._secret})
             except SendRefused as error:
@@ -96,7 +95,7 @@ class BotSocket:
         try:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
-                    frame = read_object(message.data, "WeCom", self._log, parse=_parsed)
+                    frame = read_object(message.data, "WeCom", self.log, parse=_parsed)
                     if frame is not None:
                         self._arrived(frame)
         finally:
@@ -130,18 +129,11 @@ class BotSocket:
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""
-        socket, session = self._socket, self._session
-        self._socket = self._session = None
         tasks, self._tasks = [one for one in self._tasks if one is not asyncio.current_task()], []
-        with suppress(Exception):
-            if socket is not None:
-                async with asyncio.timeout(1.5):
-                    await socket.close()
+        await super().close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if session is not None:
-            await session.close()
 
 
 def _parsed(text: str) -> Any:

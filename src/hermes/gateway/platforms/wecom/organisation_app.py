@@ -14,9 +14,9 @@ import httpx
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.http import HttpApi, error_text
-from hermes.gateway.platforms.renewal import AccessToken
+from hermes.gateway.platforms.connections import Tasks, close_each
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object
+from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
@@ -50,12 +50,9 @@ class App:
 
     async def check(self) -> str:
         """Log in and say which app we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             await api.login()
             return self._identity
-        finally:
-            await api.close()
 
     async def connect(self, link: Link, listen: Listen) -> None:
         """Log in and register the webhook."""
@@ -76,11 +73,9 @@ class App:
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
         await self._tasks.stop()
-        if registration is not None:
-            await registration.close()
+        await close_each(registration)
         await self._keeper.save()
-        if api is not None:
-            await api.close()
+        await close_each(api)
 
     @property
     def _identity(self) -> str:
@@ -163,7 +158,7 @@ class AppApi(HttpApi):
     def __init__(self, base_url: str, corp_id: str, corp_secret: str) -> None:
         super().__init__("WeCom", base_url, timeout=40)
         self._login = {"corpid": corp_id, "corpsecret": corp_secret}
-        self._token = AccessToken(self._fetch)
+        self._token = AccessToken(self._fetch, refusal="WeCom does not accept a new access token: {}")
 
     async def login(self) -> None:
         """Get a token; PlatformRefused where the organisation's id or the app's secret is wrong."""
@@ -189,18 +184,13 @@ class AppApi(HttpApi):
         return answer.content
 
     async def _answer(self, method: str, path: str, query: dict[str, str], **options: Any) -> httpx.Response:
-        token = await self._token.get()
-        for last in (False, True):
+        async def asked(token: str) -> httpx.Response:
             answer = await self.request(method, path, params={"access_token": token, **query}, **options)
-            try:
-                if "Content-Disposition" not in answer.headers and isinstance(found := _read(answer), dict):
-                    self._passed(found)  # not a file
-                return answer
-            except TokenRefused as error:
-                if last:
-                    raise PlatformRefused(f"WeCom does not accept a new access token: {error}") from None
-                token = await self._token.get(refused=token)
-        raise AssertionError
+            if "Content-Disposition" not in answer.headers and (found := json_object(answer)) is not None:
+                self._passed(found)  # not a file
+            return answer
+
+        return await self._token.used(asked)
 
     def _passed(self, found: dict[str, Any]) -> None:
         """Raise the error of an answer's errcode."""
@@ -222,25 +212,14 @@ class AppApi(HttpApi):
         raise SendRefused(f"WeCom refuses: {told}")
 
 
-class TokenRefused(SendRefused):
-    """The access token has ended."""
-
-
 def _encrypted(call: PlatformRequest) -> str | None:
     if call.method == "GET":
         return call.query.get("echostr", "").replace(" ", "+") or None
     return encrypted_part(call.body)
 
 
-def _read(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None
-
-
 def _object(answer: httpx.Response) -> dict[str, Any]:
-    found = _read(answer)
-    if not isinstance(found, dict):
+    found = json_object(answer)
+    if found is None:
         raise PlatformUnreachable("WeCom's answer can't be read", maybe_sent=True)
     return found

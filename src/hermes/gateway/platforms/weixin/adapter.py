@@ -76,11 +76,8 @@ class Weixin(Adapter):
         """Show a QR code until it is confirmed on the phone."""
         from hermes.gateway.platforms.weixin.qr import drawn
 
-        api = self._made()
-        try:
+        async with self._made() as api:
             found = await api.log_in(show, _asked, drawn, self.text("token"))
-        finally:
-            await api.close()
         if not found:
             if not self.text("token"):
                 raise PlatformRefused("this WeChat account has a bot already; remove it on the phone, and log in again")
@@ -101,12 +98,9 @@ class Weixin(Adapter):
 
     async def check(self) -> str:
         """Ask for the bot's configuration: the token must be accepted."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             with suppress(SendRefused):  # it is about a person whom we do not name
                 await api.call("getconfig", ilink_user_id="")
-        finally:
-            await api.close()
         return self._identity
 
     async def connect(self, link: Link) -> None:

@@ -41,7 +41,7 @@ class BridgedNumber:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._reader = BridgeReader(adapter.home)
-        self._api: _Api | None = None
+        self._api: _BridgeApi | None = None
         self._tasks = Tasks()
         self._link: Link | None = None
         self._token = adapter.text("bridge_token") or secrets.token_urlsafe(24)
@@ -107,11 +107,11 @@ class BridgedNumber:
         if self._process is not None:
             await self._process.stop()
 
-    async def _started(self, note: Callable[[str], None]) -> _Api:
+    async def _started(self, note: Callable[[str], None]) -> _BridgeApi:
         if self._process is not None:
             await self._process.start(note)
         address = self._adapter.text("bridge_url") or f"http://127.0.0.1:{self._process.port if self._process else 0}"
-        self._api = _Api(address, self._token)
+        self._api = _BridgeApi(address, self._token)
         return self._api
 
     async def _open(self, note: Callable[[str], None]) -> str:
@@ -130,7 +130,7 @@ class BridgedNumber:
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _receive(self, api: _Api, link: Link, identity: str) -> None:
+    async def _receive(self, api: _BridgeApi, link: Link, identity: str) -> None:
         retries, acknowledged = Retries(link, identity, _PAUSES), ""
         try:
             while True:
@@ -205,13 +205,13 @@ class BridgedNumber:
             raise PlatformUnreachable("the bridge did not say which message was sent", maybe_sent=True)
         return str(found["id"])
 
-    def _connected(self) -> _Api:
+    def _connected(self) -> _BridgeApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to the bridge")
         return self._api
 
 
-class _Api(HttpApi):
+class _BridgeApi(HttpApi):
     def __init__(self, address: str, token: str) -> None:
         super().__init__(
             "the WhatsApp bridge",

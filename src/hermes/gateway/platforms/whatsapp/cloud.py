@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction
-from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.connections import Recent, close_each
 from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
@@ -78,12 +78,9 @@ class CloudNumber:
 
     async def check(self) -> str:
         """Log in and say which number we are."""
-        api = self._made()
-        try:
+        async with self._made() as api:
             found = await api.call("GET", self._number_id, params={"fields": "display_phone_number,verified_name"})
             return str(found.get("display_phone_number") or self._number_id)
-        finally:
-            await api.close()
 
     async def connect(self, link: Link) -> None:
         """Log in and register the webhook."""
@@ -102,10 +99,7 @@ class CloudNumber:
         """Stop receiving and close everything."""
         registration, self._registration = self._registration, None
         api, self._api = self._api, None
-        if registration is not None:
-            await registration.close()
-        if api is not None:
-            await api.close()
+        await close_each(registration, api)
 
     def _made(self) -> GraphApi:
         text = self._adapter.text

@@ -32,7 +32,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class WebhookDelivery:
+class CloudDelivery:
     """One delivery, in order."""
 
     items: list[Event | Revision | Reaction] = field(default_factory=list)
@@ -49,9 +49,9 @@ class DeliveryReader:
         self.texts: Recent[str, str] = Recent(1_000)  # message id → how it begins, for quotes
         self._number = ""  # ours, as people see it
 
-    def read(self, payload: Any) -> WebhookDelivery:
+    def read(self, payload: Any) -> CloudDelivery:
         """Everything in a delivery that concerns our number."""
-        found = WebhookDelivery()
+        found = CloudDelivery()
         for change in _changes(payload):
             value = _dict(change, "value")
             ours = _dict(value, "metadata").get("phone_number_id")
@@ -77,7 +77,7 @@ class DeliveryReader:
         person = canonical(status.get("recipient_id") or status.get("recipient_user_id"), self._home)
         return Failed(str(status.get("id") or ""), person, first.get("code"), _error(first))
 
-    def _message(self, message: dict[str, Any], value: dict[str, Any], found: WebhookDelivery) -> None:
+    def _message(self, message: dict[str, Any], value: dict[str, Any], found: CloudDelivery) -> None:
         number, who = message.get("id"), self._person(message, found)
         if not isinstance(number, str) or not number or not who:
             found.notes.append("a message without an id or a sender is ignored")
@@ -117,7 +117,7 @@ class DeliveryReader:
         else:
             found.items.append(self._event(message, value, who))
 
-    def _person(self, message: dict[str, Any], found: WebhookDelivery) -> str:
+    def _person(self, message: dict[str, Any], found: CloudDelivery) -> str:
         """The sender's one id. Meta leaves the number out for people who hide it, after it has sent both for some time."""
         number, scoped = canonical(message.get("from"), self._home), message.get("from_user_id")
         if number and isinstance(scoped, str):

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, retry_after
+from hermes.gateway.platforms.http import HttpApi, error_text, json_object, retry_after
 
 _LOGIN = frozenset({0, 190})
 _RIGHTS = frozenset({3, 10, 368, 131031, *range(200, 300)})
@@ -52,11 +52,8 @@ class GraphApi(HttpApi):
         """The answer of a request as an object."""
         answer = await self.request(method, f"/{self._version}/{path}", **options)
         self._refusals = 0
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
+        found = json_object(answer)
+        if found is None:
             raise PlatformUnreachable("WhatsApp's answer is not JSON", maybe_sent=method == "POST")
         return found
 

@@ -24,7 +24,6 @@ import apsw
 
 from hermes.errors import (
     HermesError,
-    InvalidInput,
     NotADatabase,
     StoreBusy,
     StoreClosed,
@@ -34,30 +33,25 @@ from hermes.errors import (
 )
 from hermes.home import make_private, settled
 from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
-from hermes.store.engines.sqlite import cipher, locks, migrate, shared_columns
+from hermes.store.engines.sqlite import locks, migrate, shared_columns
 from hermes.store.engines.sqlite.checkpoint import MaintenanceThread, WalSync
-from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
+from hermes.store.engines.sqlite.error_mapping import as_ours
+from hermes.store.engines.sqlite.file_connection import connect, has_content, open_file
 from hermes.store.engines.sqlite.file_identity import Presence, holder_of, identity, stopped_holder
 from hermes.store.engines.sqlite.fulltext import SqliteFullText, Tidying, adopt
 from hermes.store.engines.sqlite.index_upkeep import IndexUpkeep
 from hermes.store.engines.sqlite.transaction import Reading, Searching, SqliteTx, Writing
-from hermes.store.engines.sqlite.write_queue import WriteQueue
+from hermes.store.engines.sqlite.write_queue import QUEUE_SECONDS, RETRY_SECONDS, WriteQueue
 from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
-BUSY_MS = 1000
-_NO_SHARED_MEMORY = (apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMOPEN, apsw.SQLITE_IOERR_SHMMAP)
 RETRIES = 15
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 EMPTY_LOOKS = 5  # at an empty file that another process may be creating, before it counts as empty
-RETRY_SECONDS = (0.020, 0.150)
-QUEUE_SECONDS = 2.0  # the queue is advisory: a writer that waits longer skips it and uses SQLite's own lock
 STOPPED_AFTER = 1  # tries after which the lock's holder is inspected: a stopped process never releases it
-EMPTYING_SECONDS = 3.0  # that readers of the WAL are waited for when it must be empty
-VACUUM_STEP = 256  # pages returned in one transaction
 _NOTHING_MORE: AbstractContextManager[None] = nullcontext()
 
 
@@ -116,7 +110,7 @@ class SqliteEngine:
         mode), so they queue up; remaining conflicts are retried. A reader of an empty file waits for the process that
         is creating it.
         """
-        if not self.read_only and not self.path.is_dir() and not _has_content(self.path):
+        if not self.read_only and not self.path.is_dir() and not has_content(self.path):
             make_private(self.path.parent)
             self._gate.enter(OPENING_SECONDS)
         try:
@@ -126,7 +120,7 @@ class SqliteEngine:
                 connection: apsw.Connection | None = None
                 before = identity(self.path)
                 try:
-                    self._main = connection = self._open()
+                    self._main = connection = open_file(self.path, read_only=self.read_only)
                     overlay = self._prepare()
                     if before is None or before == identity(self.path) or left == 0:
                         return connection, overlay
@@ -153,54 +147,6 @@ class SqliteEngine:
                 time.sleep(random.uniform(*RETRY_SECONDS))
         finally:
             self._gate.leave()
-
-    def _open(self) -> apsw.Connection:
-        if self.path.is_dir():
-            raise NotADatabase(f"{self.path} is a folder, not a database file")
-        if self.read_only:
-            return self._connect(apsw.SQLITE_OPEN_READONLY)
-        make_private(self.path.parent)
-        if not self.path.exists():
-            try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            except OSError as error:
-                raise from_os(error, self.path) from error
-        elif not _looks_like_a_database(self.path):
-            raise NotADatabase(f"{self.path} is not a database; move it away, or choose another file")
-        elif not os.access(self.path, os.W_OK) or not os.access(self.path.parent, os.W_OK):
-            raise StoreReadOnly(f"{self.path} can't be written; check its permissions and its folder's")
-        return self._connect(apsw.SQLITE_OPEN_READWRITE)
-
-    def _connect(self, flags: int) -> apsw.Connection:
-        if self.read_only and not self.path.exists():
-            raise StoreError(f"{self.path} does not exist; there is nothing to read")
-        try:
-            connection = locks.connect(str(self.path), flags=flags, statementcachesize=200)
-            connection.set_busy_timeout(BUSY_MS)
-            # Until the file is known to be ours, closing it must not even move its WAL into it.
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.execute("PRAGMA application_id").fetchone()  # the first actual read of the file
-            locks.watch_shared_memory(self.path)
-        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.FullError, apsw.IOError) as error:
-            no_room = isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NO_SHARED_MEMORY
-            if not self.read_only or (isinstance(error, apsw.IOError) and not no_room):
-                raise
-            if _has_content(self.path.with_name(self.path.name + "-wal")):
-                if no_room:
-                    raise
-                raise StoreReadOnly(
-                    f"{self.path} has changes in its -wal file that can only be read where its folder can be written"
-                ) from None
-            # A folder (or a full disk) in which not even the shared-memory file can be created, so no other process has the
-            # database open: read the file alone.
-            uri = f"{self.path.absolute().as_uri()}?immutable=1"
-            connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-            cipher.apply(connection)
-        connection.execute("PRAGMA cache_size=-24000; PRAGMA temp_store=MEMORY; PRAGMA foreign_keys=OFF")
-        # SQLite would inspect the value of `LIMIT ?`, and plan the statement again each time it is bound.
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        migrate.add_functions(connection)
-        return connection
 
     def _prepare(self) -> bool:
         """Migrate or create the file; returns whether it is read through stand-in views (it has another version)."""
@@ -273,7 +219,7 @@ class SqliteEngine:
         with self._spare_lock:
             if self._spare:
                 return self._spare.pop()
-        connection = self._connect(apsw.SQLITE_OPEN_READONLY)
+        connection = connect(self.path, apsw.SQLITE_OPEN_READONLY, read_only=self.read_only)
         if self.overlay:
             migrate.stand_in(connection)
         self.fulltext.prepare(connection, indexed=not self.overlay)
@@ -494,85 +440,19 @@ class SqliteEngine:
         self.catch_up()
 
     def reclaim(self, *, full: bool = False) -> bool:
-        self._require_open()
-        if self.read_only:
-            raise StoreReadOnly(self.notice or f"{self.path} is opened for reading only")
-        if not self.overlay:
-            self._upkeep.forget_words(whole=full)
-        with self._translated(), self._mutex:
-            pages, free, mode = (
-                int(str(self._main.pragma(name))) for name in ("page_count", "freelist_count", "auto_vacuum")
-            )
-            if not full and free * 8 < pages:
-                return False
-            if mode == 2 and not full:
-                while free > 0:
-                    with self.write() as tx:
-                        tx.rows(f"PRAGMA incremental_vacuum({VACUUM_STEP})")
-                    free -= VACUUM_STEP
-                    time.sleep(0.001)  # let waiting writers go first
-                return True
-            self._gate.enter(QUEUE_SECONDS)
-            try:
-                self._main.execute("VACUUM")
-            finally:
-                self._gate.leave()
-            return True
+        from hermes.store.engines.sqlite import file_upkeep
+
+        return file_upkeep.reclaim(self, full=full)
 
     def scrub(self) -> list[str]:
-        self.catch_up()  # what is left of an older index goes, too
-        self.reclaim(full=True)
-        return [] if self._emptied_wal() else [
-            f"{self.path}-wal can't be emptied while another process reads it{holder_of(self.path)}; end that process"
-        ]  # fmt: skip
+        from hermes.store.engines.sqlite import file_upkeep
 
-    def _emptied_wal(self) -> bool:
-        """Move the WAL into the database and cut it to nothing, waiting a while for those who read from it."""
-        until = time.monotonic() + EMPTYING_SECONDS
-        while True:
-            with self._translated(), self._mutex:
-                if self._main.pragma("journal_mode") != "wal":
-                    return True
-                self._gate.enter(QUEUE_SECONDS)
-                try:
-                    self._main.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                    return True
-                except (apsw.BusyError, apsw.LockedError):
-                    if time.monotonic() > until:
-                        return False
-                finally:
-                    self._gate.leave()
-            time.sleep(random.uniform(*RETRY_SECONDS))
+        return file_upkeep.scrub(self)
 
     def backup(self, target: Path) -> None:
-        self._require_open()
-        if target.exists():
-            raise InvalidInput(f"{target} exists already; choose the name of a new file")
-        make_private(target.parent)
-        part = target.with_name(target.name + ".part")
-        part.unlink(missing_ok=True)
-        with self._translated():
-            os.close(os.open(part, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            source = self._connect(apsw.SQLITE_OPEN_READONLY)
-            copy = apsw.Connection(str(part))
-            vault = cipher.vault_of(self.path)
-            if vault is not None and not cipher.is_plain(self.path):
-                cipher.set_key(copy, cipher.key_of(self.path, vault))
-                copy.execute(f"PRAGMA page_size={source.pragma('page_size')}")  # encrypted pages are copied as they are
-            try:
-                source.execute("BEGIN").fetchall()
-                source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # pins the snapshot
-                with copy.backup("main", source, "main") as work:
-                    while not work.done:
-                        work.step(2000)
-                copy.execute("PRAGMA journal_mode=DELETE")
-            finally:
-                copy.close()
-                source.close()
-                locks.tidy()
-            if vault is not None:
-                cipher.give_key_file(self.path, target)
-            os.replace(part, target)
+        from hermes.store.engines.sqlite import file_upkeep
+
+        file_upkeep.backup(self, target)
 
     def close(self) -> None:
         self._upkeep.stop()
@@ -615,16 +495,3 @@ def _at_exit() -> None:
     for engine in list(_opened):
         with suppress(HermesError, apsw.Error, OSError):
             engine.close()
-
-
-def _looks_like_a_database(path: Path) -> bool:
-    """SQLite treats a file of a few bytes as empty. (It must not be opened here: closing drops SQLite's locks.)"""
-    size = path.stat().st_size
-    return size == 0 or size >= 512
-
-
-def _has_content(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False

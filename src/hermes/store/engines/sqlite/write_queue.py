@@ -16,6 +16,9 @@ try:
 except ImportError:  # a system without flock: SQLite's own waiting has to suffice
     fcntl = None  # type: ignore[assignment]
 
+QUEUE_SECONDS = 2.0  # the queue is advisory: a writer that waits longer skips it and uses SQLite's own lock
+RETRY_SECONDS = (0.020, 0.150)  # between two tries to get that lock
+
 
 class WriteQueue:
     """An advisory lock file, one holder at a time over all processes. Used by one thread at a time."""

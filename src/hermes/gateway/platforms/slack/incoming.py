@@ -1,0 +1,219 @@
+"""Slack's events as ours: messages, commands, pressed buttons, emoji, edits and deletions, with the names of people and chats."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from slack_sdk.web.async_client import AsyncWebClient
+
+from hermes.commands.registry import ALIASES, GATEWAY, known
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Reaction, Revision, Sender, deleted
+from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.slack import formatting as form
+from hermes.gateway.platforms.slack.socket_mode import Envelope
+from hermes.gateway.platforms.slack.web_api import ChatInfo, Directory, ask, courtesy
+
+_SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # subtypes of messages that people write
+_ANSWERS = {"+1": "👍", "thumbsup": "👍", "white_check_mark": "✅", "-1": "👎", "thumbsdown": "👎", "x": "❌"}
+
+Place = tuple[str, str | None]  # a chat, and a thread in it
+
+
+class EventReader:
+    """Reads what Slack pushes. It knows the threads that we take part in, which address us without a mention.
+
+    `web` gives the connection to the Web API; `reply_in_thread`: a message in a channel is answered in a thread of its own.
+    """
+
+    def __init__(self, web: Callable[[], AsyncWebClient], *, reply_in_thread: bool) -> None:
+        self._web, self._reply_in_thread = web, reply_in_thread
+        self.us = ""  # our user id, known after the login
+        self._directory = Directory()
+        self.joined: Recent[Place, bool] = Recent()  # where we have written
+        self._roots: Recent[Place, bool] = Recent()  # … whose first message the conversation has
+        self.waiting: Recent[Place, bool] = Recent()  # … in which a person waits for our first message
+        self.sent_to: Recent[tuple[str, str], Chat] = Recent(500)  # our messages (chat, ts) → where they were sent
+        self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
+
+    async def read(self, envelope: Envelope) -> Event | Revision | Reaction | None:
+        """A person's message, an edit or deletion of one, an emoji at one of ours, or a press of a button below one."""
+        if envelope.get("type") == "interactive":
+            return await self._press(envelope.get("payload") or {})
+        revision = await revision_of(envelope, self.us, self._message)
+        return revision or self._reaction(envelope) or await self._event(envelope)
+
+    def _reaction(self, envelope: Envelope) -> Reaction | None:
+        """An emoji at a message that this process has sent; None for others, and for emoji that answer nothing."""
+        event = (envelope.get("payload") or {}).get("event") or {}
+        item, user = event.get("item"), event.get("user")
+        if event.get("type") != "reaction_added" or not isinstance(item, dict) or user in (None, self.us):
+            return None
+        chat_id, ts = str(item.get("channel")), str(item.get("ts"))
+        chat = self.sent_to.get((chat_id, ts))
+        emoji = _ANSWERS.get(str(event.get("reaction")).partition("::")[0])  # "+1::skin-tone-3"
+        if chat is None or emoji is None:
+            return None
+        name = f"reaction:{chat_id}:{ts}:{user}:{event.get('event_ts')}"
+        return Reaction(id=name, chat=chat, sender=Sender(user_id=str(user)), emoji=emoji, message_id=ts)
+
+    async def _press(self, payload: dict[str, Any]) -> Event | None:
+        """A pressed button: what it says, by the person who pressed it; None for other interactions, and elements not ours."""
+        said = form.pressed(payload)
+        if said is None:
+            return None
+        chat_id, ts, user = said.chat_id, said.ts, said.user
+        name = await self._directory.name(self._web(), user)
+        chat = self.sent_to.get((chat_id, ts))
+        if chat is None:  # sent by an earlier process
+            chat = self._chat(chat_id, await self._directory.place(self._web(), chat_id), name, said.thread)
+        return Event(
+            id=f"press:{chat_id}:{ts}:{user}:{said.action_ts}",
+            chat=chat,
+            sender=Sender(user_id=user, name=name),
+            text=said.says,
+            reply_to=ts,
+        )
+
+    async def _event(self, envelope: Envelope) -> Event | None:
+        """A person's message; None for bots, ourselves, and changes of other kinds."""
+        payload = envelope.get("payload") or {}
+        if envelope.get("type") == "slash_commands":
+            return await self._command(payload)
+        event = payload.get("event") or {}
+        if event.get("type") not in ("message", "app_mention") or event.get("subtype") not in _SPOKEN:
+            return None
+        if event.get("bot_id") or event.get("hidden") or event.get("user") in (None, self.us, "USLACKBOT"):
+            return None
+        return await self._message(event)
+
+    async def _message(self, event: dict[str, Any]) -> Event:
+        """A person's message. A mention comes twice, as message and as app_mention: one event, with one id."""
+        ts, chat_id, text = str(event["ts"]), str(event["channel"]), str(event.get("text") or "")
+        user, thread = str(event["user"]), event.get("thread_ts")
+        thread = None if thread == ts else thread
+        place = await self._directory.place(self._web(), chat_id, event.get("channel_type"))
+        name = await self._directory.name(self._web(), user)
+        people = form.mentioned(text)
+        names = {one: await self._directory.name(self._web(), one) or "" for one in people if one != self.us}
+        typed = form.command(form.readable(text, self.us, names), self._commands)
+        addressed = (
+            place.type == DM
+            or self.us in people
+            or event.get("parent_user_id") == self.us
+            or (chat_id, thread) in self.joined
+        )
+        quoted = await self._quoted(event, thread if addressed else None)
+        if thread is None and self._opens_thread(place, typed):
+            thread = ts
+            if addressed:
+                self._roots.put((chat_id, thread), True)
+        if thread is not None:
+            self.waiting.put((chat_id, thread), True)
+        return Event(
+            id=f"{chat_id}:{ts}",
+            chat=self._chat(chat_id, place, name, thread),
+            sender=Sender(user_id=user, name=name),
+            text=typed,
+            attachments=tuple(attachment_of(file) for file in form.files(event) if _exists(file)),
+            message_id=ts,
+            reply_to=str(event["thread_ts"]) if quoted and event.get("thread_ts") not in (None, ts) else None,
+            quoted=quoted,
+            sent_at=float(ts),
+            addressed=addressed,
+        )
+
+    def _opens_thread(self, place: ChatInfo, typed: str) -> bool:
+        """Whether a message in a chat is answered in a thread of its own. A command opens no conversation."""
+        return place.type == CHANNEL and self._reply_in_thread and not typed.startswith("/")
+
+    async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
+        """The text a message refers to: the messages it shares, and the thread's root when we join the thread.
+
+        In a thread we take part in, or that one of our messages began, the conversation has the root already.
+        """
+        words = [await self._words(one) for one in form.shared(event)]
+        where = (str(event["channel"]), thread)
+        ours = event.get("parent_user_id") == self.us or where in self.joined or where in self._roots
+        if thread is not None and not ours:
+            found = await courtesy(self._web().conversations_replies(channel=where[0], ts=thread, limit=1))
+            parent = next((one for one in found.get("messages") or () if str(one.get("ts")) == thread), None)
+            if parent is not None:
+                self._roots.put(where, True)
+                if self.us not in (parent.get("reply_users") or ()):
+                    words.insert(0, await self._words(parent))
+        return "\n\n".join(one for one in words if one) or None
+
+    async def _words(self, message: Mapping[str, Any]) -> str:
+        """The text of a message as people read it."""
+        text = str(message.get("text") or "")
+        names = {one: await self._directory.name(self._web(), one) or "" for one in form.mentioned(text)}
+        return form.readable(text, "", names)
+
+    async def _command(self, payload: dict[str, Any]) -> Event:
+        """A native command. In a chat without the bot, it is answered as a DM."""
+        user, chat_id = str(payload["user_id"]), str(payload["channel_id"])
+        text = form.readable(str(payload.get("text") or ""), self.us, {})
+        name = await self._directory.name(self._web(), user) or payload.get("user_name")
+        place = await self._directory.place(self._web(), chat_id)
+        if not place.ours:
+            opened = await ask(self._web().conversations_open(users=user))
+            chat_id, place = str(opened["channel"]["id"]), ChatInfo(DM)
+        return Event(
+            id=f"command:{payload['trigger_id']}",
+            chat=self._chat(chat_id, place, name, None),
+            sender=Sender(user_id=user, name=name),
+            text=form.slash(str(payload["command"]), text, self._commands),
+        )
+
+    def _chat(self, chat_id: str, place: ChatInfo, sender: str | None, thread: str | None) -> Chat:
+        name = sender if place.type == DM else place.name
+        return Chat(platform="slack", chat_id=chat_id, type=place.type, thread_id=thread, name=name)
+
+
+def _exists(file: dict[str, Any]) -> bool:
+    """Whether the file still exists: for deleted ones, and beyond a free workspace's limit, Slack sends a stub."""
+    return bool(file.get("id")) and file.get("mode") not in ("tombstone", "hidden_by_limit")
+
+
+def address_of(file: dict[str, Any]) -> str:
+    """Where a file is fetched from; "" where Slack does not say."""
+    return str(file.get("url_private_download") or file.get("url_private") or "")
+
+
+def attachment_of(file: dict[str, Any]) -> Attachment:
+    mime = str(file.get("mimetype") or "")
+    return Attachment(
+        kind=attachment_kind(mime),
+        name=file.get("name") or file.get("title"),
+        mime=mime or None,
+        size=file.get("size"),
+        reference={"id": file["id"], "url": address_of(file)},
+    )
+
+
+async def revision_of(
+    envelope: dict[str, Any], us: str, read: Callable[[dict[str, Any]], Awaitable[Event]]
+) -> Revision | None:
+    """An edit or a deletion of a person's message, which Slack sends as messages with their own subtypes."""
+    event = (envelope.get("payload") or {}).get("event") or {}
+    if event.get("type") != "message" or not isinstance(event.get("channel"), str):
+        return None
+    chat_id = event["channel"]
+    if event.get("subtype") == "message_deleted" and event.get("deleted_ts"):
+        return deleted(f"{chat_id}:{event['deleted_ts']}")
+    message = event.get("message")
+    if event.get("subtype") != "message_changed" or not isinstance(message, dict) or not message.get("ts"):
+        return None
+    if message.get("subtype") == "tombstone":  # a thread's root: its place stays
+        return deleted(f"{chat_id}:{message['ts']}")
+    edit = message.get("edited")
+    author = message.get("user")
+    if not isinstance(edit, dict) or message.get("bot_id") or author in (None, us, "USLACKBOT"):
+        return None  # a preview was added, a thread got an answer …
+    if edit.get("user") not in (None, author):
+        return None
+    made = await read({**message, "channel": chat_id, "channel_type": event.get("channel_type")})
+    when = event.get("event_ts") or event.get("ts")  # the edit's own time has only seconds
+    return Revision(id=f"edited:{made.id}:{when}", revises=made.id, event=made)
