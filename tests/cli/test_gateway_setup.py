@@ -287,7 +287,10 @@ def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
     assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
     assert not unit.exists()
     gone = program.run("gateway", "uninstall", home=home, env=variables)
-    assert (gone.status, gone.err) == (1, "It is not installed.\n")
+    assert (gone.status, gone.err) == (
+        1,
+        "hermes: the service is not installed; `hermes gateway install` installs it\n",
+    )
 
 
 def _words(unit: str) -> list[str]:

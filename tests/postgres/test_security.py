@@ -334,7 +334,7 @@ def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Give --to URL"),
+        ([], "give --to URL"),
         (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
         (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
         (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),

@@ -104,7 +104,10 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
     found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
     if doubts := adapter.doubts():
-        found.append(remark(name, doubts, f"docs/guide/platforms/{kind.platform}.md says how senders are proven"))
+        from hermes.cli.gateway_setup import guide_page
+
+        page = f"platforms/{kind.platform}.md"
+        found.append(remark(name, doubts, f"{guide_page(page) or f'docs/guide/{page}'} says how senders are proven"))
     return found
 
 

@@ -93,7 +93,8 @@ def _check_delivery(deliver: str) -> None:
     known = ["file", "none", *config.enabled_platforms]
     if deliver not in known:
         raise click.UsageError(
-            f"{deliver!r} is no place to deliver to{suggestion(deliver, known)}; there are: {', '.join(known)}",
+            f"--deliver: expected one of {', '.join(known)}, got {deliver!r}{suggestion(deliver, known)}"
+            " (`hermes gateway setup` enables a platform)",
             click.get_current_context(),
         )
 

@@ -43,7 +43,7 @@ def wrong(name: str, text: str, hint: str) -> DoctorFinding:
     return DoctorFinding(name, "wrong", text, hint)
 
 
-_INDENT = 18  # cells before the text of a check
+_INDENT = 19  # cells before the text of a check: a mark, and names up to "extra encryption"
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 

@@ -84,8 +84,7 @@ def stop() -> int:
     with opened() as db:
         found = running(db)
         if not found:
-            click.echo("No gateway is running.", err=True)
-            return 1
+            raise click.ClickException("no gateway is running; `hermes gateway` starts it")
         here = [one for one in found if one.here]
         if not here:
             where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
@@ -153,8 +152,7 @@ def uninstall() -> int:
 
     path = unit_path(get_hermes_home())
     if not path.exists():
-        click.echo("It is not installed.", err=True)
-        return 1
+        raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
     path.unlink()
     click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
     return 0
