@@ -12,7 +12,7 @@ import msgspec
 
 from hermes.cli.common import json_option
 from hermes.cli.shared import colourful, print_json
-from hermes.cli.table import screen_width, wrap
+from hermes.cli.table import message_lines, screen_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _print(finding: DoctorFinding) -> None:
         mark = click.style(mark, fg=colour, bold=True)
     hint = f" → {finding.hint}" if finding.hint else ""
     text = _short(finding.text + hint)
-    lines = wrap(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
+    lines = message_lines(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
     click.echo(f"{mark} {finding.name:<{_INDENT - 3}} {lines[0]}")
     for line in lines[1:]:
         click.echo(" " * _INDENT + line)

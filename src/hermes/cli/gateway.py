@@ -12,7 +12,7 @@ import click
 from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, screen_width, table, wrap
+from hermes.cli.table import Column, message_lines, screen_width, table
 from hermes.config import load_config
 from hermes.texts import one_line
 from hermes.times import rough_duration
@@ -263,7 +263,7 @@ def show(found: dict[str, Any]) -> None:
     if notes:
         click.echo()
     for note in notes:
-        first, *others = wrap(note, width - 2)
+        first, *others = message_lines(note, width - 2)
         click.echo("\n".join([first, *(f"  {line}" for line in others)]))
 
 

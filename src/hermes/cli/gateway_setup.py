@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.pairing import make_owner
-from hermes.config import environment, load_config
+from hermes.cli.table import message
+from hermes.config import environment, load_config, suggestion
 from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.whole_files import write_whole
@@ -61,7 +62,7 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     if not sys.stdin.isatty():
         raise click.ClickException("setup asks questions and needs a terminal; without one, write config.yaml by hand")
     if platform is None:
-        platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
+        platform = _chosen_platform(known_platforms())
     if account is None and "/" in platform:  # as status and doctor call it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
@@ -69,7 +70,7 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     page = guide_page(f"platforms/{platform}.md")
     where = f" {page} shows the steps;" if page is not None else ""
     which = f", account {account}" if account is not None else ""
-    click.echo(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.")
+    click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
     values = _asked(target, environment(home))
     if kind.logs_in:
         try:
@@ -90,6 +91,15 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
         click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
+
+
+def _chosen_platform(known: list[str]) -> str:
+    click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
+    while True:
+        answer = str(click.prompt("Which platform?")).strip().lower()
+        if answer.partition("/")[0] in known:
+            return answer
+        click.echo(f"Unknown platform: {answer}{suggestion(answer, known)}")
 
 
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:

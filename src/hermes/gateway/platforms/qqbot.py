@@ -27,7 +27,7 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFi
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks
 from hermes.gateway.platforms.frames import Log, read_object
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, connection_trouble, error_text
 from hermes.gateway.platforms.intake import keep
 from hermes.whole_files import write_whole
 
@@ -345,7 +345,7 @@ class _Gateway:
                 await self._log_in(f"QQBot {token}")
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             await self.close()
-            raise PlatformUnreachable(f"QQ's gateway can't be reached ({type(error).__name__})") from None
+            raise PlatformUnreachable(f"QQ's gateway can't be reached: {connection_trouble(error)}") from None
         except BaseException:
             await self.close()
             raise

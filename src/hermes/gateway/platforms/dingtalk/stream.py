@@ -15,6 +15,7 @@ import aiohttp
 
 from hermes.errors import PlatformUnreachable
 from hermes.gateway.platforms.frames import LOG, Log, read_object
+from hermes.gateway.platforms.http import connection_trouble
 
 _PATIENCE = 20.0
 _HEARTBEAT = 30.0
@@ -41,7 +42,7 @@ class Stream:
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
-                raise PlatformUnreachable(f"DingTalk's stream can't be reached ({type(error).__name__})") from None
+                raise PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}") from None
             raise
 
     async def frames(self) -> AsyncIterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log, read_object
-from hermes.gateway.platforms.http import retry_after
+from hermes.gateway.platforms.http import connection_trouble, retry_after
 
 _PATIENCE = 20.0  # seconds for the greeting
 _HEARTBEAT = 25.0
@@ -137,4 +137,4 @@ class EventSocket:
                 return PlatformRefused(
                     f"the server at url has no Mattermost WebSocket (HTTP {error.status}); check url"
                 )
-        return PlatformUnreachable(f"Mattermost's WebSocket can't be reached ({type(error).__name__})")
+        return PlatformUnreachable(f"Mattermost's WebSocket can't be reached: {connection_trouble(error)}")
