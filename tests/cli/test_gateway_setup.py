@@ -150,7 +150,7 @@ def test_a_second_account_stands_beside_the_first_which_goes_on(home: Path, lab:
     assert (home / "config.yaml").read_text() == text
     for words, told in (
         (["telegram"], "has several accounts (default, work)"),
-        (["telegram", "--account", "Not a name"], "is no name for an account"),
+        (["telegram", "--account", "Not a name"], "is not a valid account name"),
     ):
         with screen(home, lab, *words) as shown:
             shown.wait_for(told)

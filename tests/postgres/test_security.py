@@ -295,7 +295,7 @@ def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_pat
     done = run(*words, home=tmp_path / "home", env=at)
     assert (done.status, done.err) == (0, "") and "row-level security is on; 1 tenant" in done.out
     again = run(*words, home=tmp_path / "home", env=at)
-    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is no tenant of this store\n")
+    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is not a tenant of this store\n")
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
     security.switch_on(fresh.url)  # again, as after an upgrade

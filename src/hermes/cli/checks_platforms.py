@@ -49,7 +49,7 @@ def _watching(config: Config) -> Found:
     folders = watched(config)
     for folder in folders:
         if not folder.is_dir():
-            yield remark("watch", f"{folder} (gateway.watch.folders) is no folder", "hermes config edit")
+            yield remark("watch", f"{folder} (gateway.watch.folders) is not a folder", "hermes config edit")
     holder = _from_store(None, lambda db: follower(db, folders))
     if holder is None:
         yield remark("watch", "no process follows the histories of other programs", "restart the gateway")

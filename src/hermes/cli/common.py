@@ -69,7 +69,7 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
 
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
-    """The sessions that several words name, one each. A title with spaces that was not quoted is told as such."""
+    """The sessions that several words name, one each. The error for a title with spaces that was not quoted says so."""
     found = []
     for word in words:
         try:

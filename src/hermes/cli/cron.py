@@ -142,7 +142,7 @@ def run(job: str) -> int:
         found = _job(store, job)
         store.want(found.id)
         if _gateway_runs(db):
-            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows what came of it.")
+            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows the result.")
             return 0
         if found.deliver not in ("file", "none"):
             note("no gateway is running: it runs when one starts (`hermes gateway`)")

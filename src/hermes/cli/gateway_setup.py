@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting
 
 
-# Keys that a new account does not take over from the platform's section, and what it has instead: nobody may talk to it yet.
+# Keys that a new account does not take over from the platform's section, and what it has instead: no user may talk to it yet.
 _OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
 
 
@@ -119,7 +119,7 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
     if account is None or (account == DEFAULT_ACCOUNT and not accounts):
         return _Target(kind, None, f"platforms.{platform}", home, section, "")
     if not ACCOUNT_NAME.fullmatch(account):
-        raise click.ClickException(f"{account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
+        raise click.ClickException(f"{account!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
     own = None if account == DEFAULT_ACCOUNT else account
     ending = variable_ending(own)
     for other in accounts:
@@ -244,7 +244,7 @@ def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, other
 
 
 def _keep_first(target: _Target) -> None:
-    """A platform that was alone until now becomes the account `default`: it goes on beside the new one."""
+    """A platform that was alone until now becomes the account `default` and runs beside the new one."""
     section = load_config().platforms.get(target.platform, {})
     if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
         _set(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})

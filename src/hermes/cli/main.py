@@ -96,7 +96,7 @@ def _show_warnings_as_notes() -> None:
     """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
-    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while somebody types: nothing may appear there
+    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while the user types: nothing may appear there
         warnings.simplefilter("ignore")
     before = warnings.showwarning
 

@@ -210,7 +210,7 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise click.ClickException(
-            f"{host!r} is no address of this machine ({error}); name another with --host"
+            f"{host!r} is not an address of this machine ({error}); name another with --host"
         ) from None
     made = socket.socket(family, kind, number)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
