@@ -3,7 +3,8 @@
     OPENAI_BASE_URL=http://localhost:11434/v1 MODEL=llama3.2 python examples/agent.py "What did we decide yesterday?"
     python examples/agent.py --continue "And why?"
 
-The session is a session like any other: `hermes sessions list` shows it, `hermes -c` continues it in the terminal.
+The session is a session like any other: `hermes sessions list` shows it, and `hermes -r ID` continues it in the
+terminal (`hermes -c` alone takes the latest one that began there).
 """
 
 from __future__ import annotations

@@ -19,13 +19,16 @@ def next_time(schedule: str, timezone: str, after: float) -> float:
 
     if len(schedule.split()) != 5:
         raise InvalidInput(
-            f"{schedule!r} is no schedule: five fields (minute hour day month weekday), as in '0 9 * * 1-5'"
+            f"{schedule!r} is not a schedule: give five fields (minute hour day month weekday), such as '0 9 * * 1-5'"
         )
     start = datetime.fromtimestamp(after, UTC).astimezone(zone(timezone))
     try:
         return next(CronSim(schedule, start)).timestamp()
     except CronSimError as error:
-        raise InvalidInput(f"{schedule!r} is no schedule ({error}): minute hour day month weekday") from None
+        field = str(error).removeprefix("Bad ")  # cronsim: "Bad minute"
+        raise InvalidInput(
+            f"{schedule!r} is not a schedule: its {field} is not valid (minute hour day month weekday)"
+        ) from None
     except StopIteration:
         raise InvalidInput(f"the schedule {schedule!r} names a day that never comes") from None
 

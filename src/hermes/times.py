@@ -82,7 +82,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def zone_of(name: str | None) -> tzinfo | None:
-    """The time zone config.yaml names; None is the machine's own. ConfigError when nobody knows it."""
+    """The time zone config.yaml names; None is the machine's own. ConfigError when it is unknown."""
     if not name:
         return None
     from zoneinfo import ZoneInfo

@@ -59,6 +59,13 @@ def test_nothing_found_says_what_was_searched(history) -> None:
     assert ">" not in answer
 
 
+def test_what_stands_beside_the_question_alone_is_no_answer(db) -> None:
+    talk(db, "billing", "We decided to use PostgreSQL for the billing service", "Noted.")
+    db.append_message("billing", "user", "what did we say about the parser?")  # stored before it is answered
+    answer = reply(ExtractiveModel(db, "billing"), "what did we say about the parser?")
+    assert "found nothing" in answer and "PostgreSQL" not in answer
+
+
 def test_an_empty_history_is_said_to_be_empty(db) -> None:
     assert "no other conversations to search yet" in reply(ExtractiveModel(db), "What did we decide?")
 

@@ -616,3 +616,11 @@ def test_agents_and_editors_that_are_found_get_their_line(home: Path, tmp_path: 
     _, found = doctor(home, PATH="/nothing", HOME=str(tmp_path))
     assert "Claude Code, Codex, VS Code, Zed" in about(found, "mcp")[0][1]
     assert "Zed, JetBrains, Neovim" in about(found, "acp")[0][1]
+
+
+def test_the_texts_stand_in_one_column(home: Path) -> None:
+    done = run("doctor", home=home, env=QUIET)
+    lines = done.out.split("\n\n")[0].splitlines()
+    names = [one["name"] for one in doctor(home)[1]]
+    assert "extra encryption" in names and max(map(len, names)) <= 16
+    assert all(line[18] == " " and line[19] != " " for line in lines), done.out

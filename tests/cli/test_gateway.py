@@ -111,7 +111,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
     assert "No gateway is running" in looked.out
     assert state(hermes_home) == "stopped"
     nothing = program.run("gateway", "stop", home=hermes_home)
-    assert (nothing.status, nothing.err) == (1, "No gateway is running.\n")
+    assert (nothing.status, nothing.err) == (1, "hermes: no gateway is running; `hermes gateway` starts it\n")
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
 

@@ -45,6 +45,20 @@ def screen(home: Path, lab: Lab, *words: str) -> Screen:
     return Screen([*program.PROGRAM, "gateway", "setup", *words], env=variables)
 
 
+def test_a_platform_that_is_mistyped_is_asked_for_again(home: Path, lab: Lab) -> None:
+    with screen(home, lab) as shown:
+        shown.wait_for("Platforms: bluebubbles, dingtalk,")
+        shown.line("telegrm")
+        shown.wait_for("Unknown platform: telegrm; did you mean telegram?")
+        shown.line("telegram")
+        shown.wait_for("the token @BotFather gave you")
+        shown.line(lab.token)
+        shown.wait_for("the Bot API server")
+        shown.line("http://127.0.0.1:9")
+        shown.wait_for("hermes: Telegram can't be reached: no connection. Nothing was written.")
+        assert shown.wait_until_over() == 1
+
+
 def test_it_asks_checks_and_writes(home: Path, lab: Lab) -> None:
     with screen(home, lab) as shown:
         shown.wait_for("Which platform?")
@@ -136,7 +150,7 @@ def test_a_second_account_stands_beside_the_first_which_goes_on(home: Path, lab:
     assert (home / "config.yaml").read_text() == text
     for words, told in (
         (["telegram"], "has several accounts (default, work)"),
-        (["telegram", "--account", "Not a name"], "is no name for an account"),
+        (["telegram", "--account", "Not a name"], "is not a valid account name"),
     ):
         with screen(home, lab, *words) as shown:
             shown.wait_for(told)
@@ -232,8 +246,8 @@ def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home
 
 def test_the_page_that_setup_names_is_there(home: Path, lab: Lab) -> None:
     with screen(home, lab, "telegram") as shown:
-        shown.wait_for("shows the steps")
-        page = re.search(r"Telegram\. (/.*\.md) shows the steps", shown.history())
+        shown.wait_for("Ctrl-C changes nothing")
+        page = re.search(r"Telegram\.\s(/.*\.md)\sshows\sthe steps", shown.history())
         assert page is not None and Path(page[1]).read_text().startswith("# Telegram")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     pages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
@@ -287,7 +301,10 @@ def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
     assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
     assert not unit.exists()
     gone = program.run("gateway", "uninstall", home=home, env=variables)
-    assert (gone.status, gone.err) == (1, "It is not installed.\n")
+    assert (gone.status, gone.err) == (
+        1,
+        "hermes: the service is not installed; `hermes gateway install` installs it\n",
+    )
 
 
 def _words(unit: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from hermes_state import SessionDB
@@ -26,8 +27,10 @@ def test_doctor_breaks_lines_between_words_below_the_text(hermes_home: Path) -> 
     _, text = in_terminal("doctor", home=hermes_home, width=60, env=env)
     lines = [line.rstrip() for line in text.replace("\r", "").split("\n")]
     at = next(number for number, line in enumerate(lines) if line.startswith("✓ acp"))
-    assert lines[at].startswith("✓ acp             `hermes acp` is") and lines[at + 1].startswith(" " * 18)
-    assert max(map(len, lines)) <= 60, text
+    assert lines[at].startswith("✓ acp              `hermes acp` is") and lines[at + 1].startswith(" " * 19)
+    assert all(len(line) <= 60 for line in lines if "/" not in line), text
+    commands = [command for command in re.findall(r"`[^`]*`", text) if "\n" in command]
+    assert commands == [] and "`hermes model install smollm2`" in text, commands
 
 
 def test_help_cuts_nothing(hermes_home: Path) -> None:

@@ -147,6 +147,17 @@ def test_no_width_cuts_an_id_or_leaves_the_lines_uneven(hermes_home: Path, width
     assert len({cells(line) for line in lines[2:]}) == 1, "ids of one length end in one column"
 
 
+def test_a_column_that_is_left_out_gives_its_room_to_the_others(hermes_home: Path) -> None:
+    long = "20261117_021804_a0e529_869e3076582261ef"  # of a batch: 39 characters
+    with SessionDB(db_path=hermes_home / "state.db") as db:
+        db.create_session(long, "batch")
+        db.append_message(long, "user", "hello")
+        db.set_session_title(long, "A title of twenty-six chars")
+    head, rule, row = run("sessions", "list", home=hermes_home, width=60).out.splitlines()
+    assert row == f"A title of twenty-…  {long}"
+    assert head.split() == ["Title", "ID"] and len(rule) == len(row)
+
+
 def test_titles_and_previews_can_do_nothing_to_the_terminal(hermes_home: Path) -> None:
     nasty = "a\x1b[31mb\x1b]0;title\x07c\x9b1md\u202ee\u2066f\x07g\rh\ni\u200ej\x00k\x1b"
     seeds.fill(hermes_home, seeds.session("s", 60, ("user", nasty), source="x\x1b[2Jy"))

@@ -99,8 +99,8 @@ def test_another_machine_that_can_not_be_used(homes, with_ssh):
     one, _ = homes
     for url, why in (
         ("ssh://nobody@elsewhere", "ssh failed"),
-        ("ssh://-oProxyCommand=x", "is no address"),
-        ("ssh://", "is no address"),
+        ("ssh://-oProxyCommand=x", "is not an address"),
+        ("ssh://", "is not an address"),
     ):
         done = program.run("sessions", "sync", url, home=one, env=with_ssh)
         assert done.status != 0 and why in done.err and len(done.err.splitlines()) == 1, done.err
@@ -113,7 +113,7 @@ def test_what_is_no_place(homes, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("x")
     for dest, why in (
-        (tmp_path / "absent", "is no folder"), (tmp_path / "full", "holds other files"), (one / "state.db", "is the store in use")
+        (tmp_path / "absent", "is not a folder"), (tmp_path / "full", "holds other files"), (one / "state.db", "is the store in use")
     ):  # fmt: skip
         done = program.run("sessions", "sync", dest, home=one)
         assert done.status != 0 and why in done.err and len(done.err.splitlines()) == 1

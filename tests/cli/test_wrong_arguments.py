@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_r_alone_opens_the_picker_and_goes_on_with_the_choice(home: Path) -> Non
 def test_r_alone_without_a_terminal_is_wrong_usage(home: Path) -> None:
     done = run("-r", "-q", "hello", home=home)
     assert done.status == 2 and done.err.count("\n") == 1 and "name a session" in done.err
+
+
+def test_acp_with_a_file_instead_of_an_editor_is_one_line(home: Path, tmp_path: Path) -> None:
+    with (tmp_path / "empty").open("w+b") as file:
+        done = subprocess.run([*PROGRAM, "acp"], stdin=file, capture_output=True, text=True, env=environment(home))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "standard input is not a pipe" in done.stderr and "`hermes doctor`" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["mcp", "acp"])
+def test_a_server_for_programs_says_so_in_a_terminal(home: Path, command: str) -> None:
+    with Screen([*PROGRAM, command], 100, 30, env=environment(home, {"HERMES_NO_LOCAL": "1"})) as screen:
+        screen.wait_for(f"`hermes {command}` is started by")
 
 
 ONE_LINE: list[tuple[tuple[str, ...], int, str]] = [

@@ -149,7 +149,7 @@ def test_a_watcher_that_fails_stops_neither_the_gateway_nor_itself(tmp_path: Pat
     later = tmp_path / "later"
     home = Home(tmp_path, folders=[str(later)])
     with home.started("gateway") as gateway:
-        home.await_log("(gateway.watch.folders) is no folder")
+        home.await_log("(gateway.watch.folders) is not a folder")
         broken = later / "-work-parser" / "damaged.jsonl"
         broken.parent.mkdir(parents=True)
         broken.write_text(json.dumps(said("u1", None, "fine", 1)).replace(NAME, "another") + "\n{\x00 torn\n")

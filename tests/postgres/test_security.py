@@ -295,7 +295,7 @@ def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_pat
     done = run(*words, home=tmp_path / "home", env=at)
     assert (done.status, done.err) == (0, "") and "row-level security is on; 1 tenant" in done.out
     again = run(*words, home=tmp_path / "home", env=at)
-    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is no tenant of this store\n")
+    assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is not a tenant of this store\n")
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
     security.switch_on(fresh.url)  # again, as after an upgrade
@@ -334,7 +334,7 @@ def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Give --to URL"),
+        ([], "give --to URL"),
         (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
         (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
         (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),

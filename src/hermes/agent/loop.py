@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 40
 _LOOK = 0.2  # seconds between two checks whether another process still runs a turn
-_SHORT_WAIT = 5  # such checks before the person is told
+_SHORT_WAIT = 5  # such checks before the user sees a message
 _ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"

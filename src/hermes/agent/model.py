@@ -123,7 +123,7 @@ class LooksUp(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a call costs, by a maintained table of prices. A price nobody knows is unknown, never zero.
+# What a call costs, by a maintained table of prices. A price that the table does not have is unknown, never zero.
 
 SOURCE = "genai-prices"
 

@@ -48,7 +48,9 @@ def choose_model(config: Config, db: SessionDB) -> Model:
         if path is not None:
             return EmbeddedModel(path, db)
         if name == "embedded":
-            raise ConfigError("model.default is embedded, but it is not installed: hermes model install smollm2")
+            raise ConfigError(
+                "model.default is embedded, but it is not installed; `hermes model install smollm2` installs it"
+            )
     from hermes.agent.offline.assistant import ExtractiveModel
 
     return ExtractiveModel(db)

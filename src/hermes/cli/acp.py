@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
 import sys
 
 import click
 
+from hermes.cli.shared import note_the_terminal
 from hermes.errors import MissingExtra
 
 
@@ -22,6 +25,7 @@ def command(model_name: str | None) -> None:
         if (error.name or "").partition(".")[0] != "acp":
             raise
         raise MissingExtra("hermes acp", "acp") from None
+    _check_streams()
     from hermes.agent.model_choice import choose_model
     from hermes.config import load_config
     from hermes.store.opening import open_configured
@@ -32,3 +36,15 @@ def command(model_name: str | None) -> None:
         config.model.default = model_name
     with open_configured(config) as db:
         asyncio.run(serve(db, config, choose_model(config, db), keep_model=model_name is not None))
+
+
+def _check_streams() -> None:
+    """An editor connects both streams by pipes; asyncio can wait for those, sockets and terminals, but not for files."""
+    for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
+        mode = os.fstat(stream.fileno()).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()):
+            raise click.ClickException(
+                f"an editor starts `hermes acp` and talks to it through pipes, but standard {name} is not a pipe;"
+                " `hermes doctor` shows how to set up an editor"
+            )
+    note_the_terminal("hermes acp", "an editor")

@@ -98,7 +98,7 @@ def run(
       {"custom_id": "…", "method": "POST", "url": "/v1/…", "body": {…}}
 
     and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
-    stopped or killed goes on with --resume: nothing that is done is asked again, lines that failed are.
+    stopped or killed continues with --resume: lines that are done are not asked again, lines that failed are.
     """
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config

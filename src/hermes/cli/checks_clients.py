@@ -52,9 +52,11 @@ CLIENTS = (
 
 def clients(config: Config) -> Found:
     """For every such program that is found: the line that connects it."""
-    for protocol, what, page in (
-        ("mcp", "`hermes mcp` lets other agents search the record", "docs/guide/mcp.md"),
-        ("acp", "`hermes acp` is the agent for editors", "docs/guide/acp.md"),
+    from hermes.cli.gateway_setup import guide_page
+
+    for protocol, what in (
+        ("mcp", "`hermes mcp` lets other agents search the record"),
+        ("acp", "`hermes acp` is the agent for editors"),
     ):
         known = [one for one in CLIENTS if one.protocol == protocol]
         found = [one for one in known if _is_there(one)]
@@ -62,6 +64,7 @@ def clients(config: Config) -> Found:
             where = f"in {one.file}: " if one.file else ""
             yield well(protocol, f"{one.name}: {where}{one.line}")
         if not found:
+            page = guide_page(f"{protocol}.md") or f"docs/guide/{protocol}.md"
             yield well(protocol, f"{what}: {', '.join(one.name for one in known)}; {page} has the line for each")
 
 

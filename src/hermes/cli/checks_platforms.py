@@ -49,7 +49,7 @@ def _watching(config: Config) -> Found:
     folders = watched(config)
     for folder in folders:
         if not folder.is_dir():
-            yield remark("watch", f"{folder} (gateway.watch.folders) is no folder", "hermes config edit")
+            yield remark("watch", f"{folder} (gateway.watch.folders) is not a folder", "hermes config edit")
     holder = _from_store(None, lambda db: follower(db, folders))
     if holder is None:
         yield remark("watch", "no process follows the histories of other programs", "restart the gateway")
@@ -104,7 +104,10 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         return [wrong(name, _short(error), "is this machine online, and the address right?")]
     found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
     if doubts := adapter.doubts():
-        found.append(remark(name, doubts, f"docs/guide/platforms/{kind.platform}.md says how senders are proven"))
+        from hermes.cli.gateway_setup import guide_page
+
+        page = f"platforms/{kind.platform}.md"
+        found.append(remark(name, doubts, f"{guide_page(page) or f'docs/guide/{page}'} says how senders are proven"))
     return found
 
 

@@ -69,7 +69,7 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
 
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
-    """The sessions that several words name, one each. A title with spaces that was not quoted is told as such."""
+    """The sessions that several words name, one each. The error for a title with spaces that was not quoted says so."""
     found = []
     for word in words:
         try:
@@ -89,7 +89,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"{question} There is no terminal to ask on: pass --yes")
+        raise click.ClickException(f"there is no terminal to ask on; pass --yes to answer yes: {question}")
     click.confirm(question, abort=True, err=True)
 
 
@@ -104,6 +104,18 @@ def days(value: str | float) -> float:
     if not 0 <= number < 1_000_000:
         raise click.BadParameter(f"{value!r} is not an age: use days (90), or 12h, 90d, 2w")
     return number
+
+
+def user_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--user SOURCE:ID, as the pair of both; None if it is not given."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:
+        source, _, user_id = (value or "").partition(":")
+        if value is not None and not (source and user_id):
+            raise click.BadParameter(f"expected SOURCE:ID, such as telegram:42, got {value!r}", context, parameter)
+        return None if value is None else (source, user_id)
+
+    return click.option("--user", metavar="SOURCE:ID", callback=parsed, help=text)
 
 
 def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], float | None]:

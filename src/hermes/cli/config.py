@@ -146,7 +146,7 @@ def _edited(copy: Path, before: str | None) -> str | None:
         _open_editor(copy)
         try:
             text = read_text(copy) or ""
-            # a key nobody knows that was there before is no reason to refuse; a new one is a slip
+            # an unknown key that was there before is no reason to refuse; a new one is a mistake
             problems: list[Any] = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
         except ConfigError as error:
             text, problems = "", [error]

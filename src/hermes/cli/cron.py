@@ -95,7 +95,8 @@ def _check_delivery(deliver: str) -> None:
     known = ["file", "none", *config.enabled_platforms]
     if deliver not in known:
         raise click.UsageError(
-            f"{deliver!r} is no place to deliver to{suggestion(deliver, known)}; there are: {', '.join(known)}",
+            f"--deliver: expected one of {', '.join(known)}, got {deliver!r}{suggestion(deliver, known)}"
+            " (`hermes gateway setup` enables a platform)",
             click.get_current_context(),
         )
 
@@ -149,7 +150,7 @@ def run(job: str) -> int:
     with _opened_job(job) as (store, found):
         store.want(found.id)
         if _gateway_runs(store.db):
-            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows what came of it.")
+            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows the result.")
             return 0
         if found.deliver not in ("file", "none"):
             note("no gateway is running: it runs when one starts (`hermes gateway`)")

@@ -12,7 +12,7 @@ import msgspec
 
 from hermes.cli.common import json_option
 from hermes.cli.shared import colourful, print_json
-from hermes.cli.table import screen_width, wrap
+from hermes.cli.table import message_lines, screen_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def wrong(name: str, text: str, hint: str) -> DoctorFinding:
     return DoctorFinding(name, "wrong", text, hint)
 
 
-_INDENT = 18  # cells before the text of a check
+_INDENT = 19  # cells before the text of a check: a mark, and names up to "extra encryption"
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
@@ -72,7 +72,7 @@ def _print(finding: DoctorFinding) -> None:
         mark = click.style(mark, fg=colour, bold=True)
     hint = f" → {finding.hint}" if finding.hint else ""
     text = _short(finding.text + hint)
-    lines = wrap(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
+    lines = message_lines(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
     click.echo(f"{mark} {finding.name:<{_INDENT - 3}} {lines[0]}")
     for line in lines[1:]:
         click.echo(" " * _INDENT + line)

@@ -12,7 +12,7 @@ import click
 from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, screen_width, table, wrap
+from hermes.cli.table import Column, message_lines, screen_width, table
 from hermes.config import load_config
 from hermes.texts import one_line
 from hermes.times import rough_duration
@@ -84,8 +84,7 @@ def stop() -> int:
     with opened() as db:
         found = running(db)
         if not found:
-            click.echo("No gateway is running.", err=True)
-            return 1
+            raise click.ClickException("no gateway is running; `hermes gateway` starts it")
         here = [one for one in found if one.here]
         if not here:
             where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
@@ -153,8 +152,7 @@ def uninstall() -> int:
 
     path = unit_path(get_hermes_home())
     if not path.exists():
-        click.echo("It is not installed.", err=True)
-        return 1
+        raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
     path.unlink()
     click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
     return 0
@@ -265,7 +263,7 @@ def show(found: dict[str, Any]) -> None:
     if notes:
         click.echo()
     for note in notes:
-        first, *others = wrap(note, width - 2)
+        first, *others = message_lines(note, width - 2)
         click.echo("\n".join([first, *(f"  {line}" for line in others)]))
 
 

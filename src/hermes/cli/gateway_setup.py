@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.pairing import make_owner
-from hermes.config import environment, load_config
+from hermes.cli.table import message
+from hermes.config import environment, load_config, suggestion
 from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.whole_files import write_whole
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting
 
 
-# Keys that a new account does not take over from the platform's section, and what it has instead: nobody may talk to it yet.
+# Keys that a new account does not take over from the platform's section, and what it has instead: no user may talk to it yet.
 _OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
 
 
@@ -61,7 +62,7 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     if not sys.stdin.isatty():
         raise click.ClickException("setup asks questions and needs a terminal; without one, write config.yaml by hand")
     if platform is None:
-        platform = click.prompt("Which platform?", type=click.Choice(known_platforms()), show_choices=True)
+        platform = _chosen_platform(known_platforms())
     if account is None and "/" in platform:  # as status and doctor call it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
@@ -69,7 +70,7 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     page = guide_page(f"platforms/{platform}.md")
     where = f" {page} shows the steps;" if page is not None else ""
     which = f", account {account}" if account is not None else ""
-    click.echo(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.")
+    click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
     values = _asked(target, environment(home))
     if kind.logs_in:
         try:
@@ -92,6 +93,15 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
     return 0
 
 
+def _chosen_platform(known: list[str]) -> str:
+    click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
+    while True:
+        answer = str(click.prompt("Which platform?")).strip().lower()
+        if answer.partition("/")[0] in known:
+            return answer
+        click.echo(f"Unknown platform: {answer}{suggestion(answer, known)}")
+
+
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
     """Where the settings of a platform or an account belong. ClickException when that is not clear."""
     from hermes.gateway.settings import ACCOUNT_NAME, variable_ending
@@ -109,7 +119,7 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
     if account is None or (account == DEFAULT_ACCOUNT and not accounts):
         return _Target(kind, None, f"platforms.{platform}", home, section, "")
     if not ACCOUNT_NAME.fullmatch(account):
-        raise click.ClickException(f"{account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
+        raise click.ClickException(f"{account!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
     own = None if account == DEFAULT_ACCOUNT else account
     ending = variable_ending(own)
     for other in accounts:
@@ -234,7 +244,7 @@ def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, other
 
 
 def _keep_first(target: _Target) -> None:
-    """A platform that was alone until now becomes the account `default`: it goes on beside the new one."""
+    """A platform that was alone until now becomes the account `default` and runs beside the new one."""
     section = load_config().platforms.get(target.platform, {})
     if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
         _set(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})

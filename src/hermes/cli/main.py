@@ -96,7 +96,7 @@ def _show_warnings_as_notes() -> None:
     """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
-    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while somebody types: nothing may appear there
+    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while the user types: nothing may appear there
         warnings.simplefilter("ignore")
     before = warnings.showwarning
 
@@ -128,8 +128,10 @@ def _run(words: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
             print(error.format_message())
             return 0
+        from hermes.cli.usage_errors import usage_text
+
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        streams.complain(f"{error.format_message()}{hint}")
+        streams.complain(f"{usage_text(error)}{hint}")
         return 2
     except click.ClickException as error:
         streams.complain(error.format_message())

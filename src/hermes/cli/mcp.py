@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.shared import configuration, listening_socket, opened
+from hermes.cli.common import user_option
+from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
 @click.option("--host", metavar="ADDRESS", help="Where to listen; default: mcp.host (127.0.0.1).")
 @click.option("--no-token", is_flag=True, help="Every program and user of this machine may use it; 127.0.0.1 alone.")
 @click.option("--write", is_flag=True, help="Also offer tools that tag, title and add notes.")
-@click.option("--user", metavar="SOURCE:ID", help="Only what this user may see, such as telegram:42.")
-def command(port: int | None, host: str | None, no_token: bool, write: bool, user: str | None) -> None:
+@user_option("Only what this user may see, such as telegram:42.")
+def command(port: int | None, host: str | None, no_token: bool, write: bool, user: tuple[str, str] | None) -> None:
     try:
         from hermes.serve.mcp_server import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "pydantic"):
             raise
         raise MissingExtra("hermes mcp", "chat") from None
-    seen_by = None if user is None else _user(user)
     if port is None and (host or no_token):
         raise click.UsageError("--host and --no-token belong to --http PORT")
     with ExitStack() as stack:
         if port is None:
-            server(stack.enter_context(opened(writing=write)), write=write, user=seen_by).run("stdio")
+            note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)")
+            server(stack.enter_context(opened(writing=write)), write=write, user=user).run("stdio")
             return
         import uvicorn
 
@@ -47,7 +48,7 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
             listening_socket(host, port, change="port with --http")
         )  # before the store: a taken port costs nothing
         db = stack.enter_context(opened(writing=write))
-        app = _guarded(server(db, write=write, user=seen_by), host, token)
+        app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
         settings = uvicorn.Config(
@@ -91,10 +92,3 @@ def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
 
     app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
     return Guard(app, {} if token is None else {None: token}, token="mcp.token", keys=", or the token that was printed")
-
-
-def _user(text: str) -> tuple[str, str]:
-    source, _, user_id = text.partition(":")
-    if not source or not user_id:
-        raise click.BadParameter(f"{text!r} is not a user: write SOURCE:ID, such as telegram:42")
-    return source, user_id

@@ -190,6 +190,19 @@ def age(of: float) -> str:
     return f"{of:g} day" if of == 1 else f"{of:g} days"
 
 
+def note_the_terminal(command: str, clients: str) -> None:
+    """Say on a terminal that this command waits for a program there, not for a person."""
+    if not sys.stdin.isatty():
+        return
+    from hermes.cli.table import message
+
+    note = (
+        f"`{command}` is started by {clients} and waits for messages on standard input; `hermes doctor` shows how to set"
+        " that up. Ctrl-C stops it."
+    )
+    print(message(note, sys.stderr), file=sys.stderr)
+
+
 def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
     """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
     import click
@@ -198,7 +211,7 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise click.ClickException(
-            f"{host!r} is no address of this machine ({error}); name another with --host"
+            f"{host!r} is not an address of this machine ({error}); name another with --host"
         ) from None
     made = socket.socket(family, kind, number)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -132,7 +132,11 @@ def message(text: str, stream: TextIO) -> str:
     """A message as it fits a terminal: broken between words, but never inside a `command`, which people copy."""
     if not stream.isatty():
         return text
-    width = screen_width(stream)
+    return "\n".join(message_lines(text, screen_width(stream)))
+
+
+def message_lines(text: str, width: int) -> list[str]:
+    """The lines of a message: broken between words; a `command` or a path that is longer stays whole."""
     out: list[str] = []
     for line in text.split("\n"):
         if cells(line) <= width:
@@ -146,7 +150,7 @@ def message(text: str, stream: TextIO) -> str:
                 held = ""
             held += piece
         out.append(held)
-    return "\n".join(out)
+    return out
 
 
 def _broken(word: str, width: int) -> list[str]:
@@ -215,7 +219,10 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, 
 
 
 def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
-    """The columns' widths in so much room: the widest that may shrink gives way first; 0 is left out."""
+    """The columns' widths in so much room: the widest that may shrink gives way first; 0 is left out.
+
+    Where a column is left out, the others share its room.
+    """
     widths = list(natural)
     while True:
         kept = [i for i, size in enumerate(widths) if size > 0]
@@ -232,4 +239,5 @@ def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> lis
             floor = max(columns[widest].least or 0, max(others, default=0) - 1)
             widths[widest] -= max(1, min(over, widths[widest] - floor))
         else:
-            widths[min(soft, key=lambda i: columns[i].worth)] = 0
+            left_out = min(soft, key=lambda i: columns[i].worth)
+            widths = [0 if i == left_out or not widths[i] else natural[i] for i in range(len(widths))]

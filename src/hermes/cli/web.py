@@ -7,6 +7,7 @@ import webbrowser
 
 import click
 
+from hermes.cli.common import user_option
 from hermes.cli.shared import configuration, listening_socket, opened
 from hermes.errors import MissingExtra
 
@@ -21,15 +22,17 @@ _PAGES = 8192  # open pages, each a connection: as many descriptors are asked fo
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", help="The port; default: web.port, else a free one."
 )
-@click.option("--user", metavar="SOURCE:ID", help="Show only what this user may see, such as telegram:42; read-only.")
+@user_option("Show only what this user may see, such as telegram:42; read-only.")
 @click.option("--read-only", is_flag=True, help="Offer nothing that changes a conversation.")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
-def command(host: str | None, port: int | None, user: str | None, read_only: bool, no_browser: bool) -> None:
+def command(
+    host: str | None, port: int | None, user: tuple[str, str] | None, read_only: bool, no_browser: bool
+) -> None:
     try:
         import uvicorn
 
         from hermes.serve.web.app import app
-        from hermes.serve.web.visitors import Visitor, check_settings, is_loopback, user_named
+        from hermes.serve.web.visitors import Visitor, check_settings, is_loopback
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "markdown_it", "pygments"):
             raise
@@ -38,7 +41,7 @@ def command(host: str | None, port: int | None, user: str | None, read_only: boo
     config.require_set("web")
     host, port = host or config.web.host, config.web.port if port is None else port
     check_settings(config.web, host)
-    visitor = Visitor(user_named(user) if user else None, read_only or user is not None)
+    visitor = Visitor(user, read_only or user is not None)
     token, once = secrets.token_urlsafe(24), None if no_browser else secrets.token_urlsafe(24)
     _allow_many_connections()
     with (

@@ -26,7 +26,7 @@ class _TakesFiles(Protocol):
 def insights(host: Host, arguments: str) -> None:
     days = int(arguments) if arguments.isdecimal() else 30
     if (arguments and not arguments.isdecimal()) or not 1 <= days <= _LONGEST_DAYS:
-        raise InvalidInput(f"a number of days from 1 to {_LONGEST_DAYS}, please: `/insights 7`")
+        raise InvalidInput(f"expected a number of days from 1 to {_LONGEST_DAYS}, got {arguments!r}: `/insights 7`")
     found = host.db.insights(days, timezone=zone_of(host.config.timezone), visible_to=host.user)
     if not found["sessions"]:
         host.say(f"Nothing in the last {counted(days, 'day')}.")
@@ -71,7 +71,7 @@ def background(host: Host, arguments: str) -> None:
 def save(host: Host, arguments: str) -> None:
     wanted = arguments.strip().lower() or "md"
     if wanted not in _FORMATS:
-        raise InvalidInput(f"one of {', '.join(_FORMATS)}, please: `/save html`")
+        raise InvalidInput(f"expected one of {', '.join(_FORMATS)}, got {wanted!r}: `/save html`")
     session = host.db.export_session(host.session_id, visible_to=host.user)
     if session is None:
         raise InvalidInput("there is nothing to save yet: the session begins with your first message")

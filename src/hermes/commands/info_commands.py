@@ -194,7 +194,7 @@ def whole_number(words: str, name: str, *, default: int) -> int:
     if not words:
         return default
     if not (words.isascii() and words.isdigit()) or len(words) > 9 or int(words) == 0:
-        raise InvalidInput(f"{words!r} is not a number from 1 on: {name} 3")
+        raise InvalidInput(f"expected a number of 1 or more, got {words!r}: {name} 3")
     return int(words)
 
 

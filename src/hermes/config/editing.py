@@ -1,7 +1,7 @@
 """Changing config.yaml: one writer at a time, checked whole before it is written, replaced in one step.
 
-Whoever edits the file (`hermes config set`, `hermes config edit`) holds a lock from reading it to writing it, so that
-two processes never lose an edit of each other; the file is swapped by a rename, so that nobody ever reads half of it.
+A process that edits the file (`hermes config set`, `hermes config edit`) holds a lock from reading it to writing it, so that
+two processes never lose an edit of each other; the file is swapped by a rename, so that no process reads half of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def split_key(key: str) -> list[str]:
 
 
 def known_type(keys: list[str]) -> Any:
-    """The type of a key; InvalidInput (with the name that was probably meant) when nobody knows it."""
+    """The type of a key; InvalidInput (with the name that was probably meant) when it is unknown."""
     try:
         return table.type_at(keys)
     except KeyError:
@@ -130,7 +130,7 @@ def _write_checked(target: Path, text: str, keys: list[str]) -> None:
     _, problems = check_text(text, target)
     wanted = ".".join(keys)
     about = [problem for problem in problems if _related(problem.text.partition(": ")[0], wanted)]
-    if about:  # what was just asked for is wrong: the line in a file that is not written helps nobody
+    if about:  # what was just asked for is wrong: the line number of a file that is not written is no help
         raise InvalidInput(about[0].text)
     parse_config(text, target, ignore_unknown=True)
     write_config(target, text)
@@ -152,7 +152,7 @@ def _must_be_readable(text: str, target: Path) -> None:
 
 @contextmanager
 def locked() -> Iterator[tuple[Path, str | None]]:
-    """The file to write (links followed) and its text, while nobody else changes it."""
+    """The file to write (links followed) and its text, while no other process changes it."""
     path = config_path()
     make_private(path.parent)
     target = Path(os.path.realpath(path))

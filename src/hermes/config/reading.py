@@ -35,7 +35,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
     line: int
     text: str
     column: int | None = None
-    unknown: str | None = None  # the key that nobody knows; such a key is ignored, everything else is an error
+    unknown: str | None = None  # the unknown key; such a key is ignored, everything else is an error
 
     @property
     def section(self) -> str:
@@ -55,7 +55,7 @@ _MISSING = _Missing()
 
 
 class _TooMuch(Exception):
-    """More values than anybody writes by hand."""
+    """More values than a person writes by hand."""
 
 
 def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
@@ -194,7 +194,7 @@ class _NodeReader:
         return values
 
     def _entries(self, node: Any, keys: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """The keys of a mapping with their lines and values; `<<` is followed, a key given twice is told."""
+        """The keys of a mapping with their lines and values; `<<` is followed, a key given twice is an error."""
         seen: dict[str, int] = {}
         merged = []
         for key_node, child in node.value:
@@ -220,7 +220,7 @@ class _NodeReader:
                         yield key, line, inner
 
     def _anything(self, node: Any, text: str, keys: list[str]) -> Any:
-        """A value whose type nobody prescribes: YAML's guess, as far as JSON could say it too."""
+        """A value without a prescribed type: YAML's guess, as far as JSON could say it too."""
         if node.id == "mapping":
             return self._mapping(Any, node, keys)
         if node.id == "sequence":
@@ -344,7 +344,7 @@ def _name(keys: list[str]) -> str:
 
 # ------------------------------------------------------------------------------------------------ broken YAML
 
-# What the library says, and what it means to somebody who wrote a file by hand.
+# What the library says, and what it means to a person who wrote the file by hand.
 _SAYINGS = {
     "mapping values are not allowed": "unexpected colon (check the indentation; a value with ': ' needs quotes)",
     "cannot start any token": "a value can't begin with a tab, @, ` or % (indent with spaces, put such values in quotes)",

@@ -13,7 +13,7 @@ import msgspec
 
 from hermes.errors import ConfigError
 
-MOST_BYTES = 1_000_000  # nobody writes a longer configuration by hand
+MOST_BYTES = 1_000_000  # a configuration written by hand is shorter
 
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -127,7 +127,7 @@ class Terminal(Section):
 
 
 class ResetOverride(Section):
-    """When sessions of one platform or type begin anew; what is None follows session_reset."""
+    """When a new session begins on one platform or in one type of chat; what is None follows session_reset."""
 
     mode: str | None = None
     idle_minutes: float | None = None
@@ -136,7 +136,7 @@ class ResetOverride(Section):
 
 
 class SessionReset(Section):
-    """When a session on a chat platform begins anew."""
+    """When a chat begins a new session."""
 
     mode: str = "none"
     idle_minutes: float = 1440
@@ -319,9 +319,9 @@ class Config(Section, dict=True):
             raise ConfigError(str(one))
 
     def require_known(self, *parts: str) -> None:
-        """ConfigError when a key at or below these is one that nobody knows.
+        """ConfigError when a key at or below these is unknown.
 
-        To be called where a misspelt key would send messages elsewhere or let somebody in; other such keys are ignored
+        To be called where a misspelt key would send messages elsewhere or give a stranger access; other such keys are ignored
         with a warning.
         """
         unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
@@ -449,7 +449,7 @@ def in_table(table: Any, keys: list[str]) -> str | None:
 
 
 def is_secret(keys: list[str]) -> bool:
-    """Whether what stands under a key is nobody's business."""
+    """Whether the value under a key is secret."""
     if len(keys) >= 2 and keys[-2] in ("headers", "keys"):
         return True
     if len(keys) >= 2 and keys[-2] == "env":
@@ -508,7 +508,7 @@ def may_be_null(kind: Any) -> bool:
 
 
 def type_at(keys: list[str]) -> Any:
-    """The type of the value under a key; KeyError at the first name nobody knows."""
+    """The type of the value under a key; KeyError at the first unknown name."""
     from typing import get_args, get_origin
 
     kind: Any = Config

@@ -199,7 +199,7 @@ class Cluster:
         return beat
 
     def _remove_dead_instances(self) -> list[Instance]:
-        """All instances, after the dead ones are removed and their work is assigned to others."""
+        """All instances, after those without a heartbeat are removed and their work is assigned to others."""
         everyone, astray = self._store.instances(self._platforms)
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]

@@ -88,7 +88,7 @@ def read_file(path: Path, capabilities: Capabilities) -> bytes:
         with path_walk.opened(path) as handle, os.fdopen(os.dup(handle), "rb") as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                raise ToolError(f"{path} is no file")
+                raise ToolError(f"{path} is not a regular file")
             data = file.read(capabilities.largest_file + 1)
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror or error}") from error

@@ -73,7 +73,7 @@ class Histories:
         _log.info("following the histories of other programs in %s", places(self._folders))
         for folder in self._folders:
             if not folder.is_dir():
-                _log.warning("%s (gateway.watch.folders) is no folder; it is followed when there is one", folder)
+                _log.warning("%s (gateway.watch.folders) is not a folder; it is followed when it exists", folder)
         self._services.store.set_status(status_name(), "watching", identity=places(self._folders))
 
     def waits_for(self, holder: str) -> None:

@@ -39,7 +39,7 @@ _log = logging.getLogger("hermes.gateway")
 FAREWELL = (
     "[From the gateway, not from the user: this conversation was quiet and is about to be closed; a new one begins with the"
     " next message. Save now, with your memory and skills tools, what will be worth knowing later: facts about the user,"
-    " decisions, how something was done. Save nothing that is already saved. Nobody reads your answer: one word is enough.]"
+    " decisions, how something was done. Save nothing that is already saved. No one reads your answer: one word is enough.]"
 )
 
 

@@ -99,7 +99,7 @@ def _check_accounts(config: Config, adapter: type[Adapter], name: str, variables
         )
     for account in accounts:
         if not ACCOUNT_NAME.fullmatch(str(account)):
-            raise ConfigError(f"{where}: {account!r} is no name for an account; use up to 32 of a-z, 0-9, _ and -")
+            raise ConfigError(f"{where}: {account!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
     secrets = [one for one in adapter.settings if one.secret and (one.required or one.unless)]
     mine = name.partition("/")[2] or DEFAULT_ACCOUNT
     seen: dict[tuple[Any, ...], str] = {}

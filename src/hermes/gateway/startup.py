@@ -216,7 +216,9 @@ def only_one(db: SessionDB) -> Iterator[int | None]:
     if token is None:
         other = db.lease_holder(LEASE)
         if other is not None and is_gone(other):
-            gone = db.acquire_lease(LEASE, other, 1.0)  # in its name, to release what the dead process can't any more
+            gone = db.acquire_lease(
+                LEASE, other, 1.0
+            )  # in its name, to release the leases of the process that has ended
             if gone is not None:
                 db.release_lease(LEASE, gone)
             token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)

@@ -253,7 +253,7 @@ def _highlighted(code: str, language: str, _: str) -> str:
 
 
 def _direct(state: StateCore) -> None:
-    """Each block runs in the direction of its own words, and code from the left; links tell nobody where they were."""
+    """Each block runs in the direction of its own words, and code from the left; links send no referrer."""
     for token in state.tokens:
         if token.type in ("fence", "code_block"):
             token.attrSet("dir", "ltr")

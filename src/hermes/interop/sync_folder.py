@@ -53,7 +53,7 @@ class FolderPlace:
     def _prepare(self, vault: encryption_keys.Vault | None, plain: bool) -> encryption_keys.DataKey | None:
         """The key to write with, of a folder that is ready; None: it is not encrypted."""
         if not self._folder.is_dir():
-            raise InvalidInput(f"{self._folder} is no folder; create it, or connect the disk it is on")
+            raise InvalidInput(f"{self._folder} is not a folder; create it, or connect the disk it is on")
         mark = self._folder / _MARK
         version = _version_of(mark) if mark.exists() else None
         if version is None and any(

@@ -41,7 +41,9 @@ def _get(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
         head = json.loads(line)
         size = int(head["size"])
     except (ValueError, KeyError, TypeError) as error:
-        raise SyncFailed(f"the other side said {line[:200].decode(errors='replace')!r}, which is no answer") from error
+        raise SyncFailed(
+            f"the other side said {line[:200].decode(errors='replace')!r}, which is not an answer"
+        ) from error
     data = stream.read(size) if 0 <= size <= _MOST else b""
     if len(data) != size:
         raise SyncFailed("the connection broke in the middle of an answer")
@@ -100,11 +102,11 @@ def command_for(url: str, program: str = "hermes") -> list[str]:
     try:
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{url} is no address: {error}") from error
+        raise InvalidInput(f"{url} is not an address: {error}") from error
     host = parts.hostname or ""
     name = host if parts.username is None else f"{unquote(parts.username)}@{host}"
     if not host or parts.password or parts.query or parts.fragment or re.match(r"-|.*[\s\0]", name):
-        raise InvalidInput(f"{url} is no address; write ssh://[USER@]HOST[:PORT][/PATH OF THE HERMES HOME]")
+        raise InvalidInput(f"{url} is not an address; write ssh://[USER@]HOST[:PORT][/PATH OF THE HERMES HOME]")
     home = unquote(parts.path)
     said = f"{shlex.quote(program)} sessions sync --serve"
     if home not in ("", "/"):

@@ -47,7 +47,7 @@ class Standing:
     done: int = 0  # with those of earlier processes
     failed: int = 0
     cost: float = 0.0  # US dollars, as far as prices are known; with those of earlier processes
-    unpriced: int = 0  # replies whose price nobody knows
+    unpriced: int = 0  # replies of unknown price
     fresh: int = 0  # finished by this process, well or not
     began: float = 0.0  # by the monotonic clock
 
@@ -156,9 +156,7 @@ class Batch:
         if self._max_cost is None:
             return None
         if self.standing.unpriced:
-            return Stopped(
-                "what a reply costs is not known for this model, so --max-cost can't be kept; leave it out to go on"
-            )
+            return Stopped("the price of this model is unknown, so --max-cost can't be kept; leave it out to continue")
         if self.standing.cost >= self._max_cost:
             return Stopped(f"${self.standing.cost:.4f} are spent, and --max-cost is ${self._max_cost:g}")
         return None

@@ -136,7 +136,7 @@ class Lines:
         if "prompt" not in line:
             raise BadLine("it has no field `prompt` or `messages` (--template makes a prompt of other fields)")
         if not isinstance(line["prompt"], str):
-            raise BadLine("its `prompt` is no text")
+            raise BadLine("its `prompt` is not a text")
         return _said(line["prompt"], line)
 
 
@@ -163,7 +163,7 @@ def _id(line: Mapping[str, Any]) -> Any:
 def _model(line: Mapping[str, Any]) -> str | None:
     name = line.get("model")
     if name is not None and (not isinstance(name, str) or not name):
-        raise BadLine("its `model` is no name")
+        raise BadLine("its `model` is not a name")
     return name
 
 
@@ -171,7 +171,7 @@ def _request(line: Mapping[str, Any]) -> BatchQuestion:
     """A request of OpenAI's batch files."""
     body, name = line["body"], line["custom_id"]
     if not isinstance(name, str) or not name:
-        raise BadLine("its custom_id is no text")
+        raise BadLine("its custom_id is not a text")
     if line.get("method", "POST") != "POST" or line.get("url", COMPLETIONS) != COMPLETIONS:
         raise BadLine(
             f"it asks for {line.get('method', 'POST')} {line.get('url')}: only POST {COMPLETIONS} can be done"
@@ -197,15 +197,15 @@ def _conversation(line: Mapping[str, Any]) -> BatchQuestion:
 
 def _messages(given: Any) -> Iterator[dict[str, Any]]:
     if not isinstance(given, list) or not given:
-        raise BadLine("its `messages` are no list of messages")
+        raise BadLine("its `messages` are not a list of messages")
     for message in given:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise BadLine("one of its messages is no object with a role")
+            raise BadLine("one of its messages is not an object with a role")
         content, calls = message.get("content"), message.get("tool_calls")
         if not isinstance(content, str | list) and not (content is None and calls):
             raise BadLine("the content of one of its messages is neither a text nor a list of parts")
         if calls is not None and not isinstance(calls, list):
-            raise BadLine("the tool_calls of one of its messages are no list")
+            raise BadLine("the tool_calls of one of its messages are not a list")
         yield {**message, "content": content}
 
 

@@ -29,13 +29,11 @@ class Results:
         self.done: dict[str, tuple[int, int]] = {}  # session → where its result stands: offset and length
         self.failed = 0  # results that tell of a failure; dropped
         if path.exists() and not path.is_file():
-            raise InvalidInput(f"{path} is no regular file, so results can't be kept there")
+            raise InvalidInput(f"{path} is not a regular file, so results can't be kept there")
         self._file = _locked(path)
         try:
             if os.fstat(self._file).st_size and not resume:
-                raise InvalidInput(
-                    f"{path} has results already: --resume goes on with them, another --out leaves them alone"
-                )
+                raise InvalidInput(f"{path} has results already: --resume continues it, another --out leaves it alone")
             self._take_stock()
         except BaseException:
             self.close()
@@ -162,7 +160,7 @@ def _read(raw: bytes, path: Path, number: int) -> tuple[str, bool]:
             return session_id, bool(row.get("error"))
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise InvalidInput(f"line {number} of {path} is no result of a batch; name another --out, or remove that line")
+    raise InvalidInput(f"line {number} of {path} is not a result of a batch; name another --out, or remove that line")
 
 
 def _encoded(row: Mapping[str, Any]) -> bytes:

@@ -84,7 +84,7 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
 
 
 def _hold(store: CronDB, run: Run) -> int | None:
-    """The lease of a run, if nobody who lives has it."""
+    """The lease of a run, if no live process holds it."""
     db, name = store.db, lease_of(run.id)
     holder = db.lease_holder(name)
     if holder is not None:
@@ -117,7 +117,7 @@ class Runner:
             with kept(db, lease):
                 return self._run(claimed, stop)
         except Fenced:
-            return []  # another process goes on with it
+            return []  # another process continues it
         finally:
             with suppress(HermesError):
                 db.release_lease(name, claimed.token)

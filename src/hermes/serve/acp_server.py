@@ -163,7 +163,7 @@ class EditorAgent(acp.Agent):
     ) -> schema.ListSessionsResponse:
         """The conversations of the record, the latest first; with `cwd` those of that folder."""
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-            raise refusal(f"{cursor!r} is no cursor of this agent")
+            raise refusal(f"{cursor!r} is not a cursor of this agent")
         offset = int(cursor or 0)
         rows = await asyncio.to_thread(
             self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd

@@ -48,7 +48,7 @@ class ApprovedPairing(TypedDict):
 
 
 class Newcomer(TypedDict):
-    """A user who was let in and has not been told so yet."""
+    """A user who was approved and has not got the message about it yet."""
 
     platform: str
     chat: str

@@ -34,7 +34,7 @@ KEPT_RUNS = 200  # of a job, in its log
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """A prompt and when it is asked. `session_id`: every run goes on in this session; None: each has its own."""
+    """A prompt and when it is asked. `session_id`: every run continues this session; None: each has its own."""
 
     id: str
     schedule: str
@@ -47,7 +47,7 @@ class Job:
     created_at: float
     paused_at: float | None
     next_at: float | None
-    wanted_at: float | None  # somebody asked for a run now
+    wanted_at: float | None  # a run now was requested
 
 
 @dataclass(slots=True, frozen=True)

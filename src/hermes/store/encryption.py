@@ -2,7 +2,7 @@
 
 The key file is written first and removed last, and every reader tells by a file itself whether it is encrypted: so each
 file is replaced by itself, in one rename, after its copy was read back and compared. Killed at any moment, the store can be
-opened as before, and the next `encrypt`, `decrypt` or `rekey` goes on. Nobody else may have the database open meanwhile:
+opened as before, and the next `encrypt`, `decrypt` or `rekey` continues. No other process may have the database open meanwhile:
 the move holds SQLite's exclusive lock on it.
 """
 

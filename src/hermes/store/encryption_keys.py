@@ -417,7 +417,7 @@ def _from_file(path: Path, about: Mapping[str, Any]) -> bytes:
     except OSError as error:
         raise StoreLocked(f"the key file {path} can't be read ({error.strerror})") from error
     if len(data) < SHORTEST:
-        raise StoreLocked(f"the key file {path} has fewer than {SHORTEST} bytes: that is no key")
+        raise StoreLocked(f"the key file {path} has fewer than {SHORTEST} bytes: that is too short for a key")
     return _mac(bytes.fromhex(about["salt"]), data)
 
 

@@ -99,7 +99,7 @@ def forget(tx: Tx, before: float, last: float) -> int:
 
 
 def shred(tx: Tx, session_ids: Sequence[str]) -> None:
-    """Take out what these sessions were told and were to answer: nothing of it is answered or sent any more."""
+    """Remove the queued messages and replies of these sessions: none is answered or sent any more."""
     if not tx.has_table("gateway_inbox"):
         return
     events = f"SELECT id FROM gateway_inbox WHERE session_id IN ({marks(session_ids)})"

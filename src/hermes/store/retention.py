@@ -166,7 +166,7 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
 
 
 def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
-    """The first step of a deletion: nobody sees the session any more. The children it had, and its system prompt."""
+    """The first step of a deletion: the session is not shown any more. The children it had, and its system prompt."""
     prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
     tx.run(
         "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"

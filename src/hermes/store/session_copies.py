@@ -30,7 +30,7 @@ def copies_of(
             if _holds(path, session_ids):
                 yield path
         except OSError:
-            continue  # it can't be read: by nobody who runs this
+            continue  # not readable for the user who runs this
     for digest in attachments:
         yield from sorted(database.parent.glob(f"*.attachments/{digest[:2]}/{digest}"))
 

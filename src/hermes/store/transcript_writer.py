@@ -144,7 +144,7 @@ class TranscriptWriter:
             values = self._values(session_id, used) if used else {}
             usage = line(event("usage", set=values)) if values else b""
             self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id, usage)
-        elif used:  # not kept, or just written anew without this event
+        elif used:  # not kept, or just rewritten without this event
             self.changed(session_id, "usage", *used)
 
     def happened(self, session_id: str, entry: Entry) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 WHAT = "no language model: answers are passages from your own history"
 I_AM = "I am no language model; I can only quote your own history."
 HOW = (
-    "For a model that answers: `hermes model install smollm2` (small, offline), or set `model.base_url` with"
-    " `hermes config set`."
+    "For a model that answers: `hermes model install smollm2` (small, offline), or"
+    " `hermes config set model.base_url URL` (a server that speaks OpenAI's protocol)."
 )
 _GREETING = re.compile(
     r"^(?:hi+|hello|hey+|hiya|yo|greetings|good (?:morning|afternoon|evening|day)|hallo|moin|servus|guten (?:tag|morgen|abend)|"

@@ -54,7 +54,9 @@ def skill_list(home: Path) -> list[Skill]:
 def _file(home: Path, name: str) -> Path:
     """The path of a skill; a name or a link that leads elsewhere is refused."""
     if not NAME.fullmatch(name):
-        raise ToolError(f"{name[:80]!r} is no valid skill name: use lower-case letters, digits and dashes, at most 64")
+        raise ToolError(
+            f"{name[:80]!r} is not a valid skill name: use lower-case letters, digits and dashes, at most 64"
+        )
     root = os.path.realpath(home / "skills")
     path = home / "skills" / name / "SKILL.md"
     if os.path.commonpath([root, os.path.realpath(path)]) != root:

@@ -44,7 +44,7 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(
     help="Encrypt the record: the database, transcripts, attachments, drafts, waiting messages, the prompt's history, and"
     " copies of the database beside it. Other programs must not have it open. Run it again after an interruption: it goes"
-    " on. Without the key nobody can read the record again, so keep a copy of the key."
+    " on. Without the key the record can never be read again, so keep a copy of the key."
 )
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:

@@ -70,7 +70,7 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
 
 
 def _refuse_unknown_ending(path: Path) -> None:
-    """A file that is called .pdf and holds JSON lines serves nobody. Names without an ending, or with a date there, are free."""
+    """No program opens a .pdf that holds JSON lines. Names without an ending, or with a date there, are free."""
     if path.suffix[1:2].isalpha():
         raise click.UsageError(
             f"no format has the ending {path.suffix} ({', '.join(formats.endings())} have one); --format chooses any",

@@ -53,9 +53,9 @@ def migrate(
 ) -> None:
     pairs = [_tenant(given) for given in tenants]
     if (pairs or removed) and not rls:
-        raise click.UsageError(f"{'--tenant' if pairs else '--remove-tenant'} goes with --rls.")
+        raise click.UsageError(f"{'--tenant' if pairs else '--remove-tenant'} goes with --rls")
     if given is None and rls is None:
-        raise click.UsageError("Give --to URL, or --rls.")
+        raise click.UsageError("give --to URL, or --rls")
     url = None if given is None else _filled_in(given)
     if url is not None:
         _copy(url, str(given), plain)
@@ -67,7 +67,7 @@ def _tenant(given: str) -> tuple[str, str, str]:
     role, sign, user = given.partition("=")
     source, colon, user_id = user.partition(":")
     if not (role and sign and source and colon and user_id):
-        raise click.UsageError(f"A tenant is ROLE=SOURCE:USER_ID, as alice=telegram:4711, not {given!r}.")
+        raise click.UsageError(f"--tenant: expected ROLE=SOURCE:USER_ID, such as alice=telegram:4711, got {given!r}")
     return role, source, user_id
 
 

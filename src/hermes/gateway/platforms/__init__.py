@@ -59,4 +59,5 @@ def adapter_class(name: str) -> type[Adapter]:
             return loaded
     from hermes.config import suggestion
 
-    raise ConfigError(f"unknown platform: {name!r}{suggestion(name, known_platforms())}")
+    known = known_platforms()
+    raise ConfigError(f"unknown platform: {name!r}" + (suggestion(name, known) or f"; known: {', '.join(known)}"))

@@ -8,6 +8,7 @@ files by `bounded`.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ class HttpApi:
 
     def unreachable(self, error: httpx.HTTPError) -> PlatformUnreachable:
         """The error for a request without an answer."""
-        why = f"{self.title} can't be reached ({type(error).__name__})"
+        why = f"{self.title} can't be reached: {connection_trouble(error)}"
         return PlatformUnreachable(why, maybe_sent=may_have_arrived(error))
 
     async def download(
@@ -208,6 +209,19 @@ def tls_context(ca_file: Any) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise PlatformRefused(f"ca_file {ca_file} can't be used: {error}") from error
     return context
+
+
+def connection_trouble(error: BaseException) -> str:
+    """Why a request got no answer, in words; httpx and aiohttp name their errors alike."""
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    cause = error.__cause__ or error.__context__
+    if "DNS" in names or "gaierror" in f"{names} {type(cause).__name__}" or re.search(r"Errno -\d", str(error)):
+        return "its address can't be looked up; is this machine online?"
+    if "Timeout" in names:
+        return "no answer in time"
+    if "Connect" in type(error).__name__ and "Disconnect" not in type(error).__name__:
+        return "no connection"
+    return "the connection broke"
 
 
 def error_text(error: object, *secrets: str) -> str:

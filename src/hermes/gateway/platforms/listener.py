@@ -158,7 +158,7 @@ class Registration:
         )
 
     async def _handled(self, call: PlatformRequest) -> Response:
-        """The handler's answer. If it takes too long it goes on, and the platform sends the delivery again meanwhile."""
+        """The handler's answer. A slow handler continues in the background; the platform sends the delivery again meanwhile."""
         assert self.handler is not None
         work = asyncio.ensure_future(self.handler(call))
         done, _ = await asyncio.wait({work}, timeout=self.seconds)

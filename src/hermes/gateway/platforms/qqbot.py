@@ -27,7 +27,14 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFi
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import Log
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
+from hermes.gateway.platforms.http import (
+    HttpApi,
+    address_parts,
+    attachment_kind,
+    connection_trouble,
+    error_text,
+    json_object,
+)
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.websocket_client import WebSocketClient
@@ -316,7 +323,7 @@ class _Gateway(WebSocketClient):
                 await self._log_in(f"QQBot {token}")
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             await self.close()
-            raise PlatformUnreachable(f"QQ's gateway can't be reached ({type(error).__name__})") from None
+            raise PlatformUnreachable(f"QQ's gateway can't be reached: {connection_trouble(error)}") from None
         except BaseException:
             await self.close()
             raise

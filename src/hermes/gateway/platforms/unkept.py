@@ -32,7 +32,7 @@ class Keeper:
             try:
                 event = from_json(json.dumps(content), Event)
             except msgspec.DecodeError:
-                link.log.error("%s in the spool is no message; it stays there", name)
+                link.log.error("%s in the spool is not a message; it stays there", name)
                 continue
             await keep(link, event)
             self._spool.drop(name)

@@ -268,7 +268,7 @@ class _SessionFileReader:
                 if told.get("type") == "queued_command" and text(told.get("prompt")):
                     made.append(message("user", told["prompt"], at, uuid))
             elif line.get("subtype") == "api_error" and text(line.get("content")):
-                continue  # the reply that failed is told by the line with isApiErrorMessage
+                continue  # the line with isApiErrorMessage has the reply that failed
         return made
 
     def _reply_line(

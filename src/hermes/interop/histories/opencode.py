@@ -88,7 +88,7 @@ def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipp
     for one in made.messages:
         if one["platform_message_id"] in summaries:
             parts.append([])
-            one["role"] = "user"  # as every continuation begins: the summary is what the model is told
+            one["role"] = "user"  # as every continuation begins: the summary is sent to the model
         parts[-1].append(one)
     for part in continued(made, parts):
         session = part.session()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
-ANSWER_SECONDS = 600.0  # a question that nobody answers for so long is answered with no
+ANSWER_SECONDS = 600.0  # after this time without an answer, the answer is no
 _PATIENCE = 10.0  # seconds
 _LOOK = 0.2  # seconds between two checks whether a turn that asks was stopped
 _SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all

@@ -85,7 +85,7 @@ def user_named(name: str) -> User:
     """SOURCE:ID as a user; ConfigError when it is none."""
     source, _, user_id = name.partition(":")
     if not source or not user_id:
-        raise ConfigError(f"{name!r} is no user: name it as SOURCE:ID, such as telegram:42")
+        raise ConfigError(f"web.users: expected owner or SOURCE:ID, such as telegram:42, got {name!r}")
     return source, user_id
 
 

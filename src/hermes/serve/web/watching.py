@@ -20,7 +20,7 @@ _log = logging.getLogger("hermes.web")
 
 
 class SessionWatch:
-    """Looks at the sessions that someone watches, twice a second; rests while nobody does."""
+    """Looks at the sessions that someone watches, twice a second; idle while none is watched."""
 
     def __init__(self, db: SessionDB) -> None:
         self._db = db

@@ -122,7 +122,7 @@ def periods(text: str, today: date) -> list[Period]:
 
 
 def without_times(text: str, now: float) -> str:
-    """A question, folded, without the words that count from today: nobody said "two weeks ago" on the day that is meant."""
+    """A question, folded, without the words that count from today ("two weeks ago"): messages of that day do not have them."""
     try:
         return _relative(_folded(text), datetime.fromtimestamp(now).date())[1]
     except OverflowError:
@@ -260,7 +260,7 @@ def _calendar(text: str, today: date) -> Iterator[Period]:
 
 
 def _is_a_person(text: str, found: re.Match[str]) -> bool:
-    """Whether April is somebody: "What did April say", "June's party"."""
+    """Whether April is a person: "What did April say", "June's party"."""
     before = text[: found.start("month")].split()
     return text[found.end("month") :].startswith("'s") or bool(before and before[-1] in BEFORE_PEOPLE)
 

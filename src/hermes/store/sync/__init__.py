@@ -1,4 +1,4 @@
-"""Synchronising stores: each keeps, beside its rows, what it has told and been told of every session.
+"""Synchronising stores: each keeps, beside its rows, what it has sent and received of every session.
 
 - `document.py`: what stores tell each other of a session and its forks, and how two such documents become one
 - `tables.py`: where a store keeps its documents

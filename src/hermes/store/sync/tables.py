@@ -1,4 +1,4 @@
-"""Where a store keeps what it has told and been told: a document for each session, and the names of its messages.
+"""Where a store keeps what it has sent and received: a document for each session, and the names of its messages.
 
 The tables are made with the first synchronisation. No text of a message is in them.
 """

@@ -249,7 +249,7 @@ class DingTalk(Adapter):
             if chat.chat_id in _names(found.get("flowControlledStaffIdList")):
                 raise SlowDown("DingTalk limits messages to this person", 20.0)
             if chat.chat_id in _names(found.get("invalidStaffIdList")):
-                raise SendRefused(f"{chat.chat_id} is no member of the organisation, or may not use the app")
+                raise SendRefused(f"{chat.chat_id} is not a member of the organisation, or may not use the app")
         else:
             path = "/v1.0/robot/groupMessages/send"
             found = await self._asked().call(path, {**body, "openConversationId": chat.chat_id})

@@ -15,6 +15,7 @@ import aiohttp
 
 from hermes.errors import PlatformError, PlatformUnreachable
 from hermes.gateway.platforms.frames import LOG, Log
+from hermes.gateway.platforms.http import connection_trouble
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0
@@ -37,7 +38,7 @@ class Stream(WebSocketClient):
         except BaseException as error:
             await self.close()
             if isinstance(error, Exception):
-                raise PlatformUnreachable(f"DingTalk's stream can't be reached ({type(error).__name__})") from None
+                raise PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}") from None
             raise
 
     async def frames(self) -> AsyncIterator[dict[str, Any]]:

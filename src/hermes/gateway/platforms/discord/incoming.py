@@ -39,7 +39,7 @@ def chat_of(channel: Any, person: str | None = None) -> Chat:
 
 
 def channel_id(chat: Chat) -> int:
-    """Where a message to this chat goes. ValueError if it is no place on Discord."""
+    """Where a message to this chat goes. ValueError if it is not a Discord chat."""
     return int(chat.thread_id.removeprefix(THREAD) if chat.thread_id else chat.chat_id)
 
 

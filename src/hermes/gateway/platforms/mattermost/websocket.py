@@ -16,7 +16,7 @@ import aiohttp
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log
-from hermes.gateway.platforms.http import retry_after
+from hermes.gateway.platforms.http import connection_trouble, retry_after
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0  # seconds for the greeting
@@ -111,4 +111,4 @@ class EventSocket(WebSocketClient):
                 return PlatformRefused(
                     f"the server at url has no Mattermost WebSocket (HTTP {error.status}); check url"
                 )
-        return PlatformUnreachable(f"Mattermost's WebSocket can't be reached ({type(error).__name__})")
+        return PlatformUnreachable(f"Mattermost's WebSocket can't be reached: {connection_trouble(error)}")

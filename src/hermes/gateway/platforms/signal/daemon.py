@@ -49,7 +49,7 @@ class Daemon(HttpApi):
         answer = await self.request("POST", "/api/v1/rpc", json=body)
         content = json_object(answer)
         if content is None:
-            raise PlatformRefused(f"{self.address} is no signal-cli daemon: it does not speak JSON-RPC")
+            raise PlatformRefused(f"{self.address} is not a signal-cli daemon: it does not speak JSON-RPC")
         if content.get("error"):
             raise self._rpc_failure(method, content["error"])
         return content.get("result")
@@ -73,7 +73,7 @@ class Daemon(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformRefused:
         """The error for a server that is no signal-cli daemon, or refuses us."""
-        return PlatformRefused(f"{self.address} is no signal-cli daemon, or refuses us (HTTP {answer.status_code})")
+        return PlatformRefused(f"{self.address} is not a signal-cli daemon, or refuses us (HTTP {answer.status_code})")
 
     def _rpc_failure(self, method: str, error: Any) -> HermesError:
         """The error for a JSON-RPC error."""

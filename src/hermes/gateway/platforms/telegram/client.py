@@ -31,7 +31,7 @@ from telegram.request import HTTPXRequest
 from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import TooLarge, bounded_answer, may_have_arrived
+from hermes.gateway.platforms.http import TooLarge, bounded_answer, connection_trouble, may_have_arrived
 
 _TOKEN = re.compile(r"\d+:[\w-]+")
 _STAND_IN = "the-token"
@@ -135,7 +135,8 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
         if isinstance(error.__cause__, TooLarge):
             raise error.__cause__ from None
         lost = isinstance(error.__cause__, httpx.HTTPError) and may_have_arrived(error.__cause__)
-        raise PlatformUnreachable(f"Telegram can't be reached: {error.message}", maybe_sent=lost) from error
+        why = connection_trouble(error.__cause__ or error)
+        raise PlatformUnreachable(f"Telegram can't be reached: {why}", maybe_sent=lost) from error
     except TelegramError as error:
         raise PlatformUnreachable(f"Telegram: {error.message}") from error
     except Exception as error:  # not an answer of Telegram's: some proxies and hotel networks send their own pages

@@ -16,7 +16,7 @@ import aiohttp
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log, read_object
-from hermes.gateway.platforms.http import error_text
+from hermes.gateway.platforms.http import connection_trouble, error_text
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
@@ -55,7 +55,7 @@ class BotSocket(WebSocketClient):
             await self.close()
             if isinstance(error, HermesError) or not isinstance(error, Exception):
                 raise
-            raise PlatformUnreachable(f"WeCom's WebSocket can't be reached ({type(error).__name__})") from None
+            raise PlatformUnreachable(f"WeCom's WebSocket can't be reached: {connection_trouble(error)}") from None
 
     async def request(
         self, command: str, body: dict[str, Any] | None = None, req_id: str | None = None

@@ -21,7 +21,7 @@ def length(text: str) -> int:
 
 
 def bot_markdown(text: str) -> str:
-    """Markdown for a bot: pictures become links, so that no client fetches them, and nobody is mentioned."""
+    """Markdown for a bot: pictures become links, so that no client fetches them, and no user is mentioned."""
     parts = _CODE.split(text)
     return "".join(part if number % 2 else _quiet(part) for number, part in enumerate(parts))
 

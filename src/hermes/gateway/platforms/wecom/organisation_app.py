@@ -139,7 +139,7 @@ class App:
         body = {"touser": chat.chat_id, "msgtype": kind, "agentid": agent, kind: content}
         found = await self._asked().call("POST", "/cgi-bin/message/send", json=body)
         if chat.chat_id.lower() in str(found.get("invaliduser") or "").lower().split("|"):
-            raise SendRefused(f"{chat.chat_id} is no member of the organisation, or may not use the app")
+            raise SendRefused(f"{chat.chat_id} is not a member of the organisation, or may not use the app")
         return str(found.get("msgid") or "")
 
     async def fetch(self, attachment: Attachment) -> bytes:

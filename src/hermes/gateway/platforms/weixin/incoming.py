@@ -94,7 +94,7 @@ def _attachment(item: dict[str, Any]) -> Attachment | None:
 
 
 def _quote(items: list[dict[str, Any]]) -> tuple[str | None, str | None]:
-    """The quoted message: its id and its text, as far as they are told."""
+    """The quoted message: its id and its text, as far as WeChat sends them."""
     for item in items:
         reference = _dict(item.get("ref_msg"))
         if reference:

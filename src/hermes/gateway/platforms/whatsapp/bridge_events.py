@@ -37,7 +37,7 @@ class BridgeReader:
         person, place = self._person(who, found.get("name")), self._chat(where, found)
         if person is None or place is None or self._is_ours(who):
             return None
-        mine = f"{place.chat_id}:{person.id}:"  # a message is named by its author: nobody can change another's
+        mine = f"{place.chat_id}:{person.id}:"  # a message is named by its author: no user can change another's
         target = _text(found.get("target"))
         match found.get("type"):
             case "message":

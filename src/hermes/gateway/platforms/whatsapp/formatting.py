@@ -1,7 +1,7 @@
 """Markdown as WhatsApp writes it: *bold*, _italic_, ~struck through~, `code`, ```blocks of code```.
 
 WhatsApp has no escapes: a mark counts where a word begins or ends, on one line. Where it would not count, or would end too
-early, it is left out, so that nobody sees stray marks.
+early, it is left out, so that no stray marks are seen.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Pool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What libpq is told to connect, and what a server says of itself then.
+# The connection parameters for libpq, and what a server says of itself then.
 
 _DEFAULTS: dict[str, str | int] = {
     "client_encoding": "UTF8",

@@ -1,8 +1,8 @@
 """Tables and indexes written again without what was deleted.
 
 VACUUM FULL copies the rows of a table into a new file and builds its indexes from them, which is the only way a GIN index
-loses the words of deleted rows. It locks the table meanwhile. A role without the right gets a warning, not an error, so
-whether a table was rewritten is told by its file: a rewritten one has another. Deleted rows that an open transaction of
+loses the words of deleted rows. It locks the table meanwhile. A role without the right gets a warning, not an error; that
+a table was rewritten is seen from its file, which is another one then. Deleted rows that an open transaction of
 another session may still see are copied as well; the server says how many, and the table is written again a moment later.
 """
 

@@ -105,7 +105,7 @@ def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
 
 def _shut_out(run: Run, place: str, role: str) -> None:
     if not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
-        raise InvalidInput(f"the role {role} is no tenant of this store")
+        raise InvalidInput(f"the role {role} is not a tenant of this store")
     if _exists(run, role):
         tenant_views.revoke(run, place, role)
 
