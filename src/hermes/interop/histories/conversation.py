@@ -459,10 +459,21 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
-    """The first objects of a JSON-lines file, for telling its format; [] when it is none."""
-    from hermes.interop.jsonl import decoded
+def json_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file is; {} when it is none."""
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
+    try:
+        return mapping(decoded(path.read_bytes().removeprefix(b"\xef\xbb\xbf")))
+    except (OSError, ValueError):
+        return {}
 
+
+def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
+    """The first objects of a JSON-lines file, for telling its format; [] when it is none.
+
+    With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
+    """
     found: list[dict[str, Any]] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found
@@ -474,8 +485,13 @@ def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
                     break
                 if not line.strip():
                     continue
-                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+                try:
+                    value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+                except ValueError:
+                    continue
                 if isinstance(value, dict):
+                    if while_type is not None and value.get("type") != while_type:
+                        break
                     found.append(value)
                 if len(found) == most:
                     break
