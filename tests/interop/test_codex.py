@@ -105,7 +105,9 @@ def test_rollouts_of_2025_have_their_items_bare(tmp_path: Path) -> None:
 def test_a_sub_agent_an_editors_context_and_a_lost_header(tmp_path: Path) -> None:
     home, other = tmp_path / "home", NAME.replace("a", "b")
     spawned = {"subagent": {"thread_spawn": {"parent_thread_id": NAME, "depth": 1}}}
-    asked = message(1, "user", "# Context from my IDE setup:\n\n## Open tabs: a.py\n\n## My request for Codex:\nfix a.py\n")
+    asked = message(
+        1, "user", "# Context from my IDE setup:\n\n## Open tabs: a.py\n\n## My request for Codex:\nfix a.py\n"
+    )
     lines(tmp_path / f"rollout-2026-03-02T09-00-00-{NAME}.jsonl", ['{"timestamp": "2026-03', asked])
     lines(tmp_path / f"rollout-2026-03-02T09-01-00-{other}.jsonl", [
         {"timestamp": "2026-03-02T09:01:00.000Z", "type": "session_meta", "payload": {"id": other, "source": spawned}},

@@ -198,6 +198,7 @@ class _Reader:
                     "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")),
                     "output_tokens": count(used.get("output_tokens")),
                     "cache_read_tokens": count(used.get("cached_input_tokens")),
+                    "reasoning_tokens": count(used.get("reasoning_output_tokens")),
                 }  # fmt: skip
                 last.update({key: value for key, value in found.items() if value is not None})
         elif kind == "thread_name_updated":

@@ -145,6 +145,9 @@ class Conversation:
         cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in every) or None
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
+        # of what the model wrote, how much it thought: told for a message there, kept for the session here
+        thought = sum(one.pop("reasoning_tokens", None) or 0 for one in every)
+        found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
         found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
         return found
 
@@ -189,6 +192,8 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
     """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
     parts = [part for part in parts if part] or [[]]
     name, parent = first.foreign_id, first.foreign_id
+    branches, first.branches = first.branches, []
+    held = [{one.get("platform_message_id") for one in part} for part in parts]
     for number, part in enumerate(parts, 1):
         made = first
         if number > 1:
@@ -200,10 +205,11 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
         made.messages = part
         if number < len(parts):
             made.end_reason = "compression"
-        held = {one.get("platform_message_id") for one in part}
-        if number > 1:
-            made.branches = [branch for branch in first.branches if branch[0] in held]
-            first.branches = [branch for branch in first.branches if branch[0] not in held]
+        later = set().union(*held[1:])
+        made.branches = [
+            branch for branch in branches
+            if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
+        ]  # fmt: skip
         yield made
 
 
@@ -459,12 +465,20 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file is; {} when it is none."""
+def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
+    """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
+
+    Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
+    """
     if not path.is_file():  # a pipe would wait for who writes into it
         return {}
     try:
-        return mapping(decoded(path.read_bytes().removeprefix(b"\xef\xbb\xbf")))
+        with path.open("rb") as stream:
+            begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
+                return {}
+            stream.seek(0)
+            return mapping(decoded(stream.read().removeprefix(b"\xef\xbb\xbf")))
     except (OSError, ValueError):
         return {}
 
