@@ -156,7 +156,7 @@ def _result(call: dict[str, Any]) -> Any:
     answers = [
         mapping(mapping(part.get("functionResponse")).get("response")) for part in (dicts(told) or [mapping(told)])
     ]
-    texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if text(one)]
+    texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if isinstance(one, str)]
     if texts:
         return "\n".join(texts)
     return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
