@@ -64,7 +64,9 @@ def test_a_session_with_a_tool_a_picture_and_a_rewind(tmp_path: Path) -> None:
     file = lines(tmp_path / "claude" / "projects" / "-work-parser" / f"{NAME}.jsonl", conversation())
     printed = brought_in(file, home, status=1)
     assert "1 session with 6 messages imported" in printed
-    assert "line 13: not JSON" in printed and "unknown type: brand-new-record" in printed
+    assert (
+        "line 13: not JSON" in printed and "unknown type: brand-new-record" in printed and "skipped 1 record" in printed
+    )
     session = sessions(home)[f"claude-code-{NAME}"]
     assert (session["title"], session["cwd"], session["model"]) == ("Listing files", "/work/parser", "claude-opus-4")
     assert (session["source"], session["started_at"]) == ("claude-code", 1772359200.0)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "claude-code"
+_REASONING = "hermesReasoning"  # of the files that are written here
 _SPOKEN = ("user", "assistant")
 _BOOKKEEPING = frozenset((
     "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
@@ -371,9 +372,8 @@ class _Reader:
         told = mapping(line.get("message"))
         name = text(told.get("id")) or uuid
         texts = [b["text"] for b in _blocks(line) if b.get("type") == "text" and text(b.get("text"))]
-        thought = "\n\n".join(
-            b["thinking"] for b in _blocks(line) if b.get("type") == "thinking" and text(b.get("thinking"))
-        )
+        thoughts = [b["thinking"] for b in _blocks(line) if b.get("type") == "thinking" and text(b.get("thinking"))]
+        thought = "\n\n".join(thoughts) or text(line.get(_REASONING))
         calls = []
         for block in _blocks(line):
             if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
@@ -527,6 +527,9 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
         line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base}
         if one["role"] == "assistant":
+            if one.get("reasoning"):  # a block of thinking without its signature would be refused when it goes on there
+                line[_REASONING] = one["reasoning"]
+                export.left_out["reasoning of messages"] += 1
             yield encoded({"type": "assistant", **line, "message": _reply(one, model, export)}) + b"\n"
         elif one["role"] == "tool":
             block = {
@@ -548,8 +551,6 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
 
 def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
-    if one.get("reasoning"):
-        blocks.append({"type": "thinking", "thinking": one["reasoning"], "signature": ""})
     content = _blocks_of(one, export)
     blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
     for call in one.get("tool_calls") or ():
@@ -563,7 +564,8 @@ def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
     usage = {"input_tokens": one.get("input_tokens") or 0,
              "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,
              "cache_creation_input_tokens": wrote}  # fmt: skip
-    stop = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
+    ended = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
+    stop = "tool_use" if one.get("tool_calls") else ended
     return {"id": one.get("platform_message_id") or f"msg_{one['id']}", "type": "message", "role": "assistant",
             "model": one.get("model") or model, "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
 

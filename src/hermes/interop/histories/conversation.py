@@ -360,7 +360,7 @@ class Skipped:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind))
+            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
 
 
 def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
