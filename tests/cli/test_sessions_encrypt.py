@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from pathlib import Path
 
 import pytest
 
 from hermes.store.db import SessionDB
+from tests.support.encrypted_homes import files_with
 from tests.support.program import PROGRAM, Result, environment, run
 from tests.support.screen import Screen
 
@@ -40,7 +42,7 @@ def test_a_passphrase_is_asked_for_on_a_terminal(home: Path) -> None:
                 screen.wait_for(question)
                 screen.line(answer)
             screen.wait_until_over()
-            return screen.history()
+            return " ".join(screen.history().split())  # a long path wraps the line
         finally:
             screen.close()
 
@@ -152,3 +154,25 @@ def test_options_exclude_each_other(home: Path, tmp_path: Path) -> None:
     assert "give one of" in done.err
     one_line(hermes(home, "sessions", "encrypt"), "there is no terminal to ask for a passphrase")
     assert not (home / "state.db-key").exists()
+
+
+def test_backups_in_the_home_are_encrypted_with_their_attachments_and_stay_readable(home: Path, tmp_path: Path) -> None:
+    data = base64.b64encode(b"attachedword").decode()
+    with SessionDB(home / "state.db") as db:
+        url = f"data:application/octet-stream;base64,{data}"
+        db.append_message("s", "user", [{"type": "image_url", "image_url": {"url": url}}])
+    copies = [home / "copy.db", home / "backups" / "first.db", home / "Backups of 2026" / "march" / "second.db"]
+    for copy in copies:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        assert hermes(home, "sessions", "backup", copy).status == 0
+    (tmp_path / "key").write_bytes(b"0123456789" * 4)
+    assert hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key").status == 0
+    assert files_with([WORD.encode(), b"attachedword"], home) == {}
+    for words in (("rekey", "--reencrypt"), ("decrypt",)):
+        assert hermes(home, "sessions", *words).status == 0
+        for number, copy in enumerate(copies):
+            other = tmp_path / f"{words[0]}-{number}"
+            done = hermes(other, "sessions", "import", copy)
+            assert "1 session with 2 messages imported" in done.out, done
+            with SessionDB(other / "state.db") as db:
+                assert data in str(db.get_messages_as_conversation("s")[1]["content"]), (words, copy)

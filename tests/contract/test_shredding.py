@@ -192,7 +192,22 @@ def test_copies_that_still_hold_it_are_named(gone: Any, engine: str) -> None:
     (folder / "other.jsonl").write_text(json.dumps(gone.export_session("before")) + "\n")
     done = gone.shred_session("new")
     assert done["copies"][:2] == [str(folder / "backups" / "copy.db"), str(folder / "export.jsonl")]
-    assert len(done["copies"]) == (2 if engine == "sqlite" else 4)
+    # a backup of a server's store brings its attachments along
+    copies = [one for one in done["copies"] if "copy.attachments" not in one]
+    assert len(copies) == (2 if engine == "sqlite" else 4)
+
+
+def test_a_backup_made_elsewhere_is_named(gone: Any, engine: str, tmp_path: Path) -> None:
+    stick = tmp_path / "stick"
+    for name in ("elsewhere", "thrown away", "stick"):
+        (tmp_path / name).mkdir()
+        gone.backup(tmp_path / name / "copy.db")
+    (tmp_path / "thrown away" / "copy.db").unlink()
+    stick.rename(tmp_path / "pulled out")
+    copies = [one for one in gone.shred_session("new")["copies"] if "copy.attachments" not in one]
+    assert copies[0] == str(tmp_path / "elsewhere" / "copy.db")
+    unreachable = f"{stick / 'copy.db'} (a backup that can't be reached now), perhaps"
+    assert copies[1:] == [unreachable] if engine == "sqlite" else unreachable not in copies
 
 
 def test_what_the_gateway_was_told_and_has_to_send_goes_too(gone: Any) -> None:

@@ -62,3 +62,20 @@ def test_an_export_that_ends_in_the_middle_costs_that_conversation(tmp_path: Pat
     (tmp_path / "conversations.json").write_text(text[: len(text) * 3 // 4])
     printed = brought_in(tmp_path / "conversations.json", tmp_path / "home", status=1)
     assert "1 session with 3 messages imported" in printed and "ends in the middle" in printed
+
+
+def test_an_empty_first_shard_pictures_in_folders_and_a_lost_parent(tmp_path: Path) -> None:
+    whole = chatgpt()
+    whole[0]["mapping"]["lost"] = node("lost", "nowhere", [], "user", ["said before it"])
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("conversations-000.json", "[]")
+        archive.writestr("conversations-001.json", json.dumps(whole))
+    assert "2 sessions with 6 messages imported" in brought_in(tmp_path / "a.zip", tmp_path / "home")
+    assert hidden(sessions(tmp_path / "home")["chatgpt-conv-1"]) == ["said before it", "A first answer."]
+    folder = tmp_path / "unpacked"
+    (folder / "dalle-generations").mkdir(parents=True)
+    (folder / "conversations.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(chatgpt()).encode())
+    (folder / "dalle-generations" / "file-ABC-dot.png").write_bytes(base64.b64decode(PIXEL))
+    brought_in(folder, tmp_path / "other")
+    shown = sessions(tmp_path / "other")["chatgpt-conv-1"]["messages"][0]["content"]
+    assert "attachment:sha256:" in shown[1]["image_url"]["url"]

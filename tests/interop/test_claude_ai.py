@@ -29,3 +29,16 @@ def test_claude_ais_export(tmp_path: Path) -> None:
     assert session["messages"][1]["reasoning"] == "hm" and hidden(session) == ["Another hello."]
     file = lines(tmp_path / "conversations.jsonl", [{**whole, "uuid": "c2"}])
     assert "1 session with 3 messages imported" in brought_in(file, home)
+
+
+def test_a_tools_input_does_not_make_it_an_export_of_chatgpt(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    root = "00000000-0000-4000-8000-000000000000"
+    used = [{"type": "tool_use", "id": "t1", "name": "rename", "input": {"mapping": {"a": "b"}}}]
+    said = [{"uuid": f"m{n}", "sender": "human", "parent_message_uuid": parent, "text": f"said {n}",
+             "created_at": f"2026-03-06T10:0{n}:00Z"} for n, parent in enumerate((root, "m0", "lost", "m2"))]  # fmt: skip
+    said[1] |= {"sender": "assistant", "content": used}
+    (tmp_path / "my export.txt").write_text(json.dumps([{"uuid": "c1", "name": "Names", "chat_messages": said}]))
+    assert "1 session with 4 messages imported" in brought_in(tmp_path / "my export.txt", home)
+    session = sessions(home)["claude-ai-c1"]
+    assert [text for _, text in told(session)] == ["said 0", "said 1", "said 2", "said 3"] and not hidden(session)

@@ -64,7 +64,9 @@ def test_a_session_with_a_tool_a_picture_and_a_rewind(tmp_path: Path) -> None:
     file = lines(tmp_path / "claude" / "projects" / "-work-parser" / f"{NAME}.jsonl", conversation())
     printed = brought_in(file, home, status=1)
     assert "1 session with 6 messages imported" in printed
-    assert "line 13: not JSON" in printed and "unknown type: brand-new-record" in printed
+    assert (
+        "line 13: not JSON" in printed and "unknown type: brand-new-record" in printed and "skipped 1 record" in printed
+    )
     session = sessions(home)[f"claude-code-{NAME}"]
     assert (session["title"], session["cwd"], session["model"]) == ("Listing files", "/work/parser", "claude-opus-4")
     assert (session["source"], session["started_at"]) == ("claude-code", 1772359200.0)
@@ -192,3 +194,88 @@ def test_shredding_names_the_program_that_still_has_it(tmp_path: Path) -> None:
     assert done.status == 0 and f"Claude Code ({NAME}) may still have it in its own files" in done.err, done
     lines(file, [said("a", None, "one", 1), said("b", "a", "two", 2)])
     assert "0 sessions with 0 messages imported" in brought_in(file, home, "--again")
+
+
+def answered(uuid: str, parent: str, words: str, minute: int) -> dict[str, Any]:
+    return replied(uuid, parent, f"msg_{uuid}", [{"type": "text", "text": words}], minute)
+
+
+def test_a_damaged_line_costs_that_line_and_not_what_was_said_before_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        '{"type": "user", "uuid": "u0', said("u1", "u0", "one", 1), answered("a1", "u1", "two", 2),
+        '{"type": "user", "uuid": "u2", "pare', answered("a2", "u2", "four", 4),
+        {"type": "progress", "uuid": "p1", "parentUuid": "a2", "sessionId": NAME}, said("u3", "p1", "five", 5),
+        {"type": "system", "subtype": "compact_boundary", "uuid": "b1", "parentUuid": None, "logicalParentUuid": "lost",
+         "sessionId": NAME, "timestamp": "2026-03-01T10:10:00Z"},
+        said("u4", "b1", "Summary.", 10, isCompactSummary=True),
+    ])  # fmt: skip
+    printed = brought_in(file, home, status=1)
+    assert "line 1: not JSON" in printed and "line 4: not JSON" in printed
+    found = sessions(home)
+    assert [text for _, text in told(found[f"claude-code-{NAME}"])] == ["one", "two", "four", "five"]
+    assert [text for _, text in told(found[f"claude-code-{NAME}.2"])] == ["Summary."]
+    assert not hidden(found[f"claude-code-{NAME}"])
+
+
+def test_commands_their_output_and_an_editors_context_are_not_what_the_person_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    opened = {"type": "text", "text": "<ide_opened_file>The user opened a.py</ide_opened_file>"}
+    queued = {"type": "attachment", "sessionId": NAME, "timestamp": "2026-03-01T10:06:00Z"}
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        said("u1", None, "<command-name>/model</command-name>\n<command-args>opus</command-args>", 1),
+        said("u2", "u1", "<local-command-stdout>Set model to opus</local-command-stdout>", 2),
+        said("u3", "u2", "<command-message>review is running</command-message>\n<command-name>/review</command-name>"
+                         "<command-args>the parser</command-args>", 3),
+        said("u4", "u3", "Review what follows: the parser", 3, isMeta=True),
+        said("u5", "u4", [opened, {"type": "text", "text": "and this one"}], 4), said("u6", "u5", "<bash-input>ls</bash-input>", 5),
+        {**queued, "uuid": "q1", "parentUuid": "u6",
+         "attachment": {"type": "queued_command", "prompt": [{"type": "text", "text": "typed meanwhile"}]}},
+        {**queued, "uuid": "q2", "parentUuid": "q1",
+         "attachment": {"type": "queued_command", "prompt": "<task-notification>done</task-notification>"}},
+        answered("a1", "q2", "Done.", 7),
+    ])  # fmt: skip
+    brought_in(file, home)
+    shown = told(sessions(home)[f"claude-code-{NAME}"])
+    assert [text for role, text in shown if role == "user"] == [
+        "/review the parser",
+        "and this one",
+        "! ls",
+        "typed meanwhile",
+    ]
+    assert ("system", "/model opus") in shown and ("system", opened["text"]) in shown
+    with SessionDB(home / "state.db", read_only=True) as db:
+        assert db.list_sessions_rich()[0]["preview"] == "/review the parser"
+
+
+def test_older_versions_put_sub_agents_and_titles_into_other_files(tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "projects" / "p"
+    other = NAME.replace("1", "9")
+    lines(project / f"{NAME}.jsonl", [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)])
+    lines(project / f"{other}.jsonl", [{"type": "summary", "summary": "Counting", "leafUuid": "a1"},
+                                       {**said("x1", None, "something else", 3), "sessionId": other}])  # fmt: skip
+    lines(project / "agent-abc.jsonl", [said("s1", None, "look into it", 2, isSidechain=True, agentId="abc")])
+    brought_in(tmp_path / "projects", home)
+    found = sessions(home)
+    assert found[f"claude-code-{NAME}"]["title"] == "Counting" and found[f"claude-code-{other}"]["title"] is None
+    agent = found[f"claude-code-{NAME}-agent-abc"]
+    assert (agent["parent_session_id"], agent["kind"]) == (f"claude-code-{NAME}", "subagent")
+
+
+def test_a_copy_under_another_name_is_the_same_session(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    told_there = [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)]
+    brought_in(lines(tmp_path / f"{NAME}.jsonl", told_there), home)
+    assert "1 session was here already" in brought_in(lines(tmp_path / "a copy.txt", told_there), home)
+    assert list(sessions(home)) == [f"claude-code-{NAME}"]
+
+
+def test_the_branch_that_the_program_names_at_the_end_is_shown(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        said("u1", None, "one", 1), said("u2", "u1", "first way", 2), said("u3", "u1", "second way", 3),
+        {"type": "last-prompt", "lastPrompt": "first way", "leafUuid": "u2", "sessionId": NAME},
+    ])  # fmt: skip
+    brought_in(file, home)
+    session = sessions(home)[f"claude-code-{NAME}"]
+    assert [text for _, text in told(session)] == ["one", "first way"] and hidden(session) == ["second way"]

@@ -30,10 +30,12 @@ def test_goose(tmp_path: Path) -> None:
             (1, "m1", "20260304_1", "user", json.dumps(asked), 1772618400, None, "{}"),
             (2, "m2", "20260304_1", "assistant", json.dumps([{"type": "thinking", "thinking": "hm"}, call]), 1772618410, 12, "{}"),
             (3, "m3", "20260304_1", "user", json.dumps([result]), 1772618420, None, "{}"),
-            (4, "m4", "20260304_1", "assistant", json.dumps([{"type": "text", "text": "A dot."}, {"type": "odd"}]), 1772618430, 3, "{}")]),
+            (4, "m4", "20260304_1", "assistant", json.dumps([{"type": "text", "text": "A dot."}, {"type": "odd"}]), 1772618430, 3, "{}"),
+            (5, "m5", "20260304_1", "assistant", "[{torn", 1772618440, 3, "{}")]),
     )  # fmt: skip
-    printed = brought_in(path, home)
+    printed = brought_in(path, home, status=1)
     assert "1 session with 4 messages imported" in printed and "content odd" in printed
+    assert "message m5: no JSON list" in printed
     session = sessions(home)["goose-20260304_1"]
     assert (session["title"], session["model"], session["started_at"]) == ("Pictures", "qwen3", 1772618400.0)
     assert [role for role, _ in told(session)] == ["user", "assistant", "tool", "assistant"]

@@ -67,3 +67,28 @@ def test_opencodes_older_tree(tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert "1 session with 1 message imported" in brought_in(storage, home)
     assert told(sessions(home)["opencode-ses_1"]) == [("user", "hello from files")]
+
+
+def test_what_was_taken_back_after_a_compaction_is_hidden_once_and_damage_costs_its_message(tmp_path: Path) -> None:
+    home, told_there = tmp_path / "home", []
+    for number, (role, words, more) in enumerate((
+        ("user", "one", {}), ("assistant", "the summary", {"summary": True}), ("user", "two", {}), ("user", "taken back", {}),
+    )):  # fmt: skip
+        info = {"role": role, "time": {"created": 1772500000000 + number}, **more}
+        told_there.append((f"msg_{number}", json.dumps(info), words))
+    told_there.insert(3, ("msg_2a", "{torn", "of a damaged message"))
+    path = database(
+        tmp_path / "opencode.db",
+        ("CREATE TABLE session(id TEXT, title TEXT, revert TEXT, time_created INTEGER)", []),
+        ("CREATE TABLE message(id TEXT, session_id TEXT, time_created INTEGER, data TEXT)", []),
+        ("CREATE TABLE part(id TEXT, message_id TEXT, session_id TEXT, data TEXT)", []),
+        ("INSERT INTO session VALUES(?,?,?,?)", [("ses_1", "t", json.dumps({"messageID": "msg_3"}), 1772500000000)]),
+        ("INSERT INTO message VALUES(?,?,?,?)", [(name, "ses_1", n, data) for n, (name, data, _) in enumerate(told_there)]),
+        ("INSERT INTO part VALUES(?,?,?,?)",
+         [part(f"prt_{n}", name, type="text", text=words) for n, (name, _, words) in enumerate(told_there)]),
+    )  # fmt: skip
+    assert "msg_2a: no JSON object" in brought_in(path, home, status=1)
+    found = sessions(home)
+    assert (told(found["opencode-ses_1"]), hidden(found["opencode-ses_1"])) == ([("user", "one")], [])
+    assert told(found["opencode-ses_1.2"]) == [("user", "the summary"), ("user", "two")]
+    assert hidden(found["opencode-ses_1.2"]) == ["taken back"]

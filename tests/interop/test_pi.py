@@ -44,3 +44,14 @@ def test_openclaw_in_its_usual_place(tmp_path: Path) -> None:
     assert done.status == 0 and "1 session with 1 message imported" in done.out, done
     session = sessions(tmp_path / "home")["openclaw-claw-1"]
     assert (session["source"], told(session)) == ("openclaw", [("user", "hello claw")])
+
+
+def test_a_damaged_line_costs_that_line_and_not_what_was_said_before_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    header = {"type": "session", "version": 3, "id": "pi-1", "timestamp": "2026-03-07T10:00:00.000Z", "cwd": "/work"}
+    said = [{"type": "message", "id": f"{n}", "parentId": f"{n - 1}" if n else None, "message": {"role": "user", "content": f"{n}"}}
+            for n in range(5)]  # fmt: skip
+    file = lines(tmp_path / "pi.jsonl", [header, *said[:2], '{"type": "message", "id": "2", "par', *said[3:]])
+    assert "line 4: not JSON" in brought_in(file, home, status=1)
+    session = sessions(home)["pi-pi-1"]
+    assert [text for _, text in told(session)] == ["0", "1", "3", "4"] and not hidden(session)

@@ -66,11 +66,14 @@ def test_chats_for_trainers(home: Path) -> None:
     chat = json.loads(text)["messages"]
     assert [one["role"] for one in chat] == ["system", "user", "assistant", "tool", "assistant"]
     assert chat[1]["content"] == PICTURE and chat[3]["tool_call_id"] == "c1"
-    assert "openai can't hold: 1 messages' reasoning" in err
+    assert "openai can't hold: reasoning of messages (1)" in err
     text, err = out("chatml")
     assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwhat is this?<|im_end|>\n")
-    assert text.count("<|im_end|>") == 5 and "1 attachments" in err
+    assert text.count("<|im_end|>") == 5 and "attachments (1)" in err
+    asked = {"name": "terminal", "arguments": {"command": "ls"}}
+    assert json.loads(text.partition("I look.\n<tool_call>\n")[2].partition("\n")[0]) == asked
     turns = json.loads(out("sharegpt")[0])["conversations"]
+    assert json.loads(turns[3]["value"]) == asked
     assert [one["from"] for one in turns] == ["system", "human", "gpt", "function_call", "tool", "gpt"]
 
 
@@ -98,8 +101,8 @@ def test_what_claude_code_and_codex_cant_hold_is_said(tmp_path: Path) -> None:
         db.append_message("s", "tool", [{"type": "text", "text": "a dot"}, pixel], tool_call_id="c", tool_name="look")
     claude, codex = tmp_path / f"{uuid.uuid4()}.jsonl", tmp_path / "rollout-1.jsonl"
     for form, file, missing in (
-        ("claude-code", claude, "1 system prompts"),
-        ("codex", codex, "1 attachments, 1 empty messages"),
+        ("claude-code", claude, "system prompts (1)"),
+        ("codex", codex, "attachments (1), empty messages (1)"),
     ):
         done = program.run("sessions", "export", file, "--format", form, "--session-id", "s", home=home)
         assert done.status == 0 and all(one in done.err for one in missing.split(", ")), done

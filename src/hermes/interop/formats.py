@@ -102,6 +102,7 @@ class Problem:
     reason: str
     path: Path | None = None
     unknown: str | None = None  # the kind of record that the importer does not know; those are no damage
+    times: int = 1  # how many there are of that kind
 
 
 class Found(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.jsonl import encoded
+from hermes.interop.jsonl import decoded, encoded
 from hermes.store.attachments import read_attachment
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ def write_chatml(export: Export) -> Iterator[bytes]:
                 export.left_out["marks inside messages"] += 1
                 for mark in _MARKS:
                     said = said.replace(mark, mark.replace("|", "¦"))
-            calls = "".join(
-                f"\n<tool_call>\n{encoded(call.get('function')).decode()}\n</tool_call>"
-                for call in one.get("tool_calls", ())
-            )
-            text += f"<|im_start|>{one['role']}\n{said}{calls}<|im_end|>\n"
+            calls = [f"<tool_call>\n{_called(call)}\n</tool_call>" for call in one.get("tool_calls", ())]
+            whole = "\n".join(filter(None, (said, *calls)))
+            text += f"<|im_start|>{one['role']}\n{whole}<|im_end|>\n"
         yield (text + "\n").encode("utf-8", "replace")
 
 
@@ -58,8 +56,20 @@ def write_sharegpt(export: Export) -> Iterator[bytes]:
             if one.get("content"):
                 turns.append({"from": _FROM[one["role"]], "value": one["content"]})
             for call in one.get("tool_calls", ()):
-                turns.append({"from": "function_call", "value": encoded(call.get("function")).decode()})
+                turns.append({"from": "function_call", "value": _called(call)})
         yield encoded({"id": f"hermes-{number}", "conversations": turns}) + b"\n"
+
+
+def _called(call: dict[str, Any]) -> str:
+    """A tool call as models write it in text: the arguments are an object, not JSON inside a text."""
+    asked = call.get("function")
+    if not isinstance(asked, dict) or not isinstance(asked.get("arguments"), str):
+        return encoded(asked).decode()
+    try:
+        given = decoded(asked["arguments"].encode("utf-8", "surrogatepass"))
+    except ValueError:
+        given = asked["arguments"]
+    return encoded({**asked, "arguments": given}).decode()
 
 
 def chats(export: Export, *, pictures: bool = True) -> Iterator[list[Chat]]:
@@ -82,7 +92,7 @@ def chats(export: Export, *, pictures: bool = True) -> Iterator[list[Chat]]:
 
 def _message(one: MessageRow, export: Export, pictures: bool) -> Chat:
     if one.get("reasoning") or one.get("reasoning_content"):
-        export.left_out["messages' reasoning"] += 1
+        export.left_out["reasoning of messages"] += 1
     made: Chat = {"role": one["role"], "content": _content(one.get("content"), export, pictures)}
     if one["role"] == "tool" and one.get("tool_call_id"):
         made["tool_call_id"] = one["tool_call_id"]

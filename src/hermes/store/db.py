@@ -18,6 +18,7 @@ from hermes.store.db_exchange import ExchangeCalls
 from hermes.store.db_keeping import Keeping
 from hermes.store.db_messages import MessageCalls
 from hermes.store.db_sessions import SessionCalls
+from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         target = Path(path)
         if not self._engine.shared:
             self._engine.backup(target)
+            self._note_backup(target)
             return
         if target.exists():
             raise InvalidInput(f"{target} exists already; choose the name of a new file")
@@ -91,6 +93,13 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             for end in ("", "-wal", "-shm", "-queue", "-indexing"):
                 target.with_name(target.name + end).unlink(missing_ok=True)
             raise
+        self._note_backup(target)
+
+    def _note_backup(self, target: Path) -> None:
+        """What is shredded later is looked for there, too."""
+        if not self.read_only:
+            with suppress(StoreError), self._engine.write() as tx:
+                note_backup(tx, target)
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.

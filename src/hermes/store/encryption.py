@@ -175,6 +175,8 @@ def _move(
     _tidy_up(database, sealing=key is not None)
     files = list(_files(database))
     copies = list(_database_copies(database)) if key is not None else []
+    if key is not None:  # what is sealed already has the key of its copy
+        files += [(path, kind) for path, kind in _files_of_copies(database) if sealed_files.key_id(path) is None]
     everything = 1 + len(copies) + len(files)
 
     def told(done: int) -> None:
@@ -257,12 +259,31 @@ def _verify(part: Path, connection: apsw.Connection, key: encryption_keys.DataKe
 
 def _database_copies(database: Path) -> Iterator[Path]:
     """Plain databases beside this one that hold its messages: what backups and repairs left in the same folder."""
-    folders = [database.parent] if database.name == "state.db" else []
-    folders += [one for one in database.parent.glob("*backup*") if one.is_dir() and database.name == "state.db"]
+    folders = [database.parent, *_backup_folders(database)] if database.name == "state.db" else []
     beside = {path for path in database.parent.glob(f"{database.name}.*") if path.is_file()}
     for path in sorted(beside | {one for folder in folders for one in folder.iterdir() if one.is_file()}):
         if path != database and not path.is_symlink() and not path.name.endswith(_MOVING) and _is_plain_copy(path):
             yield path
+
+
+def _backup_folders(database: Path) -> list[Path]:
+    """Folders beside the database that are named after backups, and those inside them."""
+    named = [one for one in database.parent.iterdir() if "backup" in one.name.lower() and _is_folder(one)]
+    return [*named, *(below for one in named for below in sorted(one.rglob("*")) if _is_folder(below))]
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _files_of_copies(database: Path) -> Iterator[tuple[Path, str]]:
+    """What lies beside copies of the database: their attachments and transcripts."""
+    if database.name != "state.db":
+        return
+    own = {companion(database, "sessions"), companion(database, "attachments")}
+    for folder in (database.parent, *_backup_folders(database)):
+        for place in sorted({*folder.glob("*.sessions"), *folder.glob("*.attachments")} - own):
+            yield from ((path, _kind(path)) for path in _below(place) if not _is_lock(path))
 
 
 def _is_plain_copy(path: Path) -> bool:
@@ -326,19 +347,22 @@ def _files(database: Path) -> Iterator[tuple[Path, str]]:
     """Every other file that holds text of messages, with how it is written: in lines, whole, or as a draft."""
     folder, own = database.parent, database.name == "state.db"
     yield from ((path, "draft") for path in _below(companion(database, "drafts")))
-    transcripts = [companion(database, "sessions"), *(folder.glob("*.sessions") if own else ())]
-    for place in transcripts:
-        for path in _below(place):
-            if path.parent.name != ".open" and path.name != ".lock":
-                yield path, "lines" if ".jsonl" in path.name else "whole"
-    for place in [companion(database, "attachments"), *(folder.glob("*.attachments") if own else ())]:
-        yield from ((path, "whole") for path in _below(place))
+    yield from ((path, _kind(path)) for path in _below(companion(database, "sessions")) if not _is_lock(path))
+    yield from ((path, "whole") for path in _below(companion(database, "attachments")))
     if not own:
         return
     yield from ((path, "lines") for path in folder.glob("history") if path.is_file())
     yield from ((path, "whole") for path in folder.glob(".history.*") if path.is_file())
     yield from ((path, "whole") for path in _below(folder / "cron") if path.suffix in (".md", ".new", ".part"))
     yield from ((path, "whole") for path in folder.glob("*/unkept/*.json*") if path.is_file())
+
+
+def _kind(path: Path) -> str:
+    return "lines" if ".jsonl" in path.name else "whole"
+
+
+def _is_lock(path: Path) -> bool:
+    return path.parent.name == ".open" or path.name == ".lock"
 
 
 def _tidy_up(database: Path, *, sealing: bool) -> None:

@@ -17,6 +17,7 @@ from hermes.store import codec, lineage, message_values, messages, titles, trans
 from hermes.store.engines.base import REPLACED, Engine, Tx
 
 _FOLLOWED = ("ended_at", "end_reason", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+             "reasoning_tokens",
              "api_call_count", "actual_cost_usd", "cost_status", "cost_source")  # fmt: skip
 _ENDS = ("imported", "compression")  # how an imported session ends that was not continued here
 _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")

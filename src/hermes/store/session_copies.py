@@ -1,38 +1,65 @@
 """Files near a store that hold a session of it: copies that backups and repairs made, exports.
 
-Looked at are the files beside the database, folders beside it that are named after backups, and what a repair put aside
-among the transcripts. A database is asked for the session; any other file holds it when it names the session's id as JSON does.
+Looked at are the files beside the database, folders beside it that are named after backups, what a repair put aside
+among the transcripts, and the backups that were made elsewhere (their paths are noted). A database is asked for the
+session; any other file holds it when it names the session's id as JSON does.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hermes.errors import HermesError
 from hermes.home import has_key_file
-from hermes.store import sealed_files
+from hermes.store import codec, sealed_files
+from hermes.store.engines.base import Tx
 from hermes.store.engines.store_address import open_engine
 
 _PIECE = 1 << 20  # bytes read at once
 _OWN = ("", "-wal", "-shm", "-journal", "-queue", "-indexing", "-key")
 _HEAD = b"SQLite format 3\0"
+BACKUP = "backup:"  # keys of state_meta, followed by the path of a backup: when it was made
+
+
+def note_backup(tx: Tx, path: Path) -> None:
+    """Remember where a backup lies, and forget those that were deleted since."""
+    for known in noted_backups(tx):
+        if not known.exists() and known.parent.is_dir():
+            tx.run("DELETE FROM state_meta WHERE key = ?", (codec.storable(BACKUP + str(known)),))
+    tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+           (codec.storable(BACKUP + str(path.absolute())), repr(time.time())))  # fmt: skip
+
+
+def noted_backups(tx: Tx) -> list[Path]:
+    """The backups that were made of this store."""
+    keys = tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (BACKUP + "%",))
+    return [Path(str(codec.restored(key)).removeprefix(BACKUP)) for (key,) in keys]
 
 
 def copies_of(
-    database: Path, transcripts: Path, session_ids: Sequence[str], attachments: Iterable[str]
+    database: Path,
+    transcripts: Path,
+    session_ids: Sequence[str],
+    attachments: Iterable[str],
+    backups: Iterable[Path] = (),
 ) -> Iterator[Path]:
     """The files that hold one of these sessions, or a copy of one of these attachments (by hash)."""
     own = {database.with_name(database.name + end) for end in _OWN}
-    for path in sorted({*_candidates(database.parent, transcripts)} - own):
+    elsewhere = {path for path in backups if path.is_file()}
+    candidates = sorted(({*_candidates(database.parent, transcripts)} | elsewhere) - own)
+    for path in candidates:
         try:
             if _holds(path, session_ids):
                 yield path
         except OSError:
             continue  # not readable for the user who runs this
+    # A backup has its attachments beside it, so each may lie in the folder of any candidate.
+    folders = {database.parent, *(path.parent for path in candidates if ".attachments" not in str(path.parent))}
     for digest in attachments:
-        yield from sorted(database.parent.glob(f"*.attachments/{digest[:2]}/{digest}"))
+        yield from sorted(found for one in folders for found in one.glob(f"*.attachments/{digest[:2]}/{digest}"))
 
 
 def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:

@@ -26,6 +26,7 @@ from hermes.store.carried_messages import HIGHEST, Touched, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.retention import META_LAST_PRUNE, SHREDDING
+from hermes.store.session_copies import BACKUP
 from hermes.store.transcript_replay import SessionState, ToldState
 from hermes.store.visibility import User, session_clause
 
@@ -260,7 +261,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
         and not str(codec.restored(key)).startswith(
-            (carried_messages.AWAITED, ABSENT, HAD, IMPORTED_FILE, SHREDDING, _SYNCED)
+            (carried_messages.AWAITED, ABSENT, BACKUP, HAD, IMPORTED_FILE, SHREDDING, _SYNCED)
         )
     ]
 

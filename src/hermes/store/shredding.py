@@ -19,7 +19,7 @@ from hermes.store import codec, drafts, gateway_outbox, gateway_queues, leases, 
 from hermes.store.attachments import Attachments
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.prompt_files import prompt_path
-from hermes.store.session_copies import copies_of
+from hermes.store.session_copies import copies_of, noted_backups
 from hermes.store.sync import tables as sync_tables
 from hermes.store.transcript_writer import TranscriptWriter
 from hermes.whole_files import write_whole
@@ -91,7 +91,13 @@ def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
     if not unfinished:
         with engine.write() as tx:
             tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + plan.parts[-1],))
-    copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments)]
+    with engine.read() as tx:
+        backups = noted_backups(tx)
+    copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments, backups)]
+    if not engine.shared:  # on a stick, or a share that is not mounted
+        copies += [
+            f"{path} (a backup that can't be reached now), perhaps" for path in backups if not path.parent.is_dir()
+        ]
     return {
         "parts": plan.parts,
         "messages": plan.messages,

@@ -81,7 +81,7 @@ def _refuse_unknown_ending(path: Path) -> None:
 def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:
     """Name the fields that the format can't hold."""
     if export_.left_out:
-        missing = ", ".join(f"{times} {what}" for what, times in export_.left_out.items())
+        missing = ", ".join(f"{what} ({times:,})" for what, times in export_.left_out.items())
         click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
 
 

@@ -27,7 +27,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.histories.exports import ExportFiles, conversation_files, head, read_conversations
+from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -40,7 +40,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is an export of ChatGPT."""
-    return b'"mapping"' in head(path)
+    return whose(path) == SOURCE
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -111,6 +111,9 @@ def _branches(nodes: dict[str, dict[str, Any]], path: list[str]) -> Iterator[tup
         for child in nodes[name].get("children") or ():
             if child not in on_path and child in nodes:
                 yield from _below(nodes, place, child)
+    for name, node in nodes.items():  # whose parent the export lacks
+        if name not in on_path and node.get("parent") not in nodes:
+            yield from _below(nodes, 0, name)
 
 
 def _below(nodes: dict[str, dict[str, Any]], fork: int, child: str) -> Iterator[tuple[int, list[str]]]:

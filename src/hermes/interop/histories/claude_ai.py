@@ -19,9 +19,10 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.histories.exports import ExportFiles, conversation_files, head, read_conversations
+from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
 
 SOURCE = "claude-ai"
+_ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
 _KNOWN = frozenset(("text", "thinking", "tool_use", "tool_result", "voice_note", "token_budget", "flag"))
 
 
@@ -32,7 +33,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is an export of Claude.ai."""
-    return b'"chat_messages"' in head(path)
+    return whose(path) == SOURCE
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -75,6 +76,11 @@ def _paths(
     parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
     if not any(parent in by_name for parent in parents.values()):
         return records, []
+    before = None
+    for name, parent in parents.items():
+        if parent not in by_name and parent not in (None, _ROOT):  # the export lacks it
+            parents[name] = before
+        before = name
     at: Any = leaf if leaf in by_name else next(reversed(by_name))
     on_path: dict[str, None] = {}
     while at in by_name and at not in on_path:

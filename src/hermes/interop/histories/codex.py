@@ -7,7 +7,8 @@ and turns that were rolled back. A compaction begins a session of its own, conti
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,12 @@ _INJECTED = (
     "<INSTRUCTIONS>",
     "<permissions",
     "<turn_aborted>",
+    "<skill>",
+    "<subagent_notification>",
 )
+_FROM_EDITOR = "# Context from my IDE setup:"
+_REQUEST = "## My request for Codex:"
+_THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
           "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
 _RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
@@ -62,10 +68,13 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a rollout of Codex."""
-    if path.suffix and not path.name.endswith((".jsonl", ".jsonl.zst")):
-        return False
-    return any("payload" in one and one.get("type") in ("session_meta", "response_item", "event_msg", "turn_context")
-               for one in first_objects(path, 2))  # fmt: skip
+    return any(("payload" in one and one.get("type") in ("session_meta", "response_item", "event_msg", "turn_context"))
+               or _is_bare_header(one) or "record_type" in one for one in first_objects(path, 2))  # fmt: skip
+
+
+def _is_bare_header(line: Mapping[str, Any]) -> bool:
+    """Whether a line begins a rollout of 2025, whose lines are items without type and payload around them."""
+    return {"id", "timestamp", "instructions"} <= line.keys() and "type" not in line
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -97,7 +106,12 @@ class _RolloutReader:
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         for number, line, self.position in json_lines(path, skipped):
-            self._take(number, line.get("type"), mapping(line.get("payload")), seconds(line.get("timestamp")))
+            kind, payload = line.get("type"), mapping(line.get("payload"))
+            if "payload" not in line:
+                if "record_type" in line:  # a mark of the older format that says nothing
+                    continue
+                kind, payload = "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+            self._take(number, kind, payload, seconds(line.get("timestamp")))
 
     def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
         if kind == "session_meta":
@@ -148,6 +162,10 @@ class _RolloutReader:
             self._add(message("assistant", content, at, name, model=self._model, reasoning=self._reasoning()))
         elif role == "user" and not _injected(content):
             self._user_turns.append(len(self._parts[-1]))
+            if isinstance(content, str) and content.lstrip().startswith(_FROM_EDITOR) and _REQUEST in content:
+                context, _, content = content.partition(_REQUEST)
+                self._add(message("system", context.strip(), at, f"{name}-context"))
+                content = content.strip()
             self._add(message("user", content, at, name))
         else:
             self._add(message("system", content, at, name))
@@ -180,6 +198,7 @@ class _RolloutReader:
                     "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")),
                     "output_tokens": count(used.get("output_tokens")),
                     "cache_read_tokens": count(used.get("cached_input_tokens")),
+                    "reasoning_tokens": count(used.get("reasoning_output_tokens")),
                 }  # fmt: skip
                 last.update({key: value for key, value in found.items() if value is not None})
         elif kind == "thread_name_updated":
@@ -207,17 +226,19 @@ class _RolloutReader:
 
     def conversations(self) -> Iterator[Conversation]:
         """The session and its continuations, oldest first."""
-        name = text(self._meta.get("id")) or self._path.name.removesuffix(".zst").removesuffix(".jsonl")
-        forked = text(self._meta.get("forked_from_id")) or text(self._meta.get("parent_thread_id"))
+        name = text(self._meta.get("id")) or self._named()
+        started_by = text(self._meta.get("parent_thread_id")) or _spawned_by(self._meta.get("source"))
+        forked = started_by or text(self._meta.get("forked_from_id"))
         parts = [part for part in self._parts if part] or [[]]
         title = self._title or _indexed_title(self._path, name)
         for number, part in enumerate(parts, 1):
             made = Conversation(
                 SOURCE, name if number == 1 else f"{name}.{number}", title=title, cwd=text(self._meta.get("cwd")),
                 model=self._model, started_at=seconds(self._meta.get("timestamp")) if number == 1 else None,
-                system_prompt=text(mapping(self._meta.get("base_instructions")).get("text")),
+                system_prompt=text(mapping(self._meta.get("base_instructions")).get("text"))
+                or text(self._meta.get("instructions")),
                 parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-                kind="compression" if number > 1 else "subagent" if self._meta.get("parent_thread_id") else "branch",
+                kind="compression" if number > 1 else "subagent" if started_by else "branch",
             )  # fmt: skip
             if number < len(parts):
                 made.end_reason = "compression"
@@ -228,6 +249,16 @@ class _RolloutReader:
             made.messages = part
             made.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
             yield made
+
+    def _named(self) -> str:
+        """The thread's id as the name of the file has it, where the first line is damaged."""
+        found = _THREAD.match(self._path.name)
+        return found[1] if found else self._path.name.removesuffix(".zst").removesuffix(".jsonl")
+
+
+def _spawned_by(source: Any) -> str | None:
+    """The thread that started this one as its sub-agent, as versions write it that have it in `source`."""
+    return text(mapping(mapping(mapping(source).get("subagent")).get("thread_spawn")).get("parent_thread_id"))
 
 
 def _injected(content: Any) -> bool:

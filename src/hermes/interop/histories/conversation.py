@@ -145,6 +145,9 @@ class Conversation:
         cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in every) or None
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
+        # of what the model wrote, how much it thought: told for a message there, kept for the session here
+        thought = sum(one.pop("reasoning_tokens", None) or 0 for one in every)
+        found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
         found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
         return found
 
@@ -189,6 +192,8 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
     """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
     parts = [part for part in parts if part] or [[]]
     name, parent = first.foreign_id, first.foreign_id
+    branches, first.branches = first.branches, []
+    held = [{one.get("platform_message_id") for one in part} for part in parts]
     for number, part in enumerate(parts, 1):
         made = first
         if number > 1:
@@ -200,10 +205,11 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
         made.messages = part
         if number < len(parts):
             made.end_reason = "compression"
-        held = {one.get("platform_message_id") for one in part}
-        if number > 1:
-            made.branches = [branch for branch in first.branches if branch[0] in held]
-            first.branches = [branch for branch in first.branches if branch[0] not in held]
+        later = set().union(*held[1:])
+        made.branches = [
+            branch for branch in branches
+            if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
+        ]  # fmt: skip
         yield made
 
 
@@ -354,7 +360,7 @@ class Skipped:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind))
+            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
 
 
 def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
@@ -459,10 +465,29 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
-    """The first objects of a JSON-lines file, for telling its format; [] when it is none."""
-    from hermes.interop.jsonl import decoded
+def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
+    """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
 
+    Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
+    """
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
+                return {}
+            stream.seek(0)
+            return mapping(decoded(stream.read().removeprefix(b"\xef\xbb\xbf")))
+    except (OSError, ValueError):
+        return {}
+
+
+def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
+    """The first objects of a JSON-lines file, for telling its format; [] when it is none.
+
+    With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
+    """
     found: list[dict[str, Any]] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found
@@ -474,8 +499,13 @@ def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
                     break
                 if not line.strip():
                     continue
-                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+                try:
+                    value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+                except ValueError:
+                    continue
                 if isinstance(value, dict):
+                    if while_type is not None and value.get("type") != while_type:
+                        break
                     found.append(value)
                 if len(found) == most:
                     break

@@ -73,8 +73,12 @@ class ExportFiles:
             ("file-", "file_")
         ):  # as ChatGPT names uploads: other files beside it are not the export's
             return None
+        # an export has pictures beside its conversations and in folders of its own
+        folders = (self._path.parent, *sorted(self._path.parent.glob("dalle-generations")),
+                   *sorted(self._path.parent.glob("user-*")), *sorted(self._path.parent.glob("*/audio")))  # fmt: skip
         near = next(
-            (p for p in self._path.parent.glob(f"{_escaped(name)}*") if p.is_file() and not p.is_symlink()), None
+            (p for folder in folders for p in folder.glob(f"{_escaped(name)}*") if p.is_file() and not p.is_symlink()),
+            None,
         )
         return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())
 
@@ -106,20 +110,35 @@ def read_conversations(
     skipped.report()
 
 
-def head(path: Path) -> bytes:
-    """The first bytes of an export's conversations, for telling whose it is; b"" when it has none."""
+# What a conversation has its messages under, by source. A tool's input may have a key of either name, but further inside.
+_MESSAGES = {"chatgpt": b'"mapping"', "claude-ai": b'"chat_messages"'}
+
+
+def whose(path: Path) -> str | None:
+    """The source of an export, or None: the first conversation that has messages tells it."""
+    return next(filter(None, map(_told_by, _heads(path))), None)
+
+
+def _told_by(begin: bytes) -> str | None:
+    places = {source: place for source, key in _MESSAGES.items() if (place := begin.find(key)) >= 0}
+    return min(places, key=lambda source: places[source], default=None)
+
+
+def _heads(path: Path) -> Iterator[bytes]:
+    """The first bytes of each file of an export that has conversations."""
     if not path.is_file():
-        return b""
+        return
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                return next(filter(None, map(partial(_head_of, archive), ExportFiles(path, archive).names())), b"")
-        if path.suffix not in (".json", ".jsonl", ""):
-            return b""
-        with path.open("rb") as stream:
-            return stream.read(_HEAD)
+                yield from map(partial(_head_of, archive), ExportFiles(path, archive).names())
+        else:
+            with path.open("rb") as stream:
+                begin = stream.read(_HEAD)
+                if begin.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
+                    yield begin
     except _BROKEN:
-        return b""
+        return
 
 
 def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -133,7 +152,7 @@ def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
 
 def _values(name: str, stream: IO[bytes], skipped: Skipped) -> Iterator[tuple[Any, int]]:
     """What stands in a file: an array, one object, or an object a line."""
-    begin = stream.read(_HEAD)
+    begin = stream.read(_HEAD).removeprefix(b"\xef\xbb\xbf")
     stream.seek(0)
     if begin.lstrip()[:1] == b"{" and (name.endswith(".jsonl") or _is_line(begin)):
         for _, line, position in json_lines_of(stream, skipped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from hermes.interop.histories.conversation import (
     image_part,
     joined,
     json_lines,
+    json_object,
     mapping,
     message,
     seconds,
@@ -39,11 +41,12 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Gemini CLI."""
-    if path.suffix in (".jsonl", ""):
-        return any("sessionId" in one and "projectHash" in one for one in first_objects(path, 1))
-    if path.suffix != ".json":
-        return False
-    whole = _whole(path)
+    first = first_objects(path, 1)
+    if first and "sessionId" in first[0] and "type" not in first[0] and first[0].keys() & {"projectHash", "startTime"}:
+        return True
+    if path.suffix == ".jsonl":  # the header is damaged
+        return bool(first) and first[0].get("type") in ("user", "gemini") and {"id", "content"} <= first[0].keys()
+    whole = json_object(path, "sessionId")
     return "sessionId" in whole and isinstance(whole.get("messages"), list)
 
 
@@ -64,25 +67,20 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     made.cwd = folders[0] if isinstance(folders, list) and folders and isinstance(folders[0], str) else _project(path)
     if path.parent.name != "chats" and path.parent.parent.name == "chats":
         made.parent, made.kind = path.parent.name, "subagent"
-    made.messages = [one for record in told for one in _messages(record, skipped)]
+    ends: dict[str, str] = {}  # the last message made of a record, or of one before it that says something
+    for record in told:
+        made.messages += _messages(record, skipped)
+        if made.messages and (last := made.messages[-1].get("platform_message_id")):
+            ends[str(record.get("id"))] = last
     made.branches = [
-        (after, [one for record in branch for one in _messages(record, skipped)]) for after, branch in rewound
+        (ends.get(str(after)), [one for record in branch for one in _messages(record, skipped)])
+        for after, branch in rewound
     ]
+    made.branches = [(after, branch) for after, branch in made.branches if branch]
     session = made.session()
     if session is not None:
         yield Found(0, session, path.stat().st_size)
     skipped.report()
-
-
-def _whole(path: Path) -> dict[str, Any]:
-    from hermes.interop.jsonl import decoded
-
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
-    try:
-        return mapping(decoded(path.read_bytes()))
-    except (OSError, ValueError):
-        return {}
 
 
 Records = list[dict[str, Any]]
@@ -90,11 +88,11 @@ Records = list[dict[str, Any]]
 
 def _records(path: Path, skipped: Skipped) -> tuple[dict[str, Any], Records, list[tuple[str | None, Records]]]:
     """The header, the messages that are shown, and those that a rewind took away with the message before them."""
-    if path.suffix == ".json":
-        whole = _whole(path)
-        if not whole:
-            skipped.damaged(1, "not a JSON object")
+    if path.suffix != ".jsonl" and (whole := json_object(path)):
         return whole, dicts(whole.get("messages")), []
+    if path.suffix == ".json":
+        skipped.damaged(1, "not a JSON object")
+        return {}, [], []
     header: dict[str, Any] = {}
     shown: dict[str, dict[str, Any]] = {}  # by id: a record that comes again is a newer version of the same
     rewound: list[tuple[str | None, Records]] = []
@@ -104,13 +102,14 @@ def _records(path: Path, skipped: Skipped) -> tuple[dict[str, Any], Records, lis
             if line["$rewindTo"] in shown:
                 cut = names.index(line["$rewindTo"])
                 rewound.append((names[cut - 1] if cut else None, [shown.pop(name) for name in names[cut:]]))
-        elif isinstance(line.get("$set"), dict):
-            patch = dict(line["$set"])
+        elif isinstance(line.get("$set"), dict) or ("sessionId" in line and "type" not in line):
+            patch = dict(line.get("$set") or line)
+            # What the model is given from here on: messages left out of it were said all the same.
             for one in dicts(patch.pop("messages", None)):
                 shown[str(one.get("id"))] = one
             header.update(patch)
-        elif "sessionId" in line and "type" not in line:
-            header.update(line)
+        elif "type" not in line:
+            skipped.unknown[next(iter(line), "nothing")] += 1
         else:
             shown[str(line.get("id") or f"line-{number}")] = dict(line)
     return header, list(shown.values()), rewound
@@ -146,7 +145,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
         "assistant", _content(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
         input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
-        cache_read_tokens=count(used.get("cached")),
+        cache_read_tokens=count(used.get("cached")), reasoning_tokens=count(used.get("thoughts")),
     )  # fmt: skip
     return [reply, *results]
 
@@ -154,11 +153,10 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
 def _result(call: dict[str, Any]) -> Any:
     """What a tool gave back: the output inside its function response, else as it is."""
     told = call.get("result")
-    outputs = [
-        mapping(mapping(part.get("functionResponse")).get("response")).get("output")
-        for part in (dicts(told) or [mapping(told)])
+    answers = [
+        mapping(mapping(part.get("functionResponse")).get("response")) for part in (dicts(told) or [mapping(told)])
     ]
-    texts = [one for one in outputs if isinstance(one, str)]
+    texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if isinstance(one, str)]
     if texts:
         return "\n".join(texts)
     return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
@@ -184,11 +182,20 @@ def _content(content: Any, skipped: Skipped) -> Any:
 
 
 def _project(path: Path) -> str | None:
-    """The folder of a project, which ~/.gemini/projects.json names by its slug."""
-    for parent in path.parents:
-        if parent.name == ".gemini" and (parent / "projects.json").is_file():
-            told = mapping(_whole(parent / "projects.json"))
-            projects = mapping(told.get("projects")) or told
-            slug = path.relative_to(parent / "tmp").parts[0] if path.is_relative_to(parent / "tmp") else ""
-            return next((folder for folder, name in projects.items() if name == slug), None)
+    """The folder of a project: in `.project_root`, or in projects.json by its slug; older versions name it by its hash."""
+    chats = next((parent for parent in path.parents if parent.name == "chats"), None)
+    if chats is None:
+        return None
+    project = chats.parent
+    try:
+        if told := text((project / ".project_root").read_text("utf-8")):
+            return told.strip()
+    except (OSError, ValueError):
+        pass
+    if project.parent.name != "tmp":
+        return None
+    listed = json_object(project.parent.parent / "projects.json")
+    for folder, slug in (mapping(listed.get("projects")) or listed).items():
+        if project.name in (slug, hashlib.sha256(folder.encode()).hexdigest()):
+            return str(folder)
     return None

@@ -135,12 +135,11 @@ def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
 
 
 def _stored(row: dict[str, Any], skipped: Skipped) -> list[Message]:
-    record = {
-        "role": row.get("role"),
-        "content": from_json(row.get("content_json")),
-        "created": row.get("created_timestamp"),
-    }
     name = text(row.get("message_id")) or str(row.get("id"))
+    content = from_json(row.get("content_json"))
+    if not isinstance(content, list):
+        skipped.damaged(0, f"message {name}: no JSON list")
+    record = {"role": row.get("role"), "content": content, "created": row.get("created_timestamp")}
     made = _messages(record, name, skipped)
     if row.get("role") == "assistant" and made and (used := count(row.get("tokens"))):
         made[0]["output_tokens"] = used

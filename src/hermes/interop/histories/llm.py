@@ -72,6 +72,11 @@ def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
         yield made
+    for response in database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id")):
+        made = Conversation(SOURCE, str(response["id"]), model=text(response.get("model")))
+        made.system_prompt = _system(database, response)
+        made.messages += _response(database, response)
+        yield made
 
 
 def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Message]:

@@ -18,6 +18,7 @@ from hermes.interop.histories.conversation import (
     dicts,
     from_json,
     joined,
+    json_object,
     mapping,
     message,
     seconds,
@@ -42,8 +43,7 @@ def sniff(path: Path) -> bool:
     """Whether a file or folder is OpenCode's."""
     if path.is_dir():
         return (path / "session").is_dir() and (path / "message").is_dir()
-    if path.suffix == ".json":
-        whole = _json(path)
+    if whole := json_object(path, "info"):
         return str(mapping(whole.get("info")).get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
     return {"session", "message", "part"} <= tables_of(path)
 
@@ -62,23 +62,13 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped = Skipped(path, problems)
     if path.is_dir():
         yield from _tree(path, skipped)
-    elif path.suffix == ".json":
-        whole = _json(path)
+    elif whole := json_object(path, "info"):
         told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
         yield from _found(mapping(whole.get("info")), told, skipped)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, skipped)
     skipped.report()
-
-
-def _json(path: Path) -> Record:
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
-    try:
-        return mapping(decoded(path.read_bytes()))
-    except (OSError, ValueError):
-        return {}
 
 
 def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Iterator[Found]:
@@ -100,10 +90,12 @@ def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
     for session in database.rows("session", order=("time_created", "id")):
         parts: dict[str, list[Record]] = {}
         for row in database.rows("part", {"session_id": session["id"]}, ("id",)):
-            parts.setdefault(row["message_id"], []).append(_data(row, skipped))
+            if (part := _data(row, skipped)) is not None:
+                parts.setdefault(row["message_id"], []).append(part)
         told = [
-            (_data(row, skipped), parts.get(row["id"], []))
+            (record, parts.get(row["id"], []))
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
+            if (record := _data(row, skipped)) is not None
         ]
         info = {
             **session,
@@ -113,27 +105,30 @@ def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
         yield from _found(info, told, skipped)
 
 
-def _data(row: Record, skipped: Skipped) -> Record:
+def _data(row: Record, skipped: Skipped) -> Record | None:
+    """The message or part in a row; None where it is damaged."""
     try:
         value = decoded(row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b""))
     except (ValueError, TypeError):
-        skipped.damaged(0, f"{row.get('id')}: no JSON")
-        value = {}
-    return {**mapping(value), "id": row["id"]}
+        value = None
+    if not isinstance(value, dict):
+        skipped.damaged(0, f"{row.get('id')}: no JSON object")
+        return None
+    return {**value, "id": row["id"]}
 
 
 def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
     def below(folder: Path) -> list[Record]:
         found = []
         for file in sorted(folder.glob("*.json")):
-            if record := _json(file):
+            if record := json_object(file):
                 found.append(record)
             else:
                 skipped.damaged(0, f"{file.name}: no JSON object")
         return found
 
     for file in sorted((path / "session").rglob("*.json")):
-        info = _json(file)
+        info = json_object(file)
         if not text(info.get("id")):
             skipped.damaged(0, f"{file.name}: not a session")
             continue
@@ -201,7 +196,7 @@ def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Mes
     reply = message(
         "assistant", content, at, name, model=text(record.get("modelID")), tool_calls=calls or None,
         reasoning="\n\n".join(thoughts) or None, output_tokens=count(used.get("output")),
-        input_tokens=count(used.get("input")),
+        input_tokens=count(used.get("input")), reasoning_tokens=count(used.get("reasoning")),
         cache_read_tokens=count(cache.get("read")), cache_write_tokens=count(cache.get("write")),
         cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
         finish_reason="error" if failed else text(record.get("finish")),

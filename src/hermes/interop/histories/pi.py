@@ -37,8 +37,6 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Pi."""
-    if path.suffix not in (".jsonl", ""):
-        return False
     first = first_objects(path, 1)
     return bool(first) and first[0].get("type") == "session" and "session" not in first[0] and "timestamp" in first[0]
 
@@ -69,21 +67,24 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
     name = text(header.get("id")) or path.stem
+    _relink(entries)
     shown = _path(entries)
     on_path = set(shown)
     title = next(
-        (text(entries[key].get("name")) for key in reversed(shown) if entries[key].get("type") == "session_info"), None
+        (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info"), None
     )
     parts: list[list[str]] = [[]]
     for key in shown:
         if entries[key].get("type") == "compaction" and parts[-1]:
             parts.append([])
         parts[-1].append(key)
+    left = list(_left(entries, on_path))
     for number, part in enumerate(parts, 1):
         parent = text(header.get("parentSession"))
         made = Conversation(
             "openclaw" if ".openclaw" in path.parts else SOURCE, name if number == 1 else f"{name}.{number}", title=title,
-            cwd=text(header.get("cwd")), started_at=seconds(header.get("timestamp")) if number == 1 else None,
+            cwd=text(header.get("cwd")), model=text(header.get("modelId")),
+            started_at=seconds(header.get("timestamp")) if number == 1 else None,
             parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
             kind="branch" if number == 1 else "compression",
         )  # fmt: skip
@@ -91,17 +92,25 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             made.end_reason = "compression"
         made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
         stored = {one["platform_message_id"] for one in made.messages}
-        for fork, branch in _left(entries, on_path):
-            if fork in part or (fork is None and number == 1):
+        said: dict[str | None, str | None] = {}  # of each entry, the last message up to it
+        last = None
+        for key in part:
+            last = said[key] = key if key in stored else last
+        for fork, branch in left:
+            if fork in said or (fork is None and number == 1):
                 told = [one for key in branch for one in _messages(key, entries[key], skipped)]
-                after = (
-                    next((key for key in reversed(part[: part.index(fork) + 1]) if key in stored), None)
-                    if fork in part
-                    else None
-                )
                 if told:
-                    made.branches.append((after, told))
+                    made.branches.append((said.get(fork), told))
         yield made
+
+
+def _relink(entries: dict[str, Entry]) -> None:
+    """Where the entry that another one follows is damaged, the one before it in the file takes its place."""
+    before: str | None = None
+    for key, entry in entries.items():
+        if entry.get("parentId") is not None and entry["parentId"] not in entries:
+            entry["parentId"] = before
+        before = key
 
 
 def _named(path: Path) -> str:
