@@ -82,7 +82,7 @@ def told(everything: dict[str, Any] | None) -> dict[str, list[tuple[Any, ...]]]:
     return {key: [tuple(row[name] for name in names) for row in one["messages"]] for key, one in sessions.items()}
 
 
-@pytest.mark.parametrize("name", some(list(HARMS), 12))
+@pytest.mark.parametrize("name", some(list(HARMS), 10))
 def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_back(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:
