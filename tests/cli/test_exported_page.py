@@ -13,6 +13,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.support.browser import Browser
 from tests.support.program import run
+from tests.support.sizes import some
 
 ATTACK = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> [x](javascript:document.title='taken')"
 TABLE = "| a | b | c |\n|---|--:|:-:|\n" + "| a rather long cell | 12345.678 | 日本語のテキスト |\n" * 3
@@ -65,7 +66,7 @@ def browser() -> Iterator[Browser]:
         yield one
 
 
-@pytest.mark.parametrize("width", [320, 400, 1200])
+@pytest.mark.parametrize("width", some([320, 400, 1200], 2))
 def test_the_page_is_alone_in_the_world_and_fits(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width)
     browser.value("for (const one of document.querySelectorAll('details')) one.open = true")

@@ -212,7 +212,7 @@ EVERY_WAY_OF_PRINTING = [
 
 
 @pytest.mark.parametrize("unbuffered", some(["", "1"], 1))
-@pytest.mark.parametrize("words", EVERY_WAY_OF_PRINTING)
+@pytest.mark.parametrize("words", some(EVERY_WAY_OF_PRINTING, 6))
 def test_output_that_can_not_be_written_is_one_line_and_status_1(words: str, unbuffered: str, few: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -223,7 +223,7 @@ def test_output_that_can_not_be_written_is_one_line_and_status_1(words: str, unb
         assert done.stderr == f"hermes: standard output: {why}\n"
 
 
-@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-", "<&-", "0<&- 2>&-"])
+@pytest.mark.parametrize("where", some(["2>/dev/full", "2>&-", "<&-", "0<&- 2>&-"], 2))
 def test_standard_error_or_input_that_is_not_there_changes_nothing_else(where: str, few: Path) -> None:
     for words in ("sessions export -", "sessions list", "sessions show nobody"):
         usual, done = in_shell(words, few), in_shell(f"{words} {where}", few)

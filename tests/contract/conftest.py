@@ -1,6 +1,6 @@
 """These tests run once on each engine.
 
-A quick run tries every case of a test on SQLite, and a few of them on the server: what reads and checks the cases is the
+A quick run tries every case of a test on SQLite, and one of them on the server: what reads and checks the cases is the
 same code. Named by itself (file::test, -k), a test runs with all its cases.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.postgres import ENGINES
 from tests.support.sizes import THOROUGH, some
 
-_ON_A_SERVER = 2  # cases of a test
+_ON_A_SERVER = 1  # cases of a test
 # Promises about what other programs find in plain files; tests/store/encrypted has a part of the others.
 _ABOUT_PLAIN_FILES = frozenset(
     """test_words_of_deleted_messages_are_gone_after_tidying test_a_word_that_comes_back_is_listed_again_by_every_process

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hermes_state import SessionDB
+from tests.support.sizes import size
 
 WORKER = """
 import sys
@@ -28,7 +29,7 @@ with SessionDB(db_path=path) as db:
 """
 
 
-@pytest.mark.parametrize("round", range(3))
+@pytest.mark.parametrize("round", range(size(1, 3)))
 def test_of_several_processes_that_compress_one_session_exactly_one_does(tmp_path: Path, round: int) -> None:
     path = tmp_path / "state.db"
     with SessionDB(db_path=path) as db:

@@ -82,7 +82,7 @@ def told(everything: dict[str, Any] | None) -> dict[str, list[tuple[Any, ...]]]:
     return {key: [tuple(row[name] for name in names) for row in one["messages"]] for key, one in sessions.items()}
 
 
-@pytest.mark.parametrize("name", some(list(HARMS), 18))
+@pytest.mark.parametrize("name", some(list(HARMS), 10))
 def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_back(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_bac
         assert db.check() == []
 
 
-@pytest.mark.parametrize("name", some(ALONE, 6))
+@pytest.mark.parametrize("name", some(ALONE, 4))
 def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
     nursery: Nursery, base: Path, pages: dict[str, list[int]], truth: dict[str, Any], folder: Path, name: str
 ) -> None:

@@ -16,7 +16,7 @@ from . import Refused, Remote, assert_kept, can_mount, contents, need, size, tra
 from .workers import message
 
 DISK = 8000  # KiB
-ROOM = list(range(60, 1600, size(420, 45)))  # KiB left before the writing starts
+ROOM = list(range(60, 1600, size(700, 45)))  # KiB left before the writing starts
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def assert_lines(remote: Remote, path: Path, wanted: Counter[int]) -> None:
 def test_a_message_that_is_stored_is_not_refused_because_its_index_finds_no_room(mounts: None, tmp_path: Path) -> None:
     """Indexing follows the commit; the message that sets it off is safe by then. Refused, it would come twice."""
     stored = 0
-    for room in range(200, 1600, size(140, 35)):
+    for room in range(200, 1600, size(280, 35)):
         with Remote(own_mounts=True) as remote:
             path = small_disk(remote, tmp_path / "disk", DISK)
             remote.open(str(path))

@@ -16,7 +16,7 @@ from hermes.store.drafts import Draft, left_behind
 
 from . import Nursery, Remote, Step, exports, seeded, size, step, store
 
-KILLS = size(4, 30)  # moments spread over the whole move,
+KILLS = size(3, 30)  # moments spread over the whole move,
 LAST = size(2, 10)  # and one after the other at its end
 WORD = b"wombatword"
 PICTURE = b"\x89PNG wombatword in a picture " * 8

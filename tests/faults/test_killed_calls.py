@@ -19,8 +19,8 @@ import pytest
 from . import Nursery, Remote, Step, clone, contents, exports, seeded, settled, size, step, store
 
 LONG, SHORT = 2000, 120  # messages of the session "long"; the short one where its length is not the point
-KILLS = size(3, 50)  # moments spread over the whole call,
-LAST = size(3, 40)  # and one after the other at its end: after the commit there is more to do
+KILLS = size(2, 50)  # moments spread over the whole call,
+LAST = size(2, 40)  # and one after the other at its end: after the commit there is more to do
 INSTANTS = size(1, 8)
 DAY = 86_400.0
 

@@ -15,7 +15,7 @@ from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, s
 
 ENGINE = "hermes.store.engines.sqlite.engine"
 QUICK = {"RETRIES": 4, "QUEUE_SECONDS": 0.3}
-MOMENTS = size(8, 60)
+MOMENTS = size(5, 60)
 SOON = 20.0  # seconds: far more than an impatient client may take
 
 
@@ -174,7 +174,7 @@ def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path
         total = dry.counted()
         assert total > 30, "it set no indexer off: this test would prove nothing"
     tried, wrong = 0, []
-    for at in range(6, 42, size(4, 1)):
+    for at in range(6, 42, size(7, 1)):
         path = clone(base, folder / "work")
         with impatient(path) as client, Remote() as holder:
             client.count(at, signal.SIGSTOP)

@@ -27,7 +27,7 @@ from tests.support.sizes import size
 HERE = Path(__file__).parent
 SECTOR = 512
 MESSAGES = 90  # of each of two writers: checkpoints and a restarted log are among them
-DISKS = int(os.environ.get("HERMES_TEST_DISKS", size(30, 120)))
+DISKS = int(os.environ.get("HERMES_TEST_DISKS", size(20, 120)))
 
 CHILD = """
 import os, sys, threading

@@ -30,7 +30,7 @@ from . import (
     transcript_ids,
 )
 
-MOMENTS = size(2, 60)  # of each call,
+MOMENTS = size(1, 60)  # of each call,
 LAST = size(30, 1000)  # spread over its last input/output calls, since lines are written after the commit
 ROUNDS = size(1, 6)
 WRITERS = 4

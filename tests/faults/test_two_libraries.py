@@ -59,7 +59,7 @@ def test_four_processes_with_another_library_in_each(folder: Path, way: str) -> 
     remotes = [Remote(path) for _ in range(4)]
     try:
         for remote, name in zip(remotes, "abcd", strict=True):
-            remote.begin("mixed", str(path), way, name, size(150, 1500))
+            remote.begin("mixed", str(path), way, name, size(80, 1500))
         for remote in remotes:
             wanted += remote.answer()
         for remote in remotes[:2]:

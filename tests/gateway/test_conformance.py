@@ -27,9 +27,10 @@ PLATFORMS = (
     "plain", "telegram", "discord", "slack", "matrix", "email", "signal", "homeassistant", "whatsapp", "whatsapp_bridge", "sms",
     "mattermost", "feishu", "dingtalk", "wecom", "wecom_app", "weixin", "bluebubbles", "qqbot", "teams",
 )  # fmt: skip
-# A quick run tries what loses, doubles or mixes up messages on every platform, and all else on these: real servers and
-# labs, with and without each ability. HERMES_TEST_SIZE=all tries everything everywhere.
-QUICK = ("plain", "telegram", "discord", "matrix", "email", "teams")
+# A quick run tries on every platform that a message is answered once, though it comes twice, that strangers are not, and
+# that nobody gets the words of another; all else on these: real servers and labs, with and without each ability.
+# HERMES_TEST_SIZE=all tries everything everywhere.
+QUICK = ("plain", "telegram", "matrix", "email")
 LONG = 9000
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000000301010018dd8db00000"
@@ -103,7 +104,6 @@ def test_a_message_is_answered_once_and_kept(lab: Lab, model: Echo, hermes_home:
         assert re.fullmatch(r"\d{8}_\d{6}_[0-9a-f]{8}", row["id"])
 
 
-@everywhere
 def test_what_one_person_says_is_answered_in_order(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
         for number in range(5):
@@ -111,7 +111,6 @@ def test_what_one_person_says_is_answered_in_order(lab: Lab, model: Echo, hermes
         answered(lab, *(f"number {number}" for number in range(5)))
 
 
-@everywhere
 def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say(f"long={LONG}")
@@ -249,7 +248,6 @@ def test_wait_is_obeyed_and_nothing_lost(lab: Lab, model: Echo, hermes_home: Pat
         answered(lab, "echo: patience")
 
 
-@everywhere
 def test_a_failing_server_is_asked_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
     needs(lab, "fail")
     with running(lab, hermes_home, model.base_url):

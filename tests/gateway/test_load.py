@@ -35,7 +35,7 @@ def lab() -> Iterator[PlainLab]:
 def test_many_chats_are_answered_once_in_order_and_memory_stays_flat(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    outcome = load(GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE), lab, chats=120, messages=size(480, 600))
+    outcome = load(GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE), lab, chats=120, messages=size(360, 600))
     assert outcome.wrong == []
     assert outcome.growth < 1.3
 
@@ -44,7 +44,7 @@ def test_killed_every_few_seconds_many_chats_are_answered_once_in_order(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
     gateway = GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE)
-    outcome = load(gateway, lab, chats=50, messages=size(180, 250), kill_every=0.5)
+    outcome = load(gateway, lab, chats=50, messages=size(120, 250), kill_every=0.5)
     assert outcome.kills >= 2
     assert outcome.wrong == []
 
@@ -55,7 +55,7 @@ def test_a_message_costs_the_same_with_few_chats_and_with_many(model: Echo, tmp_
     for chats in (10, size(150, 400)):
         lab = PlainLab()
         gateway = GatewayProcess(tmp_path / f"home-{chats}", [lab], model.base_url, **QUEUE)
-        outcome = load(gateway, lab, chats=chats, messages=size(200, 500))
+        outcome = load(gateway, lab, chats=chats, messages=size(150, 500))
         lab.close()
         assert outcome.wrong == []
         each.append(outcome.each)

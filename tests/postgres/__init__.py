@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hermes_state import SessionDB
+
+
+def paced(url: str, name: Any = None, **pace: Any) -> SessionDB:
+    """The store at this URL, whose indexer has another pace (see `Pace` in indexer.py)."""
+    db = SessionDB(url=url) if name is None else SessionDB(db_path=name, url=url)
+    keeper = db._engine._keeper  # type: ignore[attr-defined]
+    keeper.pace = replace(keeper.pace, **pace)
+    return db
+
+
+def patient(url: str, name: Any = None, **pace: Any) -> SessionDB:
+    """The same; nothing is indexed unless it is asked to: a search has all the work."""
+    return paced(url, name, pause=3600.0, **pace)

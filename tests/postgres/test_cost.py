@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
-from hermes.store.engines.postgres import indexer
 from hermes_state import SessionDB
 from tests.support.labs.base import until
+
+from . import paced
 
 
 def ask(url: str, sql: str) -> list[Any]:
@@ -47,20 +47,17 @@ def test_lists_are_ordered_by_the_moment_of_the_last_message(url: str, tmp_path:
         assert listed + more == wanted
 
 
-def test_only_the_process_that_indexed_last_tidies_up(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_process_that_indexed_last_tidies_up(url: str, tmp_path: Path) -> None:
     """While messages come none does (the server has a limit of its own); afterwards one does, once."""
-    monkeypatch.setattr(indexer, "TIDY_AFTER", 3600.0)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as one, SessionDB(db_path=tmp_path / "b.db", url=url) as other:
+    later = {"tidy_after": 3600.0}
+    with paced(url, tmp_path / "a.db", **later) as one, paced(url, tmp_path / "b.db", **later) as other:
         one.create_session("s", "cli")
         for number in range(300):
             (one, other)[number % 2].append_message("s", "user", f"n{number} {'words of it ' * 20}")
         one.catch_up()
         other.catch_up()
     assert pending(url) > 0, "300 messages are not worth moving their words"
-    monkeypatch.setattr(indexer, "TIDY_AFTER", 0.1)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as one:
+    with paced(url, tmp_path / "a.db", tidy_after=0.1) as one:
         one.append_message("s", "user", "the last one")
         until(lambda: keepers() == 1 and pending(url) == 0, what="it has become quiet, and it was tidied")
 

@@ -141,6 +141,9 @@ def test_a_claimer_who_was_stopped_cannot_complete_what_another_claimed(store: S
 
 # ------------------------------------------------------------------ turns
 
+# Leases are the engines' (above, on each); a turn asks for them in the same way wherever its store is.
+on_one = pytest.mark.parametrize("store", some(ENGINES[::-1], 1), indirect=True)
+
 # A turn in a process of its own, whose leases last a moment. After its first words, and in its tool, it waits for a file.
 CHILD = """
 import json, sys, time
@@ -244,6 +247,7 @@ def agent_on(db: SessionDB, wire: Wire) -> Agent:
     return Agent(db, config, EndpointModel("fake", wire.base_url, "key", 100_000), session_id="s")
 
 
+@on_one
 @pytest.mark.parametrize(
     ("script", "stays"),
     some(
@@ -281,6 +285,7 @@ def test_a_turn_that_was_stopped_ends_when_another_has_answered_meanwhile(
             assert db.check() == []
 
 
+@on_one
 def test_a_turn_that_was_stopped_goes_on_when_nobody_came(store: Store, tmp_path: Path) -> None:
     """The lease ran out, but nobody took it: nothing is out of date."""
     with Wire([TOOL, said("Done.")]) as wire, Child(store("a"), wire, tmp_path / "gate") as child:
@@ -292,6 +297,7 @@ def test_a_turn_that_was_stopped_goes_on_when_nobody_came(store: Store, tmp_path
             assert [words for words in words_of(db, "s") if words] == ["the question", "a result", "Done."]
 
 
+@on_one
 def test_what_a_fenced_turn_had_heard_is_in_its_draft_until_it_is_answered(store: Store, tmp_path: Path) -> None:
     place = store("a")
     with Wire([HALF]) as wire, Child(place, wire, tmp_path / "gate") as child, SessionDB(**store("b")) as db:
@@ -313,6 +319,7 @@ def test_what_a_fenced_turn_had_heard_is_in_its_draft_until_it_is_answered(store
             assert draft is None
 
 
+@on_one
 def test_the_killed_holder_of_another_host_is_replaced_when_its_lease_runs_out(store: Store, tmp_path: Path) -> None:
     with Wire([TOOL]) as first, Wire([said("Taken over.")]) as second, SessionDB(**store("b")) as db:
         with Child(store("a"), first, tmp_path / "gate") as child:

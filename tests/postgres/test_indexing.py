@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import StoreError
-from hermes.store.engines.postgres import indexer, lexemes, unindexed_tail
+from hermes.store.engines.postgres import lexemes
 from hermes.store.index_text import fold, vocabulary, vocabulary_and_names
 from hermes_state import SessionDB
 from tests.faults import Acks, Process, Remote, seeded, size, word
 from tests.support import postgres, program
 from tests.support.labs.base import until
 
+from . import paced, patient
 from .clusters import VERSIONS
 
 
@@ -31,12 +32,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server = postgres.server(request.param)
     yield server.store(str(tmp_path))
     server.forget(str(tmp_path))
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is indexed unless someone asks: whoever searches has all the work."""
-    monkeypatch.setattr(indexer, "PAUSE", 3600.0)
 
 
 def ask(url: str, sql: str) -> list[Any]:
@@ -60,10 +55,9 @@ def found(db: SessionDB, query: str) -> set[int]:
 # ------------------------------------------------------------------ found at once
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_message_is_found_at_once_by_whoever_searches(url: str, tmp_path: Path) -> None:
     dice = seeded("at once")
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as one, SessionDB(db_path=tmp_path / "b.db", url=url) as other:
+    with patient(url, tmp_path / "a.db") as one, patient(url, tmp_path / "b.db") as other:
         one.create_session("s", "cli")
         for number in range(40):
             stored = dice.choice((one, other)).append_message("s", "user", f"common n{number} get_x{number}_value")
@@ -78,9 +72,8 @@ def test_a_message_is_found_at_once_by_whoever_searches(url: str, tmp_path: Path
         assert one.check() == []
 
 
-@pytest.mark.usefixtures("patient")
 def test_processes_that_index_at_the_same_time_index_nothing_twice(url: str, tmp_path: Path) -> None:
-    stores = [SessionDB(db_path=tmp_path / f"{n}.db", url=url) for n in range(4)]
+    stores = [patient(url, tmp_path / f"{n}.db") for n in range(4)]
     try:
         stores[0].create_session("s", "cli")
         for round_ in range(size(3, 12)):
@@ -105,37 +98,27 @@ def test_a_moment_later_it_is_indexed_without_anybody_searching(url: str, tmp_pa
         assert db.index_status() == {"indexed_to": 150, "pending": 0}
 
 
-@pytest.mark.usefixtures("patient")
-def test_what_is_left_when_a_store_is_closed_is_indexed(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "PATIENCE", 600.0)  # so long as it takes on this machine
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_what_is_left_when_a_store_is_closed_is_indexed(url: str, tmp_path: Path) -> None:
+    with patient(url, tmp_path / "a.db", at_the_end=600.0) as db:  # so long as it takes on this machine
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"n{number} " + "x " * 5000) for number in range(100)]
         assert db.index_status() == {"indexed_to": ids[0] - 1, "pending": 100}
     assert waiting(url) == 0
 
 
-@pytest.mark.usefixtures("patient")
-def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "PATIENCE", 0.0)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_what_takes_too_long_when_a_store_is_closed_is_left_to_the_next(url: str, tmp_path: Path) -> None:
+    with patient(url, tmp_path / "a.db", at_the_end=0.0) as db:
         db.create_session("s", "cli")
         ids = {db.append_message("s", "user", f"common n{number}") for number in range(100)}
     assert waiting(url) == 100
-    with SessionDB(db_path=tmp_path / "b.db", url=url) as db:
+    with patient(url, tmp_path / "b.db") as db:
         assert found(db, "common") == ids
         assert db.catch_up() == 100
     assert waiting(url) == 0
 
 
-def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer, "PAUSE", 3600.0)
-    monkeypatch.setattr(indexer, "TOO_MANY", 100)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path) -> None:
+    with patient(url, tmp_path / "a.db", too_many=100) as db:
         db.create_session("s", "cli")
         most = 0
         for number in range(400):
@@ -145,12 +128,8 @@ def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path, mon
         assert len(found(db, "n*")) == 400
 
 
-@pytest.mark.usefixtures("patient")
-def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "KEPT_CHARACTERS", 10_000)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(url: str, tmp_path: Path) -> None:
+    with patient(url, tmp_path / "a.db", kept_characters=10_000) as db:
         db.create_session("s", "cli")
         contents = ["x " * 3000 + f"n{number}" for number in range(8)] + [f"short{number}" for number in range(8)]
         ids = [db.append_message("s", "tool", content) for content in contents]
@@ -174,12 +153,11 @@ def test_words_and_names_that_take_more_room_than_usual_are_found(url: str, tmp_
         assert db.check() == []
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lexemes, "MOST_BYTES", 1 << 40)  # so that a tsvector becomes larger than the server takes
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+    with patient(url, tmp_path / "a.db") as db:
         db.create_session("s", "cli")
         before = db.append_message("s", "user", "good before")
         bad = db.append_message(
@@ -194,9 +172,8 @@ def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
         assert waiting(url) == 0
 
 
-@pytest.mark.usefixtures("patient")
 def test_a_message_that_cannot_be_indexed_is_found(url: str, tmp_path: Path) -> None:
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+    with patient(url, tmp_path / "a.db") as db:
         db.create_session("s", "cli")
         stored = db.append_message("s", "user", "somewhere")
         with psycopg.connect(url, autocommit=True) as connection:
@@ -303,7 +280,6 @@ def test_messages_that_are_deleted_before_they_are_indexed_leave_nothing(url: st
 # ------------------------------------------------------------------ for reading only
 
 
-@pytest.mark.usefixtures("patient")
 def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_path: Path) -> None:
     """Every way to ask, each answered twice: from the texts that wait, and from the index. Hits and scores are the same."""
     long = " ".join(f"w{number % 900}" for number in range(13_000))
@@ -317,7 +293,7 @@ def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_pat
         "docker NOT deployment", "docker OR plain", "数据", "数据库", "库", "getUserBy", "strasse", "straße", "οδος", "ployme",
         "🚀", "deep_name_x", "json value", "how do i deploy docker?", "rm -rf", "w899", '"w899 w0"', "nothere", "words plain -docker",
     ]  # fmt: skip
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+    with patient(url, tmp_path / "a.db") as db:
         db.create_session("s", "cli")
         for text in texts:
             db.append_message("s", "user", text)
@@ -341,11 +317,10 @@ def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_pat
     assert sum(map(bool, direct.values())) >= len(asked) - 2, "nearly all of them find something"
 
 
-@pytest.mark.usefixtures("patient")
-def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unindexed_tail, "KEPT_CHARACTERS", 2_000)
-    monkeypatch.setattr(unindexed_tail, "READ", 7)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path) -> None:
+    with patient(url, tmp_path / "a.db") as db:
+        tail = db._engine.fulltext.tail  # type: ignore[attr-defined]
+        tail.kept_characters, tail.read_at_once = 2_000, 7
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"common n{number} {'x' * 100}") for number in range(60)]
         assert found(db, "common") == set(ids)
@@ -356,9 +331,7 @@ def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path, monkeypa
 # ------------------------------------------------------------------ what no process indexes
 
 
-def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(url: str, tmp_path: Path) -> None:
     with Acks() as acks:
         writer = Remote(pass_fds=[acks.write_end])
         writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
@@ -387,7 +360,7 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
         assert [p for p in db.check() if p["kind"] == "fts-waiting"] == []
         ask_none(url, "DELETE FROM message_words")  # as if they had been left again
         ask_none(url, "INSERT INTO unindexed SELECT id, now() - interval '2 minutes' FROM messages")
-        monkeypatch.setattr(indexer, "ADOPT_EVERY", 0.0)
+    with paced(url, tmp_path / "here.db", adopt_every=0.0) as db:
         db.create_session("other", "cli")
         db.append_message("other", "user", "one of another process")  # its keeper looks after the rest, too
         until(lambda: waiting(url) == 0, what="another process's keeper has indexed them")
@@ -395,11 +368,8 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(
         assert db.check() == []
 
 
-def test_two_keepers_do_not_take_on_the_same_messages(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "ADOPT_EVERY", 0.0)
-    with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
+def test_two_keepers_do_not_take_on_the_same_messages(url: str, tmp_path: Path) -> None:
+    with paced(url, tmp_path / "a.db", adopt_every=0.0) as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"n{number}") for number in range(10)]
         db.catch_up()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 
-from hermes.store.engines.postgres import fulltext, indexer
 from hermes_state import SessionDB
+
+from . import paced
 
 WORDS = ("lighthouse", "harbour", "Peniche", "sardines", "ferry")
 ASKED = "Where near the lighthouse and the harbour of Peniche did they sell the sardines?"
@@ -60,24 +60,20 @@ def test_a_question_finds_the_same_as_on_sqlite_however_far_ids_lie_apart(url: s
         assert {"old-lighthouse", "old-Peniche", "old-sardines"} <= {one for one, _, _ in answers(db)}
 
 
-def test_the_window_of_a_common_word_is_remembered_and_widened(
-    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_window_of_a_common_word_is_remembered_and_widened(url: str) -> None:
     """With tiny windows every search widens; what it finds stays the same."""
     with SessionDB(url=url) as db:
         filled(db, lambda _: None)
         before = answers(db)
-        monkeypatch.setattr(fulltext, "FIRST_WINDOW", 1)
+        fulltext = db._engine.fulltext
+        fulltext.first_window = 1
         assert answers(db) == before
-        db._engine.fulltext._enough.update({"'harbour'": 1, "'lighthous'": 1})
+        fulltext._enough.update({"'harbour'": 1, "'lighthous'": 1})
         assert answers(db) == before
 
 
-def test_the_words_of_an_import_do_not_stay_in_the_list_that_every_search_reads(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "MANY_IMPORTED", 50)
-    with SessionDB(url=url) as db:
+def test_the_words_of_an_import_do_not_stay_in_the_list_that_every_search_reads(url: str) -> None:
+    with paced(url, many_imported=50) as db:
         db.import_session(exported("imported", [f"Message {number} of the ferry." for number in range(60)], 1_000.0))
     with psycopg.connect(url, autocommit=True) as connection:
         (pages,) = connection.execute("SELECT gin_clean_pending_list('idx_words')").fetchone() or (1,)

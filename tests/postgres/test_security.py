@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from hermes.errors import InvalidInput, StoreError, StoreReadOnly
-from hermes.store.engines.postgres import indexer, security
+from hermes.store.engines.postgres import security
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tests.support.program import run
 
+from . import patient
 from .houses import BEGINNING, SECRET, House
 
 CLOSED = ("leases", "audit", "words", "state_meta")
@@ -252,10 +253,8 @@ def test_the_program_marks_a_tenants_own_sessions_and_writes_nothing_else(fresh:
     assert fresh.ask(fresh.bob, f"{marks}'shared'") == [(False, False)]
 
 
-def test_a_tenant_finds_its_own_message_that_is_not_indexed_yet(fresh: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer, "PAUSE", 3600.0)
-    monkeypatch.setattr(indexer, "PATIENCE", 0.0)
-    with SessionDB(url=fresh.url) as db:
+def test_a_tenant_finds_its_own_message_that_is_not_indexed_yet(fresh: House) -> None:
+    with patient(fresh.url, at_the_end=0.0) as db:
         db.append_message("alices", "user", "a saucer, not indexed")
         db.append_message("bobs", "user", "a saucer of Bob's, not indexed")
     with SessionDB(url=fresh.of(fresh.alice), read_only=True) as db:

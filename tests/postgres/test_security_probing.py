@@ -10,6 +10,7 @@ import pytest
 
 from hermes.store.engines.postgres import migrate
 from hermes_state import SessionDB
+from tests.support.sizes import some
 
 from .houses import BEGINNING, SECRET, House
 
@@ -145,19 +146,22 @@ def test_no_condition_fails_because_of_anothers_row(house: House, condition: str
 
 @pytest.mark.parametrize(
     "sql",
-    [
-        "SELECT id FROM sessions FOR UPDATE",
-        "SELECT id FROM sessions FOR KEY SHARE",
-        "SELECT id FROM visible_sessions FOR UPDATE",
-        "SELECT pg_advisory_lock(%s)",
-        "SELECT pg_advisory_lock(n) FROM generate_series(0, 1000) n",
-        "SELECT version FROM hermes_migrations",
-        "LOCK TABLE sessions IN ACCESS SHARE MODE",
-        "LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE",
-        "LOCK TABLE messages IN SHARE MODE",
-        "LOCK TABLE {0}.hermes_migrations IN ACCESS SHARE MODE",
-        "LOCK TABLE {0}.sessions IN ROW SHARE MODE",
-    ],
+    some(
+        [
+            "SELECT id FROM sessions FOR UPDATE",
+            "SELECT id FROM sessions FOR KEY SHARE",
+            "SELECT id FROM visible_sessions FOR UPDATE",
+            "SELECT pg_advisory_lock(%s)",
+            "SELECT pg_advisory_lock(n) FROM generate_series(0, 1000) n",
+            "SELECT version FROM hermes_migrations",
+            "LOCK TABLE sessions IN ACCESS SHARE MODE",
+            "LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE",
+            "LOCK TABLE messages IN SHARE MODE",
+            "LOCK TABLE {0}.hermes_migrations IN ACCESS SHARE MODE",
+            "LOCK TABLE {0}.sessions IN ROW SHARE MODE",
+        ],
+        5,
+    ),
 )
 def test_a_tenant_in_the_middle_of_a_transaction_holds_up_no_writer(fresh: House, sql: str) -> None:
     key = int.from_bytes(hashlib.sha256(f"hermes {fresh.place}".encode()).digest()[:8], "big", signed=True)

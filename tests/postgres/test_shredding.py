@@ -57,7 +57,7 @@ def test_the_servers_tables_and_indexes_are_written_again(url: str) -> None:
 
 def test_a_table_in_use_is_named_and_a_second_try_rewrites_it(url: str) -> None:
     word = f"xq{os.urandom(8).hex()}zl"
-    with SessionDB(url=url) as db:
+    with SessionDB(url=url, patience=1.0) as db:
         conversation(db, word)
         with psycopg.connect(url) as other:
             other.execute("SELECT count(*) FROM attachments")  # its transaction stays open
@@ -69,7 +69,7 @@ def test_a_table_in_use_is_named_and_a_second_try_rewrites_it(url: str) -> None:
 
 def test_rows_that_another_transaction_may_still_see_are_named(url: str) -> None:
     word = f"xq{os.urandom(8).hex()}zl"
-    with SessionDB(url=url) as db:
+    with SessionDB(url=url, patience=1.0) as db:
         conversation(db, word)
         with psycopg.connect(url) as other:
             other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -62,6 +62,9 @@ def test_a_running_process_stores_nothing_after_an_upgrade(url: str, tmp_path: P
         ):
             with pytest.raises(Refused, match=r"was upgraded by a newer program \(version 999\); nothing was stored"):
                 getattr(older, name)(*arguments)
+        for _ in range(20):  # more than it has connections: a refused write keeps none, and holds up no other
+            with pytest.raises(Refused, match="nothing was stored"):
+                older.tag_session("s", "late")
         assert [row["content"] for row in older.get_messages("s")][-1] == "while it may 4"  # it reads on
     assert words(url) == ["before", *(f"while it may {number}" for number in range(5))]
 

@@ -284,6 +284,7 @@ def test_files_are_fetched_also_when_their_mail_has_another_number(lab: Lab) -> 
     with_adapter(lab, body)
 
 
+@pytest.mark.thorough  # pieces of a mail, and one that is too large, are read by tests of their own
 def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> None:
     data = bytes(range(256)) * 90_000  # 23 MB, over 30 in base64
 

@@ -24,6 +24,7 @@ from hermes.gateway.platforms.matrix import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
+from tests.support.sizes import some
 
 pytestmark = pytest.mark.slow
 
@@ -282,7 +283,7 @@ def _device(client: AsyncClient, home: Path, lab: Lab) -> Any:
     return next((one for one in known if one.id == ours), None)
 
 
-@pytest.mark.parametrize("path", ["/keys/claim", "/sendToDevice/", "/joined_members", "/keys/query"])
+@pytest.mark.parametrize("path", some(["/keys/claim", "/sendToDevice/", "/joined_members", "/keys/query"], 2))
 def test_a_key_that_could_not_be_shared_is_shared_before_the_next_try(lab: Lab, tmp_path: Path, path: str) -> None:
     chat = encrypted_room(lab)
 

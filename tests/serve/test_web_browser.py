@@ -178,7 +178,7 @@ def test_ten_thousand_messages_scroll_and_only_some_are_in_the_page(browser: Bro
     browser.wait("document.querySelectorAll('.message').length === 100")
     assert numbers(browser)[-1] == MANY - 1
     top = MANY
-    while top > MANY - size(700, 3000):
+    while top > MANY - size(450, 3000):
         browser.wheel(-2500)
         first = numbers(browser)[0]
         seen = browser.value(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hermes.store.redact import redact
 from tests.support.secret_kinds import SECRETS
-from tests.support.sizes import size
+from tests.support.sizes import size, some
 
 LOOKALIKES = [
     # hashes, ids and other long strings that are public
@@ -240,11 +240,11 @@ def test_leaves_without_a_secret_are_equal_after_the_document_is_redacted(pairs:
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", "eyJ", "eyJhbGciOiJIUzI1NiJ9.", "=:", "://", "://a:", "password=", 'password="', "token: ", "AKIA", "-",
+    some(["a", "eyJ", "eyJhbGciOiJIUzI1NiJ9.", "=:", "://", "://a:", "password=", 'password="', "token: ", "AKIA", "-",
      "@", "Bearer ", "Authorization: Bearer a", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----Comment: ",
      "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq", "\\", '\\"', "sk-", "sk-a1b2c3d4e5f6g7h8i9j0k1 ",
      "hooks.slack.com/services/", " ", "\n", "+", "123456:", "api_key: str", "secret: a[b] ", "{", "<", "${",
-     "password='\\\\"],
+     "password='\\\\"], 14),
 )  # fmt: skip
 def test_a_megabyte_of_anything_is_done_in_one_go(piece: str) -> None:
     once = redact(piece * (100_000 // len(piece)))

@@ -22,10 +22,17 @@ from hermes.config import Config, McpServer
 from hermes.errors import MissingExtra, ToolError
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
+PLAIN = str(Path(__file__).with_name("mcp_plain_server.py"))
 
 
 def stdio(**env: str) -> McpServer:
+    """A server that is made with the library."""
     return McpServer(command=sys.executable, args=[SERVER, "stdio"], env=env)
+
+
+def plain(**env: str) -> McpServer:
+    """A server that starts at once, for tests of servers that come and go."""
+    return McpServer(command=sys.executable, args=["-I", "-S", PLAIN], env=env)
 
 
 @pytest.fixture
@@ -123,7 +130,7 @@ def test_a_server_does_not_see_the_users_variables(
     connected: Any, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    assert tool(connected(x=stdio()), "x__environment").run(context, {"name": "OPENAI_API_KEY"}) == "(not set)"
+    assert tool(connected(x=plain()), "x__environment").run(context, {"name": "OPENAI_API_KEY"}) == "(not set)"
 
 
 def test_a_server_over_http_is_asked(connected: Any, context: Context, http_server: Any) -> None:
@@ -137,7 +144,7 @@ def test_a_server_over_http_is_asked(connected: Any, context: Context, http_serv
 
 def test_two_servers_keep_their_tools_apart(connected: Any, context: Context, http_server: Any) -> None:
     url, _ = http_server()
-    tools = connected(one=stdio(N="1"), two=McpServer(url=url))
+    tools = connected(one=plain(N="1"), two=McpServer(url=url))
     names = [each.name for each in tools.tools]
     assert len(names) == len(set(names)) and {"one__add", "two__add"} <= set(names)
     assert tool(tools, "one__environment").run(context, {"name": "N"}) == "1"
@@ -185,7 +192,7 @@ def test_a_call_is_interrupted_and_the_server_stays_usable(shared: McpTools, con
 
 
 def test_a_call_has_a_time_limit(connected: Any, context: Context) -> None:
-    tools = connected({"call_seconds": 0.5}, x=stdio())
+    tools = connected({"call_seconds": 0.5}, x=plain())
     with pytest.raises(ToolError, match=r"(did not answer within 0.5 s|timed out)"):
         tool(tools, "x__slow").run(context, {"seconds": 500})
 
@@ -222,7 +229,7 @@ def test_a_server_that_fails_is_one_line_and_the_rest_works(
     connected: Any, context: Context, capfd: pytest.CaptureFixture[str]
 ) -> None:
     bad = {f"bad{number}": server for number, (server, _) in enumerate(FAILING)}
-    tools = connected(**bad, good=stdio())
+    tools = connected(**bad, good=plain())
     assert len(tools.problems) == len(FAILING)
     for number, (_, told) in enumerate(FAILING):
         (line,) = [one for one in tools.problems if one.startswith(f"MCP server bad{number}: ")]
@@ -235,8 +242,8 @@ def test_a_server_that_fails_is_one_line_and_the_rest_works(
 def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
     before = len(psutil.Process().children())
     mute = McpServer(command=sys.executable, args=["-c", "import time; time.sleep(6000)"])
-    for seconds in (3, 6, 12, 24, 48, 96):  # until it is enough for a good one on this machine
-        tools = connected({"start_seconds": float(seconds)}, mute=mute, good=stdio())
+    for seconds in (1, 2, 4, 8, 16, 32, 64):  # until it is enough for a good one on this machine
+        tools = connected({"start_seconds": float(seconds)}, mute=mute, good=plain())
         assert f"MCP server mute: it did not answer within {seconds} s" in tools.problems
         if len(tools.problems) == 1:
             break
@@ -248,7 +255,7 @@ def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
 
 def test_a_server_that_dies_is_started_again_once(connected: Any, context: Context, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    tools = connected(x=stdio(MCP_NOTES=str(notes)))
+    tools = connected(x=plain(MCP_NOTES=str(notes)))
     with pytest.raises(ToolError, match="ended during the call and was started again; whether the call took effect"):
         tool(tools, "x__die").run(context, {})
     assert tool(tools, "x__add").run(context, {"a": 1, "b": 1}) == "2"
@@ -264,7 +271,7 @@ def test_a_server_that_dies_once_in_a_while_is_started_again_each_time(
     connected: Any, context: Context, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
-    tools = connected({"again_seconds": 0.0}, x=stdio(MCP_NOTES=str(notes)))  # as if it had lived for long each time
+    tools = connected({"again_seconds": 0.0}, x=plain(MCP_NOTES=str(notes)))  # as if it had lived for long each time
     for _ in range(2):
         with pytest.raises(ToolError, match="was started again"):
             tool(tools, "x__die").run(context, {})
@@ -275,7 +282,7 @@ def test_a_server_that_dies_once_in_a_while_is_started_again_each_time(
 def test_a_server_that_died_between_calls_is_back_for_the_next(
     connected: Any, context: Context, tmp_path: Path
 ) -> None:
-    tools = connected(x=stdio())
+    tools = connected(x=plain())
     process_id = int(tool(tools, "x__process_id").run(context, {}))
     psutil.Process(process_id).kill()
     until(lambda: gone(process_id))
@@ -287,12 +294,12 @@ def test_a_server_that_died_between_calls_is_back_for_the_next(
 
 
 def test_a_call_that_only_reads_is_repeated_by_itself(connected: Any, context: Context, tmp_path: Path) -> None:
-    tools = connected(x=stdio(MCP_NOTES=str(tmp_path / "notes")))
+    tools = connected(x=plain(MCP_NOTES=str(tmp_path / "notes")))
     assert tool(tools, "x__die_once").run(context, {}) == "survived"
 
 
 def test_a_server_that_will_not_start_again_says_so(connected: Any, context: Context, tmp_path: Path) -> None:
-    tools = connected(x=stdio(MCP_NOTES=str(tmp_path / "notes"), MCP_ONLY_ONCE="1"))
+    tools = connected(x=plain(MCP_NOTES=str(tmp_path / "notes"), MCP_ONLY_ONCE="1"))
     for name in ("x__die", "x__add"):
         with pytest.raises(ToolError, match="did not start again: .*I do not start twice"):
             tool(tools, name).run(context, {"a": 1, "b": 1} if name == "x__add" else {})
@@ -314,7 +321,7 @@ def test_a_web_server_that_comes_back_is_reached_again(connected: Any, context: 
 def test_closing_ends_a_server_that_ignores_the_end(connected: Any, context: Context) -> None:
     stubborn = (
         "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        f"subprocess.call([sys.executable, {SERVER!r}, 'stdio']); import time; time.sleep(600)"
+        f"subprocess.call([sys.executable, {PLAIN!r}]); import time; time.sleep(600)"
     )
     before = set(psutil.Process().children(recursive=True))
     tools = connected(x=McpServer(command=sys.executable, args=["-c", stubborn]))

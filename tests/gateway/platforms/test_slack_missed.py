@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from hermes.gateway.platforms.slack import adapter
+from hermes.gateway.platforms.slack import Slack
 from tests.support.echo import Echo
 from tests.support.gateway import running
+from tests.support.labs import slack
 from tests.support.labs.base import until
-from tests.support.labs.slack import Lab
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,12 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_READ_AGAIN", 0.1)
+class Impatient(Slack):
+    read_again = 0.1
+
+
+class Lab(slack.Lab):
+    adapter = Impatient
 
 
 def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Echo, hermes_home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -191,11 +192,16 @@ def _said(home: Path, user_id: str) -> list[str]:
         return [str(one["content"]) for row in rows for one in db.get_messages(row["id"]) if one["role"] == "user"]
 
 
-def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(
-    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Sms, "look_again", 0.2)
-    with running(lab, hermes_home, model.base_url):
+class Impatient(Sms):
+    look_again = 0.2
+
+
+class OftenAsked(Lab):
+    adapter = Impatient
+
+
+def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(model: Echo, hermes_home: Path) -> None:
+    with closing(OftenAsked()) as lab, running(lab, hermes_home, model.base_url):
         until(lambda: lab.listed)
         lab.silent = True  # the proxy in front of the gateway is down
         lab.say("hello?")
@@ -207,6 +213,7 @@ def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(
         until(lambda: lab.shown() == ["echo: hello?", "echo: and now?"], 30)
         until(lambda: len(lab.listed) > looks + 3)
         assert len(lab.shown()) == 2
+        assert lab.problems() == []
 
 
 def test_stop_and_start_that_were_missed_count_in_their_order(lab: Lab, model: Echo, hermes_home: Path) -> None:

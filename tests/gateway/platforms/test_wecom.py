@@ -537,7 +537,9 @@ def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: wecom_ap
                     app.odd = odd_text
                     with suppress(PlatformError):
                         await adapter.send(ALICE, "x", nonce="n")
-            bot.odd = app.odd = None
+                bot.odd = app.odd = None
+                await adapter.send(ALICE, "as before", nonce="m")
+                assert lab.shown()[-1] == "as before"
 
     asyncio.run(story())
 

@@ -38,7 +38,6 @@ from hermes.gateway.spool import Spool, store_mask
 
 BASE_URL = "https://slack.com/api/"
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
-_READ_AGAIN = 5.0  # seconds before missed messages are asked for again
 _SILENT.setLevel(logging.CRITICAL)
 
 
@@ -84,6 +83,7 @@ class Slack(Adapter):
     )
 
     heartbeat = HEARTBEAT  # seconds between our pings
+    read_again = 5.0  # seconds before missed messages are asked for again
     reads_missed = True  # a new connection reads from the conversations what was said since the last one
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -190,7 +190,7 @@ class Slack(Adapter):
                     await connection.take_missed({"type": "events_api", "payload": {"event": event}})
                 break
             except (PlatformUnreachable, SlowDown) as error:
-                pause = max(getattr(error, "retry_after", 0.0), _READ_AGAIN)
+                pause = max(getattr(error, "retry_after", 0.0), self.read_again)
                 link.log.warning("messages that were missed can't be read: %s; trying again in %g s", error, pause)
                 await asyncio.sleep(pause)
             except PlatformError as error:

@@ -270,9 +270,9 @@ class PostgresEngine:
             self._local.tx = tx = PostgresTx(
                 connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
             )
-            if said is not None:
-                tx.numbered(*said)
             try:
+                if said is not None:
+                    tx.numbered(*said)  # refuses: a newer program has upgraded the store
                 with self._translated(connection):
                     if alone:
                         for session_id in sorted(set(holding)):

@@ -126,6 +126,7 @@ class PostgresFullText:
         self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
         self.has_groups = True  # the same for the tables with their trigrams
         self.tail = Tail(self.documents)
+        self.first_window = FIRST_WINDOW
         self._enough: dict[str, int] = {}  # a common word → the newest ids that held enough messages with it
 
     # ------------------------------------------------------------------ indexing
@@ -335,7 +336,7 @@ class PostgresFullText:
         for tree, rows in zip(trees, found, strict=True):
             match = expression(tree)
             if match is not None and cap > 0 and not _has_places(match):
-                widening = Widening(newest, cap, self._enough.get(match, FIRST_WINDOW))
+                widening = Widening(newest, cap, self._enough.get(match, self.first_window))
                 left.append((rows, match, widening, iter(widening)))
         while left:
             windows = [next(steps) for *_, steps in left]
@@ -354,7 +355,7 @@ class PostgresFullText:
 
     def _remember(self, match: str, length: int) -> None:
         """A word filled its place from so many ids: next time a little more than these is searched first."""
-        if length * 2 < FIRST_WINDOW:
+        if length * 2 < self.first_window:
             if len(self._enough) >= REMEMBERED:
                 self._enough.clear()
             self._enough[match] = length + length // 2

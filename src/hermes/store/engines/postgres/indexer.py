@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 
 import psycopg
 
@@ -29,23 +30,16 @@ from hermes.store.engines.base import Document, columns_of
 from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
 from hermes.store.engines.postgres.pool import PooledConnection
 
-PAUSE = 0.05  # seconds from an append to its indexing
-BURST = 3  # appends in that time: it waits until there are fewer
+BURST = 3  # appends in a pause: it waits until there are fewer
 LONGEST = 3.0  # seconds to wait for the end of a burst
 MOST = 2_000  # messages that may wait meanwhile
-TOO_MANY = 2 * MOST  # from here on appending callers help
-KEPT_CHARACTERS = 16_000_000  # of waiting messages; those of further ones are read again
 BATCH = 64
 BATCH_CHARACTERS = 300_000
 BEGINNING = 10_000  # characters
-TIDY_AFTER = 2.0  # seconds without a message, of any process
-MANY_IMPORTED = 500  # messages, after which it tidies, too: of fewer the list stays short
-ADOPT_EVERY = 5.0  # seconds between two checks for messages of others
-ADOPT_SELDOM = 60.0  # the same, after this process was idle for a while
+ADOPT_SELDOM = 60.0  # seconds between two checks for messages of others, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message has waited
 ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
 CLAIMED = 10  # seconds that a claim holds
-PATIENCE = 2.0  # seconds for the rest when the store is closed
 _TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
 _CLAIM = (
     b"UPDATE unindexed SET claimed = clock_timestamp() WHERE ctid = ANY(ARRAY(SELECT ctid FROM unindexed"
@@ -58,11 +52,27 @@ _CLAIM = (
 Links = Callable[[], AbstractContextManager[PooledConnection]]  # a connection for a while
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """When an indexer does what. Each has its own: a test of a moment that hardly ever comes makes it come, or waits."""
+
+    pause: float = 0.05  # seconds from an append to its indexing
+    too_many: int = 2 * MOST  # waiting messages; from here on appending callers help
+    kept_characters: int = 16_000_000  # of waiting messages; those of further ones are read again
+    adopt_every: float = 5.0  # seconds between two checks for messages of others
+    tidy_after: float = 2.0  # seconds without a message, of any process
+    many_imported: int = 500  # messages, after which it tidies, too: of fewer the list stays short
+    at_the_end: float = 2.0  # seconds for the rest when the store is closed
+
+
+STANDARD = Pace()
+
+
 class Indexer:
     """The messages that wait to be indexed, and the thread that indexes them."""
 
-    def __init__(self, links: Links, fulltext: PostgresFullText) -> None:
-        self._links, self._fulltext = links, fulltext
+    def __init__(self, links: Links, fulltext: PostgresFullText, pace: Pace = STANDARD) -> None:
+        self._links, self._fulltext, self.pace = links, fulltext, pace
         self._guard = threading.Lock()  # protects the waiting messages; never held for long
         self._waiting: dict[int, Document | None] = {}
         self._characters = 0
@@ -78,20 +88,20 @@ class Indexer:
         with self._guard:
             for message_id, document in messages:
                 size = len(document[0] or "")
-                kept = self._characters + size <= KEPT_CHARACTERS
+                kept = self._characters + size <= self.pace.kept_characters
                 self._waiting[message_id] = document if kept else None
                 self._characters += size if kept else 0
             self._count += len(messages)
             waiting = len(self._waiting)
         self.wake()
-        if waiting >= TOO_MANY:
+        if waiting >= self.pace.too_many:
             with suppress(psycopg.Error, HermesError):
                 self.index(self._some(BATCH))
 
     def imported(self, count: int) -> None:
         """So many messages were indexed with their transaction: their words are in the pending list, which every search reads."""
         self._imported += count
-        if self._imported >= MANY_IMPORTED:
+        if self._imported >= self.pace.many_imported:
             self.wake()
 
     def wake(self) -> None:
@@ -160,26 +170,27 @@ class Indexer:
 
     def _work(self) -> None:
         try:
-            looked, pause = time.monotonic(), ADOPT_EVERY
+            looked, pause = time.monotonic(), self.pace.adopt_every
             while not self._stopped.is_set():
-                quiet = not self._wake.wait(TIDY_AFTER if self._last or self._imported >= MANY_IMPORTED else pause)
+                untidy = self._last or self._imported >= self.pace.many_imported
+                quiet = not self._wake.wait(self.pace.tidy_after if untidy else pause)
                 self._wake.clear()
-                pause = min(2 * pause, ADOPT_SELDOM) if quiet else ADOPT_EVERY
+                pause = min(2 * pause, ADOPT_SELDOM) if quiet else self.pace.adopt_every
                 end = time.monotonic() + LONGEST
                 self._let_pass(end)
                 while not self._stopped.is_set() and (some := self._some(BATCH)):
                     before = self._count
                     self.index(some)
-                    if time.monotonic() - looked >= ADOPT_EVERY:
+                    if time.monotonic() - looked >= self.pace.adopt_every:
                         self._adopt(ADOPT_BUSY)
                         looked = time.monotonic()
                     if self._is_burst(before, end):
                         self._let_pass(end)
-                if time.monotonic() - looked >= ADOPT_EVERY:
+                if time.monotonic() - looked >= self.pace.adopt_every:
                     while not self._stopped.is_set() and not self._waiting and self._adopt(ADOPT_AFTER):
                         pass
                     looked = time.monotonic()
-                if quiet and (self._last or self._imported >= MANY_IMPORTED):
+                if quiet and (self._last or self._imported >= self.pace.many_imported):
                     self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
@@ -197,7 +208,7 @@ class Indexer:
         burst = True
         while burst and not self._stopped.is_set():
             before = self._count
-            self._stopped.wait(PAUSE)
+            self._stopped.wait(self.pace.pause)
             burst = self._is_burst(before, end)
 
     def _is_burst(self, before: int, end: float) -> bool:
@@ -209,7 +220,7 @@ class Indexer:
             last, self._last = self._last, 0
             imported, self._imported = self._imported, 0
             row = link.execute(b"SELECT last_value FROM index_batches").fetchone()
-            if imported >= MANY_IMPORTED or (row is not None and row[0] == last):
+            if imported >= self.pace.many_imported or (row is not None and row[0] == last):
                 with suppress(psycopg.errors.InsufficientPrivilege):  # not the owner of the index
                     link.execute(_TIDY)
 
@@ -222,9 +233,9 @@ class Indexer:
             thread.join(5.0)
             if thread.is_alive():  # the server does not answer
                 return
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self.pace.at_the_end
         with suppress(psycopg.Error, HermesError):
             while time.monotonic() < end and (some := self._some(BATCH)):
                 self.index(some)
-            if self._imported >= MANY_IMPORTED:
+            if self._imported >= self.pace.many_imported:
                 self._tidy()

@@ -127,7 +127,7 @@ class Tail:
     """The waiting messages this process has read."""
 
     def __init__(self, read: Read) -> None:
-        self._read = read
+        self._read, self.kept_characters, self.read_at_once = read, KEPT_CHARACTERS, READ
         self._lock = threading.Lock()
         self._kept: dict[int, UnindexedMessage] = {}
         self._characters = 0
@@ -142,8 +142,8 @@ class Tail:
 
     def messages(self, tx: Any, ids: Sequence[int]) -> Iterator[UnindexedMessage]:
         """These messages, in this order, a few at a time; those that were deleted are left out."""
-        for start in range(0, len(ids), READ):
-            some = ids[start : start + READ]
+        for start in range(0, len(ids), self.read_at_once):
+            some = ids[start : start + self.read_at_once]
             with self._lock:
                 found = {one: self._kept[one] for one in some if one in self._kept}
             absent = [one for one in some if one not in found]
@@ -153,7 +153,7 @@ class Tail:
 
     def _keep(self, message: UnindexedMessage) -> UnindexedMessage:
         with self._lock:
-            if self._characters + len(message.folded) <= KEPT_CHARACTERS and message.id not in self._kept:
+            if self._characters + len(message.folded) <= self.kept_characters and message.id not in self._kept:
                 self._kept[message.id] = message
                 self._characters += len(message.folded)
         return message
