@@ -372,6 +372,10 @@ def test_deeply_nested_json_comes_back_or_is_refused(db):
         assert db.message_count() == 0
     else:
         assert db.message_count() == 1 and db.get_messages("s")
+        assert db.export_session("s") and db.get_messages_as_conversation("s")
+    db.append_message("s", "tool", "[" * 3000 + '"the word inside"' + "]" * 3000, tool_name="x")
+    db.catch_up()
+    assert len(db.search_messages("inside")) == 1 and db.check() == []
     db.append_message("s", "tool", "[" * 100_000, tool_name="x")
     assert shown(db, "s")[-1] == "[" * 100_000
 

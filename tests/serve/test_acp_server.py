@@ -151,8 +151,8 @@ def test_cancel_and_kill_lose_nothing(server: ModelServer, home: Path, tmp_path:
                 while "half" not in editor.shown():
                     await asyncio.sleep(0.02)
             await agent.cancel(session_id=session)
+            assert (await prompt).stop_reason == "cancelled"  # while the model still writes
             gate.open.set()
-            assert (await prompt).stop_reason == "cancelled"
         assert [role for role, _ in stored(home, session)][:1] == ["user"]
 
     async def killed() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -247,22 +247,27 @@ _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.", re.DOTALL)
 _UNICODE_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": " ", "f": " "}
 _CONSTANTS = {None: "null", True: "true", False: "false"}
+_DEEP = 40  # levels; texts further inside are not looked into for JSON
+_END: Any = (None, object())  # no member
 
 
 def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> None:
     """Append the words of a JSON value; keys and constants, which repeat, only the first time."""
     kind = type(value)
     if kind is str:
-        out.append(value if depth > 40 or value[:1] not in ("{", "[") else plain(value))
-    elif kind is dict:
-        for key, item in value.items():
-            if key not in named:
-                named.add(key)
-                out.append(key)
-            _flatten(item, out, named, depth + 1)
-    elif kind is list:
-        for item in value:
-            _flatten(item, out, named, depth + 1)
+        out.append(value if depth > _DEEP or value[:1] not in ("{", "[") else plain(value))
+    elif kind is dict or kind is list:
+        if depth > _DEEP:
+            _flatten_deep(value, out, named)
+        elif kind is dict:
+            for key, item in value.items():
+                if key not in named:
+                    named.add(key)
+                    out.append(key)
+                _flatten(item, out, named, depth + 1)
+        else:
+            for item in value:
+                _flatten(item, out, named, depth + 1)
     elif value is None or kind is bool:
         name = _CONSTANTS[value]
         if name not in named:
@@ -270,6 +275,27 @@ def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> Non
             out.append(name)
     else:
         out.append(str(value))
+
+
+def _flatten_deep(value: dict[str, Any] | list[Any], out: list[str], named: set[str]) -> None:
+    """The same without recursion: a value may be nested deeper than Python's stack is."""
+    open_: list[Iterator[tuple[str | None, Any]]] = [_members(value)]
+    while open_:
+        key, item = next(open_[-1], _END)
+        if item is _END[1]:
+            open_.pop()
+            continue
+        if key is not None and key not in named:
+            named.add(key)
+            out.append(key)
+        if type(item) in (dict, list):
+            open_.append(_members(item))
+        else:
+            _flatten(item, out, named, _DEEP + 1)
+
+
+def _members(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str | None, Any]]:
+    return iter(value.items()) if isinstance(value, dict) else ((None, item) for item in value)
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -288,10 +314,7 @@ def plain(text: str) -> str:
         except (ValueError, RecursionError, UnicodeEncodeError):  # cut short, several documents, lone surrogates
             return _ESCAPE.sub(_unescape, text) if "\\" in text else text
         out: list[str] = []
-        try:
-            _flatten(value, out, set())
-        except RecursionError:
-            return text
+        _flatten(value, out, set())
         return "\n".join(out)
     if "\\u" in text:
         return _UNICODE_ESCAPE.sub(_unescape, text)

@@ -208,7 +208,7 @@ def test_an_access_token_that_ends_is_renewed_once_for_all(app: wecom_app.Lab, t
             assert app.tokens_given == 3
             with pytest.raises(SendRefused, match="invalid media_id"):
                 await adapter.fetch(Attachment(kind="file", reference={"media_id": "old"}))
-            with pytest.raises(SendRefused, match="no member"):
+            with pytest.raises(SendRefused, match="not a member"):
                 await adapter.send(Chat(platform="wecom", chat_id="Nobody"), "hello", nonce="n")
         assert len(app.shown()) == 9
 
