@@ -10,10 +10,10 @@ RUNNER = $(BIN)/python
 .PHONY: help chat install test test-all lint types contracts unit coverage docs bench recall clean
 
 help:
-	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' goes on where you were)"
+	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' continues where you were)"
 	@echo "make install make \`hermes\` a command of every shell: a link in ~/.local/bin"
 	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
-	@echo "make test-all  the same with all sizes: more examples, deaths and damages, the second PostgreSQL (half an hour)"
+	@echo "make test-all  the same with all sizes: more examples, kills and damaged files, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
 	@echo "make recall  ask labelled sets of questions (six languages, friends, an assistant) and print how many were answered, and in what time"
 	@echo "make docs    build the documentation as a site in build/site"

@@ -482,7 +482,7 @@ def test_ctrl_c_while_the_piped_text_is_read_is_status_130_and_claims_nothing(se
     child.stdin.flush()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
-    assert (child.returncode, err.strip()) == (130, "") and server.requests == []
+    assert (child.returncode, err.strip()) == (130, "stopped") and server.requests == []
 
 
 def test_a_question_is_read_as_utf_8_in_any_locale(server: ModelServer, home: Path, look: Look) -> None:

@@ -540,7 +540,8 @@ def test_the_guide_names_every_key_with_its_default() -> None:
 
     page = (Path(__file__).parents[2] / "docs" / "guide" / "configuration.md").read_text()
     rows: dict[str, str] = {}
-    for names, default in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", page, re.MULTILINE):
+    keys_only = page[page.index("## Every key") : page.index("## Variables of the environment")]
+    for names, default in re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", keys_only, re.MULTILINE):
         keys = re.findall(r"`([^`]+)`", names)
         defaults = default.split(", ") if len(keys) > 1 and ", " in default else [default] * len(keys)
         rows |= dict(zip(keys, (text.strip() for text in defaults), strict=True))

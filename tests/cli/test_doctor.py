@@ -94,10 +94,10 @@ def test_all_is_well_and_nothing_is_changed(home: Path) -> None:
     assert done.err == ""
     assert snapshot(home) == before
     lines = done.out.splitlines()
-    assert f"✓ store           {home / 'state.db'}: 1 session, 1 message, " in done.out
-    assert f"✓ config          {home / 'config.yaml'} is fine" in lines
-    assert f"✓ .env            {home / '.env'}, 2 variables" in lines
-    assert "✓ model           extractive, as model.default says" in lines
+    assert f"✓ store            {home / 'state.db'}: 1 session, 1 message, " in done.out
+    assert f"✓ config           {home / 'config.yaml'} is fine" in lines
+    assert f"✓ .env             {home / '.env'}, 2 variables" in lines
+    assert "✓ model            extractive, as model.default says" in lines
     assert "\x1b" not in done.out
 
 
@@ -117,7 +117,7 @@ def test_one_wrong_thing_is_one_line_with_a_hint(home: Path) -> None:
     assert done.status == 1
     wrong = [line for line in done.out.splitlines() if line.startswith("✗")]
     assert wrong == [
-        f"✗ config          {home / 'config.yaml'} line 1: timezone: expected a name such as Europe/Berlin, got 'Berlin';"
+        f"✗ config           {home / 'config.yaml'} line 1: timezone: expected a name such as Europe/Berlin, got 'Berlin';"
         " did you mean Europe/Berlin?"
         " → `hermes config edit` opens and checks it"
     ]
@@ -216,7 +216,7 @@ def test_every_mistake_in_the_configuration_has_its_line(home: Path) -> None:
     assert about(found, "config") == [
         (
             "remark",
-            f"{path} line 1: unknown configuration key: modle; did you mean model?; it is ignored",
+            f"{path} line 1: unknown configuration key: modle; did you mean model? (ignored)",
             "hermes config unset modle",
         ),
         ("wrong", f"{path} line 3: sessions.retention_days: expected a number, got 'soon'", hint),

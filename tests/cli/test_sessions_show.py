@@ -59,8 +59,11 @@ def test_json_is_the_exported_session(home: Path) -> None:
 def test_unknown_and_ambiguous_names(home: Path) -> None:
     unknown = run("sessions", "show", "nobody", home=home)
     assert unknown.status == 1 and unknown.out == ""
+    with SessionDB(home / "state.db") as db:
+        db.create_session("20250608_203000_91f0aa3c", "telegram")  # two characters longer
     several = run("sessions", "show", "202506", home=home)
-    assert several.status == 2 and PARSER in several.err and "Parser rewrite" in several.err
+    assert several.status == 2
+    assert {f"  {PARSER}    Parser rewrite", "  20250608_203000_91f0aa3c  —"} <= set(several.err.splitlines())
 
 
 def test_lineage_is_noted_on_both_sides(hermes_home: Path) -> None:

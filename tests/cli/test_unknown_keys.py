@@ -38,7 +38,7 @@ def test_a_command_does_its_work_and_warns_once(home: Path, words: tuple[str, ..
     done = run(*words, home=home, env=QUIET)
     assert done.status == 0 and done.err.count(TOLD) == 1, done.err
     line = next(one for one in done.err.splitlines() if TOLD in one)
-    assert line.startswith("hermes: ") and line.endswith("(and 1 more); it is ignored")
+    assert line.startswith("hermes: ") and line.endswith(" (ignored, and 1 more)")
     assert "Warning" not in done.err
 
 

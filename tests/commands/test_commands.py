@@ -341,6 +341,16 @@ def test_sessions_lists_and_searches(talk: Talk, server: ModelServer) -> None:
     assert "No messages match" in talk.type("/sessions unicorn")
 
 
+def test_ids_of_different_length_leave_the_columns_even(talk: Talk) -> None:
+    for session_id in ("20260101_090000_a1b2c3", "20260101_090000_a1b2c3d4"):  # the terminal's, and the gateway's
+        talk.db.create_session(session_id, "cli")
+        talk.db.append_message(session_id, "user", f"hello from {session_id[-2:]}")
+    lines = [line for line in talk.type("/sessions").splitlines() if "hello" in line]
+    assert len(lines) == 2 and len({line.index("just now") for line in lines}) == 1
+    lines = [line for line in talk.type("/resume 2026").splitlines() if line.startswith("2026")]
+    assert len(lines) == 2 and len({line.index("—") for line in lines}) == 1
+
+
 # ---------------------------------------------------------------------------------------------- completion
 
 

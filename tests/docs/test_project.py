@@ -39,6 +39,24 @@ def test_every_page_of_the_guide_is_in_the_site_and_in_its_index() -> None:
     assert [page for page in pages if page != "index.md" and f"({page})" not in index] == []
 
 
+def test_the_index_has_the_reading_order_of_the_site() -> None:
+    menu = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    linked = re.findall(r"\(([\w/-]+\.md)\)", (ROOT / "docs/index.md").read_text())
+    assert list(dict.fromkeys(linked)) == menu[1:]  # the first is the index itself
+
+
+def test_the_layout_in_contributing_is_that_of_the_import_contract() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    layers = [
+        name
+        for layer in contract
+        for name in re.findall(r"hermes\.(\w+)", layer)
+        if (ROOT / "src/hermes" / name).is_dir()
+    ]
+    listed = re.findall(r"^src/hermes/(\w+)/ ", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert listed == layers
+
+
 def test_the_version_is_written_once(tmp_path: Path) -> None:
     assert "version" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"]
     assert program.run("--version", home=tmp_path).out == f"hermes {hermes.__version__}\n"

@@ -75,7 +75,7 @@ class EmbeddedModel:
 
     def describe(self) -> str:
         """A one-line description for the user."""
-        return "SmolLM2 (135M), a small embedded model: offline, no tools, simple answers; it is shown what your history says"
+        return "SmolLM2 (135M), a small embedded model: offline, no tools, simple answers; it gets excerpts of your history"
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]

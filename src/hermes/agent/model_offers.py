@@ -68,7 +68,7 @@ def _packages(home: Path) -> list[Offer]:
         if model.purpose != "chat":
             continue
         ready = place_of(name, home) is not None
-        how = "model.default: embedded" if ready else f"hermes model install {name}"
+        how = "--model embedded" if ready else f"hermes model install {name}"
         made.append(Offer(name, "package", model.size, model.licence, None, ready, how))
     return made
 

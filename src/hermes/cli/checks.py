@@ -179,7 +179,7 @@ def configuration(config: Config) -> Found:
         return
     for problem in problems[:10]:
         if problem.unknown:
-            yield remark("config", f"{path} {problem}; it is ignored", f"hermes config unset {problem.unknown}")
+            yield remark("config", f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
         else:
             yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
     if len(problems) > 10:

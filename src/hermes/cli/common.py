@@ -59,7 +59,8 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     if found.session_id is not None:
         return found.session_id
     if found.candidates:
-        listed = "\n".join(f"  {one}  {db.get_session_title(one) or '—'}" for one in found.candidates)
+        width = max(map(len, found.candidates))
+        listed = "\n".join(f"  {one:<{width}}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         more = "\n  … and more" if found.more else ""
         raise Ambiguous(f"several sessions match {words}; give more of the id:\n{listed}{more}")
     if not found.suggestions:

@@ -34,6 +34,7 @@ def print_offers(measure: bool) -> None:
     """A table of packages, of the models of servers on this machine, and of llama.cpp's files."""
     import shutil
 
+    from hermes.agent.model_files import MODELS, place_of
     from hermes.agent.model_offers import keep_speeds, measured, offers
     from hermes.cli.table import Column, message, printed
     from hermes.home import get_hermes_home
@@ -65,8 +66,12 @@ def print_offers(measure: bool) -> None:
     if not any(one.source == "Ollama" for one in found) and shutil.which("ollama"):
         click.echo("Ollama is installed and not running: `ollama serve` starts it.")
     elif not any(one.source not in ("package", "file") for one in found):
-        text = "A better model than these: install Ollama, then `ollama pull qwen3:4b`; or set model.base_url."
+        text = "A better model: install Ollama, then `ollama pull qwen3:4b`; or `hermes config set model.base_url URL`."
         click.echo(message(text, sys.stdout))
+    for name, model in MODELS.items():
+        if model.purpose == "meaning" and place_of(name, home) is None:
+            text = f"For search by meaning: `hermes model install {name}` ({megabytes(model.size)})."
+            click.echo(message(text, sys.stdout))
 
 
 @command.command()

@@ -62,6 +62,8 @@ def _expected(parameter: click.Parameter | None) -> str | None:
         return choices
     if isinstance(kind, click.IntRange | click.FloatRange):
         number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        if kind.min is not None and kind.min_open:
+            return f"{number} above {kind.min:g}"
         if kind.min is not None and kind.max is not None:
             return f"{number} from {kind.min} to {kind.max}"
         return f"{number} of {kind.min} or more" if kind.min is not None else f"{number} of {kind.max} or less"

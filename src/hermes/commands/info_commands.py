@@ -207,7 +207,7 @@ def sessions(host: Host, arguments: str) -> None:
     if not rows:
         host.say("There are no sessions yet.")
         return
-    host.say("\n".join(session_line(host, row) for row in rows) + "\n\n/resume continues one of them.")
+    host.say("\n".join(session_lines(host, rows)) + "\n\n/resume continues one of them.")
 
 
 @command("search", "<words>", "find messages in all sessions")
@@ -224,16 +224,20 @@ def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
     )
 
 
-def session_line(host: Host, row: SessionRow) -> str:
-    """A session in a list: what it is about, when, and its id."""
-    here = "  (this one)" if row["id"] == host.session_id else ""
-    return _entry(host, row["id"], row["last_active"], shortened_line(row["title"] or row["preview"] or "—", 48)) + here
+def session_lines(host: Host, rows: Sequence[SessionRow]) -> list[str]:
+    """Sessions in a list: what each is about, when, and its id; in the terminal in columns."""
+    width = max((len(row["id"]) for row in rows), default=0)
+    return [
+        _entry(host, row["id"], row["last_active"], shortened_line(row["title"] or row["preview"] or "—", 48), width)
+        + ("  (this one)" if row["id"] == host.session_id else "")
+        for row in rows
+    ]
 
 
-def _entry(host: Host, session_id: str, when: float | None, name: str) -> str:
+def _entry(host: Host, session_id: str, when: float | None, name: str, width: int = 0) -> str:
     moment = ago(when, zone_of(host.config.timezone))
     if host.where == TERMINAL:
-        return f"{session_id}  {moment:<10}  {name}"
+        return f"{session_id:<{width}}  {moment:<10}  {name}"
     return f"- {name} · {moment} · `{session_id}`"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.commands.info_commands import recent, session_line
+from hermes.commands.info_commands import recent, session_lines
 from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput
@@ -62,7 +62,8 @@ def _named(host: Host, words: str) -> str | None:
     if found.session_id is not None:
         return continued(host.db, found.session_id)
     if found.candidates:
-        lines = [f"{_quoted(host, one)}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
+        width = max(len(one) for one in found.candidates) if host.where == TERMINAL else 0
+        lines = [f"{_quoted(host, one):<{width}}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
         lines += ["… and more"] if found.more else []
         host.say(f"Several sessions begin with {words}; type more of one of these ids:\n" + "\n".join(lines))
         return None
@@ -84,9 +85,7 @@ def _chosen(host: Host) -> str | None:
     if not rows:
         host.say("There is no other session yet.")
         return None
-    place = host.choose(
-        "Which one?", [session_line(host, row) for row in rows], [f"/resume {row['id']}" for row in rows]
-    )
+    place = host.choose("Which one?", session_lines(host, rows), [f"/resume {row['id']}" for row in rows])
     return None if place is None else continued(host.db, rows[place]["id"])
 
 

@@ -38,8 +38,8 @@ def load_config(path: Path | None = None, *, needs: Collection[str] | None = Non
     config = parse_config(text, path, ignore_unknown=True, needs=needs)
     unknown: dict[str, str] = config.__dict__.get("unknown_keys", {})
     if unknown:
-        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        _warn_once(f"{next(iter(unknown.values()))}{more}; it is ignored")
+        more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        _warn_once(f"{next(iter(unknown.values()))} (ignored{more})")
     for wrong in config.__dict__.get("unused_problems", ()):
         _warn_once(f"{wrong}; not needed here")
     return config

@@ -122,7 +122,8 @@ class Lines:
         except UnicodeDecodeError:
             raise BadLine("it is not UTF-8") from None
         except (ValueError, RecursionError) as error:
-            raise BadLine(f"it is not JSON ({error})") from None
+            place = f" (character {error.pos + 1})" if isinstance(error, json.JSONDecodeError) else ""
+            raise BadLine(f"it is not JSON{place}") from None
         if isinstance(line, str):
             line = {"prompt": line}
         if not isinstance(line, dict):

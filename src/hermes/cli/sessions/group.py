@@ -22,7 +22,7 @@ COMMANDS: Commands = {
     "delete": ("hermes.cli.sessions.removing", "Put a session in the trash."),
     "restore": ("hermes.cli.sessions.removing", "Take a session out of the trash."),
     "trash": ("hermes.cli.sessions.removing", "List the trash."),
-    "prune": ("hermes.cli.sessions.removing", "Delete old, ended sessions."),
+    "prune": ("hermes.cli.sessions.removing", "Put old, ended sessions in the trash."),
     "tag": ("hermes.cli.sessions.marks", "Add tags."),
     "untag": ("hermes.cli.sessions.marks", "Remove tags."),
     "pin": ("hermes.cli.sessions.marks", "Pin: never pruned."),
@@ -47,7 +47,7 @@ COMMANDS: Commands = {
     table=COMMANDS,
     invoke_without_command=True,
     help="List, find, show, export and tidy conversations.\n\nA session is named by its id, the beginning of its id, or"
-    " its title (the newest of that name).",
+    " its exact title.",
 )
 @click.pass_context
 def command(context: click.Context) -> None:
