@@ -14,6 +14,7 @@ from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput
 from tests.support.aimock import fixtures_of
+from tests.support.labs.base import until
 from tests.support.sizes import some
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 
@@ -41,7 +42,12 @@ def test_what_was_said_before_the_interruption_is_kept(aimock: Any, make_agent: 
 def test_an_interruption_before_the_first_word_leaves_only_the_question(aimock: Any, make_agent: Any) -> None:
     server = aimock([*fixtures_of("late", streamingProfile={"ttft": 600_000, "tps": 1})])
     agent = make_agent(server)
-    threading.Timer(0.3, agent.interrupt).start()
+
+    def interrupt() -> None:
+        until(server.requests, what="the model was asked")
+        agent.interrupt()
+
+    threading.Thread(target=interrupt, daemon=True).start()
     events = list(agent.turn("hello"))
     assert events[-1] == Done("", interrupted=True)
     assert rows(agent) == [("user", "hello", None)]

@@ -250,6 +250,7 @@ def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
         until(lab.shown)
         lab.hides = True
         lab.drop()
+        until(lambda: not connection.delivery.connected.is_set())
         until(lambda: not gateway.store.unanswered(), 30)  # written to its end meanwhile
         assert not connection.delivery.connected.is_set()
         lab.hides = False

@@ -56,7 +56,8 @@ NO_OPTIONS = (
     "goes through a pooler that does not pass on `options`; remove them from the URL, and set the same on the server:"
     " ALTER ROLE … SET search_path = …"
 )
-MIXED_UP = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+# A statement that is unknown, that is there already, or that is another one of the same name, with other parameters.
+MIXED_UP = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.ProtocolViolation)
 _WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
     (
         re.compile(r"too many clients|too many connections|connection slots are reserved"),
