@@ -459,10 +459,18 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
+def json_file(path: Path) -> dict[str, Any]:
+    """The JSON object that a file is; {} when it is none."""
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
+    try:
+        return mapping(decoded(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
 def first_objects(path: Path, most: int = 5) -> list[dict[str, Any]]:
     """The first objects of a JSON-lines file, for telling its format; [] when it is none."""
-    from hermes.interop.jsonl import decoded
-
     found: list[dict[str, Any]] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found

@@ -18,6 +18,7 @@ from hermes.interop.histories.conversation import (
     first_objects,
     image_part,
     joined,
+    json_file,
     json_lines,
     mapping,
     message,
@@ -43,7 +44,7 @@ def sniff(path: Path) -> bool:
         return any("sessionId" in one and "projectHash" in one for one in first_objects(path, 1))
     if path.suffix != ".json":
         return False
-    whole = _whole(path)
+    whole = json_file(path)
     return "sessionId" in whole and isinstance(whole.get("messages"), list)
 
 
@@ -74,24 +75,13 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
-def _whole(path: Path) -> dict[str, Any]:
-    from hermes.interop.jsonl import decoded
-
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
-    try:
-        return mapping(decoded(path.read_bytes()))
-    except (OSError, ValueError):
-        return {}
-
-
 Records = list[dict[str, Any]]
 
 
 def _records(path: Path, skipped: Skipped) -> tuple[dict[str, Any], Records, list[tuple[str | None, Records]]]:
     """The header, the messages that are shown, and those that a rewind took away with the message before them."""
     if path.suffix == ".json":
-        whole = _whole(path)
+        whole = json_file(path)
         if not whole:
             skipped.damaged(1, "not a JSON object")
         return whole, dicts(whole.get("messages")), []
@@ -187,7 +177,7 @@ def _project(path: Path) -> str | None:
     """The folder of a project, which ~/.gemini/projects.json names by its slug."""
     for parent in path.parents:
         if parent.name == ".gemini" and (parent / "projects.json").is_file():
-            told = mapping(_whole(parent / "projects.json"))
+            told = json_file(parent / "projects.json")
             projects = mapping(told.get("projects")) or told
             slug = path.relative_to(parent / "tmp").parts[0] if path.is_relative_to(parent / "tmp") else ""
             return next((folder for folder, name in projects.items() if name == slug), None)

@@ -18,6 +18,7 @@ from hermes.interop.histories.conversation import (
     dicts,
     from_json,
     joined,
+    json_file,
     mapping,
     message,
     seconds,
@@ -43,7 +44,7 @@ def sniff(path: Path) -> bool:
     if path.is_dir():
         return (path / "session").is_dir() and (path / "message").is_dir()
     if path.suffix == ".json":
-        whole = _json(path)
+        whole = json_file(path)
         return str(mapping(whole.get("info")).get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
     return {"session", "message", "part"} <= tables_of(path)
 
@@ -63,22 +64,13 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     if path.is_dir():
         yield from _tree(path, skipped)
     elif path.suffix == ".json":
-        whole = _json(path)
+        whole = json_file(path)
         told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
         yield from _found(mapping(whole.get("info")), told, skipped)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, skipped)
     skipped.report()
-
-
-def _json(path: Path) -> Record:
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
-    try:
-        return mapping(decoded(path.read_bytes()))
-    except (OSError, ValueError):
-        return {}
 
 
 def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Iterator[Found]:
@@ -126,14 +118,14 @@ def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
     def below(folder: Path) -> list[Record]:
         found = []
         for file in sorted(folder.glob("*.json")):
-            if record := _json(file):
+            if record := json_file(file):
                 found.append(record)
             else:
                 skipped.damaged(0, f"{file.name}: no JSON object")
         return found
 
     for file in sorted((path / "session").rglob("*.json")):
-        info = _json(file)
+        info = json_file(file)
         if not text(info.get("id")):
             skipped.damaged(0, f"{file.name}: not a session")
             continue
