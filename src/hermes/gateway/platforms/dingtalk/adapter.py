@@ -141,14 +141,7 @@ class DingTalk(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await stream.close()
-                stream = await self._again(api, link, retries)
-
-    async def _again(self, api: DingTalkApi, link: Link, retries: Retries) -> Stream:
-        while True:
-            try:
-                return await self._opened(api, link)
-            except (PlatformUnreachable, SlowDown) as error:
-                await retries.failed(error)
+                stream = await retries.opened(lambda: self._opened(api, link))
 
     async def _is_last(self, stream: Stream, frame: dict[str, Any], waiting: Waiting) -> bool:
         """Answer DingTalk's own frames at once, put messages into the queue. True if the connection is to be left."""
