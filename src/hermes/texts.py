@@ -123,3 +123,12 @@ def unfinished(message: Mapping[str, Any]) -> str:
         "length": "the reply reached its length limit here",
         "content_filter": "the endpoint's content filter ended the reply here",
     }.get(str(message.get("finish_reason")), "")
+
+
+def text_of_bytes(data: bytes) -> str | None:
+    """The text that bytes are in UTF-8; None for a binary file."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text

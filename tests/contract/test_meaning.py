@@ -16,7 +16,7 @@ from hermes.errors import InvalidInput
 from hermes.store.codec import Blob
 from hermes.store.db import SessionDB
 from hermes.store.meaning import encoders
-from hermes.store.search import second_look
+from hermes.store.search import reranking
 from hermes.store.store_copy import move
 from tests.support.sizes import size
 
@@ -258,8 +258,8 @@ def test_sessions_outside_the_filter_are_passed_over_however_many_are_nearer(db,
     at_once = [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted]
     assert [len({hit["session_id"] for hit in hits}) for hits in at_once][1:] == [1, 1, 3, 0]
     for first_checked, most_checked in ((1, 4), (2, 1), (1, 1_000)):
-        monkeypatch.setattr(second_look, "FIRST_CHECKED", first_checked)
-        monkeypatch.setattr(second_look, "MOST_CHECKED", most_checked)
+        monkeypatch.setattr(reranking, "FIRST_CHECKED", first_checked)
+        monkeypatch.setattr(reranking, "MOST_CHECKED", most_checked)
         assert [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted] == at_once
 
 

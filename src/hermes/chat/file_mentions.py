@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from hermes.errors import InvalidInput
 from hermes.store.attachments import mime_of
-from hermes.texts import counted, harmless, without_middle
+from hermes.texts import counted, harmless, text_of_bytes, without_middle
 
 BUDGET: Final = 200_000  # characters of all texts of one question
 PICTURE_BYTES: Final = 10_000_000
@@ -97,11 +97,8 @@ def _add(found: Mentions, name: str, path: Path, left: int) -> int:
 
 
 def _add_text(found: Mentions, name: str, data: bytes, left: int) -> int:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+    text = text_of_bytes(data)
+    if text is None:
         raise InvalidInput(f"@{name} is a binary file ({_size(len(data))}); the message was not sent")
     if left < 200:
         raise InvalidInput(f"@{name} does not fit any more beside the other files; the message was not sent")

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hermes {__version__}")
             return 0
         if words[:2] == ["sessions", "list"]:  # used most often: without click it takes a fifth less time
-            from hermes.cli.sessions.quick import quick_list
+            from hermes.cli.sessions.quick_list import quick_list
 
             status = quick_list(words[2:])
             if status is not None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import StoreError
 from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite import schema
@@ -36,10 +35,7 @@ def prepare(engine: Engine) -> None:
     with engine.read() as tx:
         if are_kept(tx):
             return
-    try:
-        engine.make_tables(TABLES)
-    except StoreError:  # PostgreSQL: another process created it at the same moment
-        engine.make_tables(TABLES)
+    engine.make_tables(TABLES)
     with engine.write() as tx:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
 

@@ -19,6 +19,7 @@ from hermes.agent.tools import path_walk
 from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.terminal import visible
 from hermes.errors import ToolError
+from hermes.texts import text_of_bytes
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
@@ -120,11 +121,8 @@ def read_text(path: Path) -> str | None:
 
 def as_text(data: bytes, name: str) -> str:
     """Bytes as text; ToolError when they are no UTF-8 text."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+    text = text_of_bytes(data)
+    if text is None:
         raise ToolError(f"{name} is a binary file ({len(data):,} bytes)")
     return text
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from hermes.cli.common import ROWS, json_option, source_option
-from hermes.cli.sessions.quick import print_list
+from hermes.cli.sessions.quick_list import print_list
 from hermes.cli.shared import configuration, opened, zone
 
 

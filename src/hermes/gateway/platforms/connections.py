@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -55,6 +55,14 @@ class Retries:
         self._failures += 1
         self._link.log.warning("%s; trying again in %g s", error, pause)
         await asyncio.sleep(pause)
+
+    async def opened(self, opening: Callable[[], Awaitable[Result]]) -> Result:
+        """What `opening` gives, tried until it succeeds or the retries are used up."""
+        while True:
+            try:
+                return await opening()
+            except (PlatformUnreachable, SlowDown) as error:
+                await self.failed(error)
 
     def succeeded(self) -> None:
         """The connection works; after failures this is reported to the gateway."""

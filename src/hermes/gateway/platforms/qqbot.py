@@ -82,7 +82,7 @@ class QQBot(Adapter):
         """Log in and open the gateway."""
         await self.disconnect()
         self._api = api = self._made()
-        socket = _Gateway(api, self._kept(), link.log)
+        socket = _QQSocket(api, self._kept(), link.log)
         try:
             identity = str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
             await socket.open()
@@ -106,7 +106,7 @@ class QQBot(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _receive(self, link: Link, socket: _Gateway, identity: str) -> None:
+    async def _receive(self, link: Link, socket: _QQSocket, identity: str) -> None:
         retries = Retries(link, identity)
         try:
             with loss_reported(link, "QQ"):
@@ -297,7 +297,7 @@ class _QQApi(HttpApi):
         return SendRefused(f"QQ refuses: {told}")
 
 
-class _Gateway(WebSocketClient):
+class _QQSocket(WebSocketClient):
     """The WebSocket: it resumes its session after the last event that was stored."""
 
     def __init__(self, api: _QQApi, kept: tuple[str, int], log: Log) -> None:

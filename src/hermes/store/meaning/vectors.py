@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.errors import StoreCorrupt, StoreError
+from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
 from hermes.store.index_text import plain, plain_parts
@@ -90,11 +90,7 @@ def prepare(engine: Engine) -> None:
     with engine.read() as tx:
         if are_kept(tx):
             return
-    statements = (*TABLES, *TRIGGERS[engine.name])
-    try:
-        engine.make_tables(statements)
-    except StoreError:  # PostgreSQL: another process created it at the same moment
-        engine.make_tables(statements)
+    engine.make_tables((*TABLES, *TRIGGERS[engine.name]))
     with engine.write() as tx:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (META,))
 

@@ -13,7 +13,7 @@ from hermes.store.search.ranking import Ranked, ranked
 from hermes.store.snippet import Needle
 
 if TYPE_CHECKING:
-    from hermes.store.search.second_look import SecondLook
+    from hermes.store.search.reranking import Reranking
 
 RANKED = 400  # how many of the newest matches are ranked
 
@@ -39,13 +39,13 @@ class Findings:
         """Whether there are so few hits that partial matches should be added."""
         return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
 
-    def second_look(self, question: str) -> SecondLook | None:
+    def reranking(self, question: str) -> Reranking | None:
         """A question as the installed models understand it; None where this store has no vectors."""
         if self.by == "words" or not vectors.are_kept(self.tx):
             return None
-        from hermes.store.search.second_look import SecondLook  # loads numpy and a model
+        from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
-        return SecondLook.at(self._engine, self.tx, self.scope, question)
+        return Reranking.at(self._engine, self.tx, self.scope, question)
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
         """The newest messages that match a tree. A leaf that was already searched is not searched again."""

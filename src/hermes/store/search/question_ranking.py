@@ -22,7 +22,7 @@ from hermes.store.engines.base import Holder, Scope, Tx
 from hermes.store.search.ranking import Ranked
 
 if TYPE_CHECKING:
-    from hermes.store.search.second_look import SecondLook
+    from hermes.store.search.reranking import Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5}
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
@@ -83,7 +83,7 @@ def best_passages(
     scope: Scope,
     need: int,
     preference: Preference | None = None,
-    look: SecondLook | None = None,
+    look: Reranking | None = None,
 ) -> Passages:
     """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
     sessions, total = _extent(tx, words, scope)
@@ -134,7 +134,7 @@ def _looked_again(
     by_session: dict[str, dict[int, float]],
     scope: Scope,
     preference: Preference | None,
-    look: SecondLook,
+    look: Reranking,
 ) -> tuple[list[Session], dict[str, list[int]], dict[int, float], float]:
     """The best sessions by words and by meaning, in a new order; their messages; how near each is, and whether any is."""
     first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])

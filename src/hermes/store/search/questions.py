@@ -19,7 +19,7 @@ from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 if TYPE_CHECKING:
-    from hermes.store.search.second_look import SecondLook
+    from hermes.store.search.reranking import Reranking
 
 ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
 FEWEST, MOST = 400, 2_000  # of one word, the newest
@@ -111,7 +111,7 @@ def _add_passages(
     from hermes.store.search import periods  # its patterns are compiled for questions only
 
     named = periods.spans(asked, times.now())
-    look = None if holding else findings.second_look(asked)
+    look = None if holding else findings.reranking(asked)
     if held or look is not None:
         _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
     if (
@@ -152,7 +152,7 @@ def _add_best(
     findings: Findings,
     asked: str,
     words: Sequence[QuestionWord],
-    look: SecondLook | None,
+    look: Reranking | None,
     preferred: Preference | None,
     *,
     holding: bool,

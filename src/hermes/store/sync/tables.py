@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.errors import StoreError
 from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.sync import document as documents
@@ -51,10 +50,7 @@ def prepare(engine: Engine) -> str:
         known = tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)) if there else None
     if known is not None:
         return str(known)
-    try:
-        engine.make_tables(TABLES)
-    except StoreError:  # PostgreSQL: another process created them at the same moment
-        engine.make_tables(TABLES)
+    engine.make_tables(TABLES)
     with engine.write() as tx:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (STORE, os.urandom(8).hex()))
         return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)))

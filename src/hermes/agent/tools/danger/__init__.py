@@ -17,8 +17,8 @@ __all__ = ["is_destructive"]
 def is_destructive(command: str, cwd: Path) -> str | None:
     """Why this command needs confirmation before it runs in `cwd`, in half a line; None when it may run."""
     from hermes.agent.tools.danger.judge import Judge
-    from hermes.agent.tools.danger.place import WorkingFolders
     from hermes.agent.tools.danger.shell_words import Unparsable
+    from hermes.agent.tools.danger.working_folders import WorkingFolders
 
     try:
         reason = Judge(WorkingFolders([Path(cwd)])).script(command)

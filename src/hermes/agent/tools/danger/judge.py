@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hermes.agent.tools.danger.place import WorkingFolders
+from hermes.agent.tools.danger.git_commands import git
 from hermes.agent.tools.danger.programs import ALWAYS, CLIENTS, RULES, sql
 from hermes.agent.tools.danger.shell import parse
 from hermes.agent.tools.danger.shell_words import ASSIGNMENT, MAX_DEPTH, Redirect, ShellWord, Simple, Unparsable
-from hermes.agent.tools.danger.versions import git
+from hermes.agent.tools.danger.working_folders import WorkingFolders
 from hermes.agent.tools.danger.wrappers import (
     INTERPRETERS,
     PARALLEL_VALUES,

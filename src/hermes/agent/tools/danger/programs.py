@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hermes.agent.tools.danger.place import WorkingFolders
 from hermes.agent.tools.danger.shell_words import ShellWord, Simple
+from hermes.agent.tools.danger.working_folders import WorkingFolders
 from hermes.agent.tools.danger.wrappers import split
 
 Rule = Callable[[Sequence[ShellWord], WorkingFolders], "str | None"]

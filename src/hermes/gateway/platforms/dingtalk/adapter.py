@@ -22,7 +22,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.dingtalk import stream as streams
-from hermes.gateway.platforms.dingtalk.client import Api
+from hermes.gateway.platforms.dingtalk.client import DingTalkApi
 from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.stream import Stream, header
@@ -63,7 +63,7 @@ class DingTalk(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: Api | None = None
+        self._api: DingTalkApi | None = None
         self._stream: Stream | None = None
         self._tasks = Tasks()
         self._keeper = Keeper(home, self.platform)
@@ -108,8 +108,10 @@ class DingTalk(Adapter):
         stream, self._stream = self._stream, None
         await close_each(stream, api)
 
-    def _made(self) -> Api:
-        return Api(self.text("base_url"), self.text("old_url"), self.text("client_id"), self.text("client_secret"))
+    def _made(self) -> DingTalkApi:
+        return DingTalkApi(
+            self.text("base_url"), self.text("old_url"), self.text("client_id"), self.text("client_secret")
+        )
 
     @property
     def _robot(self) -> str:
@@ -117,13 +119,13 @@ class DingTalk(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _opened(self, api: Api, link: Link) -> Stream:
+    async def _opened(self, api: DingTalkApi, link: Link) -> Stream:
         made = Stream(link.log)
         await made.open(*await api.open_stream(TOPIC))
         self._stream = made
         return made
 
-    async def _receive(self, api: Api, link: Link, stream: Stream, waiting: Waiting) -> None:
+    async def _receive(self, api: DingTalkApi, link: Link, stream: Stream, waiting: Waiting) -> None:
         """Read frames, from one connection after the other, until none can be opened."""
         retries = Retries(link, self._robot)
         with loss_reported(link, "DingTalk", "a frame could not be handled"):
@@ -139,14 +141,7 @@ class DingTalk(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await stream.close()
-                stream = await self._again(api, link, retries)
-
-    async def _again(self, api: Api, link: Link, retries: Retries) -> Stream:
-        while True:
-            try:
-                return await self._opened(api, link)
-            except (PlatformUnreachable, SlowDown) as error:
-                await retries.failed(error)
+                stream = await retries.opened(lambda: self._opened(api, link))
 
     async def _is_last(self, stream: Stream, frame: dict[str, Any], waiting: Waiting) -> bool:
         """Answer DingTalk's own frames at once, put messages into the queue. True if the connection is to be left."""
@@ -268,7 +263,7 @@ class DingTalk(Adapter):
             return None
         return address if self._asked().is_webhook(address) else None
 
-    def _asked(self) -> Api:
+    def _asked(self) -> DingTalkApi:
         if self._api is None:
             raise PlatformUnreachable("not connected to DingTalk")
         return self._api

@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _STORES = (".dingtalk.com", ".aliyuncs.com", ".alicdn.com")  # where files are
 
 
-class Api(HttpApi):
+class DingTalkApi(HttpApi):
     """The API at api.dingtalk.com, the older one at oapi.dingtalk.com, and session webhooks."""
 
     def __init__(self, base_url: str, old_url: str, client_id: str, client_secret: str) -> None:

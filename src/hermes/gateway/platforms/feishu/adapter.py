@@ -156,12 +156,7 @@ class Feishu(Adapter):
                     await connection.run(taken, retries.succeeded)
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
-                while True:
-                    try:
-                        await connection.open()
-                        break
-                    except (PlatformUnreachable, SlowDown) as error:
-                        await retries.failed(error)
+                await retries.opened(connection.open)
 
     async def _receive_calls(self, link: Link) -> None:
         """Register the webhook. Feishu waits three seconds for the acknowledgement."""

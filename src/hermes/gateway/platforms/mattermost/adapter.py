@@ -138,14 +138,7 @@ class Mattermost(Adapter):
                         await (self._catch_up(link) if item["event"] == "hello" else self._happened(link, item))
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
-                    await self._again(socket, retries)
-
-    async def _again(self, socket: EventSocket, retries: Retries) -> None:
-        while True:
-            try:
-                return await socket.open()
-            except (PlatformUnreachable, SlowDown) as error:
-                await retries.failed(error)
+                    await retries.opened(socket.open)
 
     async def _happened(self, link: Link, item: dict[str, Any]) -> None:
         kind, data = item.get("event"), item.get("data")

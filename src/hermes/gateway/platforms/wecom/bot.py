@@ -90,7 +90,7 @@ class Bot:
                     await self._happened(link, frame)
                 await socket.close()
                 await retries.failed(PlatformUnreachable("WeCom has closed the connection"))
-                socket = await self._again(link, retries)
+                socket = await retries.opened(lambda: self._opened(link))
 
     def _displaced(self) -> float:
         """The seconds before we connect again: two programs that always do so at once end each other's connection for ever.
@@ -101,13 +101,6 @@ class Bot:
         self._endings = [at for at in self._endings if now - at < _REMEMBERED] + [now]
         often = len(self._endings)
         return 0.0 if often == 1 else min(_FIRST_PAUSE * 2 ** (often - 2), _LONGEST_PAUSE)
-
-    async def _again(self, link: Link, retries: Retries) -> BotSocket:
-        while True:
-            try:
-                return await self._opened(link)
-            except (PlatformUnreachable, SlowDown) as error:
-                await retries.failed(error)
 
     async def _happened(self, link: Link, frame: dict[str, Any]) -> None:
         if frame.get("cmd") == EVENT:

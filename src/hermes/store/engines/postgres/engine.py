@@ -371,6 +371,12 @@ class PostgresEngine:
         return tx.has_table(name)
 
     def make_tables(self, statements: Sequence[str]) -> None:
+        try:
+            self._make_tables(statements)
+        except StoreError:  # another process created them at the same moment
+            self._make_tables(statements)
+
+    def _make_tables(self, statements: Sequence[str]) -> None:
         with self.write() as tx:
             for statement in statements:
                 tx.run(schema.translated(statement))

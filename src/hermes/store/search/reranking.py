@@ -1,4 +1,4 @@
-"""The second look at the sessions a question's words found: how near their messages are to what it means.
+"""Reranking: the sessions that a question's words found, in the order of how near their messages are to what it means.
 
 A session counts by its nearest message, its nearest three messages in a row and all of it together, each as so many
 deviations from the middle of what was looked at; a message by its own nearness. Sessions whose pages (a few messages in a
@@ -183,14 +183,14 @@ Vector = Any  # an array of numpy
 Asked = tuple[encoders.Encoder, Vector, _Pages, Vector]  # a model, the question's vector, the pages, how near each is
 
 
-class SecondLook:
+class Reranking:
     """One question, as each model that has vectors in this store and knows its language understands it."""
 
     def __init__(self, tx: Tx, scope: Scope, asked: list[Asked]) -> None:
         self._tx, self._scope, self._asked = tx, scope, asked
 
     @classmethod
-    def at(cls, engine: Engine, tx: Tx, scope: Scope, question: str) -> SecondLook | None:
+    def at(cls, engine: Engine, tx: Tx, scope: Scope, question: str) -> Reranking | None:
         """None where there is no model for the vectors of this store: then words alone decide."""
         known = _PAGES.setdefault(engine, {})
         able = []

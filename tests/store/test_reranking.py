@@ -9,7 +9,7 @@ from hermes.store.codec import Blob
 from hermes.store.db import SessionDB
 from hermes.store.engines.base import Scope
 from hermes.store.meaning import vectors
-from hermes.store.search.second_look import SecondLook, _Pages
+from hermes.store.search.reranking import Reranking, _Pages
 
 
 class Model:
@@ -57,7 +57,7 @@ def looked(db, sessions):
                         )
     with db._engine.read() as tx:
         asked = [(one, one.question(""), _Pages(), None) for one in (Model("first"), Model("second"))]
-        return SecondLook(tx, Scope("1 = 1"), asked).look(sequences), sequences
+        return Reranking(tx, Scope("1 = 1"), asked).look(sequences), sequences
 
 
 def test_a_line_that_a_model_might_know_does_not_decide_for_a_session_in_another_language(db):
