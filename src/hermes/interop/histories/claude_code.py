@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -49,6 +50,11 @@ _SPOKEN = ("user", "assistant")
 _BOOKKEEPING = frozenset((
     "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
     "bridge-session", "last-prompt", "agent-name", "relocated",
+))  # fmt: skip
+# Of a line that says something, what is kept in memory. Among the rest is the result once more, at times with whole files.
+_NEEDED = frozenset((
+    "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
+    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", _REASONING,
 ))  # fmt: skip
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
@@ -94,8 +100,10 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 
 def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Found]:
-    for conversation in reader.conversations(name, parent):
-        session = conversation.session()
+    found = deque(reader.conversations(name, parent))
+    reader.release()
+    while found:
+        session = found.popleft().session()
         if session is not None:
             yield Found(0, session, reader.position)
 
@@ -157,16 +165,15 @@ class _SessionFileReader:
         uuid = line.get("uuid")
         if not isinstance(uuid, str) or uuid in self._lines:
             return
-        line.pop("toolUseResult", None)  # the result once more, at times with whole files
-        self._lines[uuid] = line
-        self._order.append(uuid)
-        aside = self._aside(uuid)
-        if aside in self._last:
-            self._before[uuid] = self._last[aside]
-        self._last[aside] = uuid
+        aside = bool(line.get("isSidechain"))
         if line.get("type") in _SPOKEN and not aside:
             self._leaf = None
             self._session = text(line.get("sessionId")) or self._session
+        self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
+        self._order.append(uuid)
+        if aside in self._last:
+            self._before[uuid] = self._last[aside]
+        self._last[aside] = uuid
 
     def _take_other(self, line: dict[str, Any], kind: Any) -> None:
         if isinstance(line.get("uuid"), str):
@@ -185,6 +192,10 @@ class _SessionFileReader:
             self._cwd = line["relocatedCwd"]
         if kind == "last-prompt" and isinstance(line.get("leafUuid"), str):
             self._leaf = line["leafUuid"]
+
+    def release(self) -> None:
+        """Let go of the lines: while a session is stored, its messages are all that is needed."""
+        self._lines, self._order, self._links, self._before = {}, [], {}, {}
 
     def name(self) -> str:
         """The session's id: the name of its file, or what its lines say where the file has another name."""

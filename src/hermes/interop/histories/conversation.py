@@ -331,8 +331,9 @@ def masked(session: Mapping[str, Any], mask: Callable[[str], str]) -> Mapping[st
 
 
 def _masked_message(one: Message, mask: Callable[[str], str]) -> Message:
-    changed = {key: _masked(one[key], mask) for key in ("content", "reasoning", "tool_calls") if one.get(key)}
-    return {**one, **changed}
+    seen = {key: _masked(one[key], mask) for key in ("content", "reasoning", "tool_calls") if one.get(key)}
+    changed = {key: value for key, value in seen.items() if value != one[key]}
+    return {**one, **changed} if changed else one
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:
