@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from hermes.interop.history_watch import FileEvents
 from hermes_state import SessionDB
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program
+from tests.support.sizes import size
 
 SESSION = f"claude-code-{NAME}"
 
@@ -114,6 +116,34 @@ def test_a_folder_that_comes_with_its_files_is_seen(tmp_path: Path) -> None:
         events.wait(30)
         assert events.appeared
     finally:
+        events.close()
+
+
+def test_a_place_that_appears_before_it_is_awaited_is_seen(tmp_path: Path) -> None:
+    place = tmp_path / "later" / "deep"
+    events = FileEvents([], [place])
+    assert not events.appeared
+    events.close()
+    place.mkdir(parents=True)  # between the look for places and the watch
+    events = FileEvents([], [place])
+    assert events.appeared
+    events.close()
+
+
+def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path) -> None:
+    for number in range(size(30, 300)):
+        root = tmp_path / str(number)
+        root.mkdir()
+        for name in range(20):  # so that listing takes a moment
+            (root / str(name)).mkdir()
+        maker = threading.Thread(target=(root / "made" / "meanwhile").mkdir, kwargs={"parents": True})
+        maker.start()
+        events = FileEvents([root])
+        maker.join()
+        while events.wait(0):
+            pass
+        (root / "made" / "meanwhile" / "file").write_text("words")
+        assert root / "made" / "meanwhile" / "file" in events.wait(10)
         events.close()
 
 

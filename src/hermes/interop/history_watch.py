@@ -226,6 +226,14 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
 def _files_below(folder: Path) -> set[Path]:
     return {Path(path, name) for path, _, names in os.walk(folder) for name in names}
 
@@ -282,16 +290,22 @@ class FileEvents:
         number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
         if number >= 0:
             self._ways.setdefault(number, set()).add(missing.name)
+        if missing.exists() or not missing.parent.is_dir():  # it appeared, or its folder went, before the watch began
+            self._appeared = True
 
     def _watch(self, folder: Path) -> None:
         """Watch a folder and those below it; where the system allows no more of them, look at the times instead."""
-        for path, _, _ in os.walk(folder):
+        waiting = [folder]
+        while waiting:
+            path = waiting.pop()
             number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MASK)
             if number >= 0:
-                self._folders[number] = Path(path)
-            elif os.path.isdir(path):
+                self._folders[number] = path
+            elif path.is_dir():
                 self.close()
                 return
+            # Listed when it is watched already: a folder that is made meanwhile is listed, or has an event, or both.
+            waiting += _subfolders(path)
 
     def wait(self, seconds: float) -> set[Path]:
         """The files (or folders) that were written to; empty when nothing happened for so long."""
