@@ -108,7 +108,7 @@ def _add_passages(
     from hermes.store.search import periods  # its patterns are compiled for questions only
 
     named = periods.spans(asked, times.now())
-    look = None if holding else findings.second_look(asked)
+    look = None if holding else findings.second_look(asked, lambda: _spoken(findings, asked, groups, words))
     if held or look is not None:
         _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
     if named and findings.missing > 0 and periods.names_no_topic(asked, times.now()):
@@ -116,6 +116,16 @@ def _add_passages(
 
         if not is_of_a_time(findings.tx, [hit.id for hit in findings.hits], named):
             _add_fresh(findings, of_a_time(findings.tx, findings.scope, named, periods.PREFERRED))
+
+
+def _spoken(findings: Findings, asked: str, groups: Sequence[Group], words: Sequence[QuestionWord]) -> str | None:
+    """A question about somebody who writes here, as they would say it."""
+    from hermes.store.search import persons  # only where messages have vectors
+
+    holders = {
+        group.leaves[0].text: [holder[0] for holder in word.holders] for group, word in zip(groups, words, strict=True)
+    }
+    return persons.spoken(findings.tx, asked, holders)
 
 
 def _add_best(
