@@ -131,7 +131,7 @@ class Recipe:
         for model, known in zip(self.models, self.vectors, strict=True):
             if not model.suits(question):
                 continue
-            asked = model.question(question)
+            asked = model.questions([question])[0]
             found = {}
             for session in sessions:
                 rows = [known[one] for one in range(self.starts[session], self.starts[session + 1]) if one in known]

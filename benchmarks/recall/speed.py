@@ -216,7 +216,7 @@ def indexing(folder: Path) -> None:
     with opened(str(folder / "indexing.db")) as db:
         db.import_session(next(exported([Chat("distinct", 0.0, [("user", text) for text in texts])])))
         for encoder in encoders.installed():
-            encoder.question("Is the model loaded?")
+            encoder.questions(["Is the model loaded?"])
             before = time.process_time()
             with_only(db, encoder)
             spent = (time.process_time() - before) * 1000 / len(texts)

@@ -342,3 +342,42 @@ def test_a_copy_of_the_store_has_its_vectors(db, tmp_path):
     assert rows(other) == rows(db) == recount(other)
     assert other.index_meaning() == 0
     other.close()
+
+
+def friends(db):
+    """Two people who greet each other by name and speak of themselves as "I"."""
+    said = {
+        "race": ("Hey Nora! Long time no see, how are you?", "I ran ten kilometres for the hospital and my legs hurt."),
+        "hello": ("Nora! Good to hear from you.", "Hi Felix, good to hear from you too, Felix!"),
+        "again": ("Thanks, Nora! Talk to you soon.", "Bye Felix, take care of yourself."),
+        "weather": ("Hi Nora, it rains all day.", "The same here, the cellar is wet."),
+        "cake": ("Good morning, Nora!", "I baked a cake with plums for my aunt, Felix."),
+    }
+    for session, (one, other) in said.items():
+        talk(db, session, one, other)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Which sporting event did Nora take part in?",
+        "which sporting event did nora take part in",
+        "What was Nora's sporting event?",
+        "What sport was exhausting for Nora?",
+    ],
+)
+def test_a_question_about_somebody_finds_what_they_said_of_themselves(db, question):
+    """Not the messages that only greet them by their name."""
+    friends(db)
+    db.index_meaning()
+    hits = db.search_messages(question)
+    assert "ran ten kilometres" in hits[0]["snippet"].replace(">>>", "").replace("<<<", ""), hits
+
+
+def test_a_thing_is_no_person(db):
+    """It keeps its place in the question: nobody is called Postgres where nobody is addressed so."""
+    talk(db, "database", "Postgres crashed because the disk was full.", "Free some space, then start Postgres again.")
+    talk(db, "bicycle", "I crashed with my bicycle on the ice.", "Ouch! Did you hurt yourself?")
+    talk(db, "list", "Postgres, Redis and Kafka run on the same machine.", "That is a lot for one machine.")
+    db.index_meaning()
+    assert first(db, "Why did Postgres have an accident?") == "database"

@@ -204,3 +204,27 @@ def test_a_speaker_is_a_word_of_what_was_said(db, question, answer):
     talk(db, "trumpet", "José: Compré una trompeta.", "Inés: ¡Qué bien!")
     talk(db, "harp", "O'Brien: I bought a harp.", "Mary-Jane: Lovely.")
     assert first(db, question) == answer
+
+
+def test_the_first_hits_of_a_question_are_of_many_sessions(db):
+    """A session in which the words are said again and again leaves room for those that say them once."""
+    for number in range(3):
+        talk(db, f"often-{number}", *["the falcon left the harbour with a lantern"] * 12)
+    for number in range(12):
+        talk(db, f"once-{number:02}", "a falcon was seen", "near the old harbour")
+    asked = "Which falcon was it that slept in the harbour beside the quarry?"
+    hits = db.search_messages(asked, limit=100)
+    sessions = [hit["session_id"] for hit in hits]
+    assert len(set(sessions[:10])) >= 6 and len(set(sessions[:20])) >= 10 and len(set(sessions)) == 15
+    assert sessions[0].startswith("often")
+    for limit in (1, 5, 10, 11, 20, 50):  # the same order, however many are asked for, and page by page
+        assert [hit["id"] for hit in db.search_messages(asked, limit=limit)] == [hit["id"] for hit in hits[:limit]]
+    pages = [hit["id"] for offset in range(0, 60, 7) for hit in db.search_messages(asked, limit=7, offset=offset)]
+    assert pages == [hit["id"] for hit in hits[:63]][: len(pages)] and len(set(pages)) == len(pages)
+
+
+def test_few_sessions_are_shown_whole(db):
+    talk(db, "one", *["the falcon left the harbour"] * 30)
+    talk(db, "two", "a falcon was seen")
+    found = [hit["session_id"] for hit in db.search_messages("Where was it that the falcon slept last?", limit=50)]
+    assert len(found) == 31 and set(found[:10]) == {"one", "two"}

@@ -53,8 +53,8 @@ class Encoder(Protocol):
         """The vectors of messages, one a row and of length 1, and how many tokens (or characters) each was made of."""
         ...
 
-    def question(self, text: str) -> np.ndarray[Any, Any]:
-        """The vector of a question, of length 1."""
+    def questions(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        """The vectors of questions, one a row and of length 1."""
         ...
 
 
@@ -96,9 +96,8 @@ class Arctic:
     def passages(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], list[int]]:
         return self._encoded([_valid(text[:CHARACTERS]) for text in texts], TOKENS)
 
-    def question(self, text: str) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = self._encoded([self._ASKED + _valid(text[: 2 * CHARACTERS])], 2 * TOKENS)[0][0]
-        return found
+    def questions(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        return self._encoded([self._ASKED + _valid(text[: 2 * CHARACTERS]) for text in texts], 2 * TOKENS)[0]
 
     def _encoded(self, texts: Sequence[str], tokens: int) -> tuple[np.ndarray[Any, Any], list[int]]:
         import numpy as np
@@ -162,9 +161,8 @@ class Multilingual:
         cut = [_first_words(text) for text in texts]
         return self._encoded(cut), [len(text) for text in cut]
 
-    def question(self, text: str) -> np.ndarray[Any, Any]:
-        found: np.ndarray[Any, Any] = self._encoded([_valid(text[:CHARACTERS])])[0]
-        return found
+    def questions(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+        return self._encoded([_valid(text[:CHARACTERS]) for text in texts])
 
     def _encoded(self, texts: list[str]) -> np.ndarray[Any, Any]:
         with self._lock:

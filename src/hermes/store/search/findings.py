@@ -39,13 +39,14 @@ class Findings:
         """Whether there are so few hits that partial matches should be added."""
         return len(self.hits) < self.need and len({hit.session_id for hit in self.hits}) < 3
 
-    def reranking(self, question: str) -> Reranking | None:
-        """A question as the installed models understand it; None where this store has no vectors."""
+    def reranking(self, question: str, spoken: Callable[[], str | None]) -> Reranking | None:
+        """A question as the installed models understand it; None where this store has no vectors. `spoken` gives it as the
+        person would say it whom it is about."""
         if self.by == "words" or not vectors.are_kept(self.tx):
             return None
         from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
-        return Reranking.at(self._engine, self.tx, self.scope, question)
+        return Reranking.at(self._engine, self.tx, self.scope, question, spoken)
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
         """The newest messages that match a tree. A leaf that was already searched is not searched again."""

@@ -111,7 +111,7 @@ def _add_passages(
     from hermes.store.search import periods  # its patterns are compiled for questions only
 
     named = periods.spans(asked, times.now())
-    look = None if holding else findings.reranking(asked)
+    look = None if holding else findings.reranking(asked, lambda: _spoken(findings, asked, groups, words))
     if held or look is not None:
         _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
     if (
@@ -146,6 +146,16 @@ def _is_of_a_time(tx: Tx, ids: Sequence[int], spans: Sequence[tuple[float, float
     marks = ", ".join("?" * len(ids)) or "NULL"
     rows = tx.rows(f"SELECT timestamp FROM messages WHERE id IN ({marks})", ids)
     return any(start <= row[0] < end for row in rows for start, end in spans)
+
+
+def _spoken(findings: Findings, asked: str, groups: Sequence[Group], words: Sequence[QuestionWord]) -> str | None:
+    """A question about somebody who writes here, as they would say it."""
+    from hermes.store.search import persons  # only where messages have vectors
+
+    holders = {
+        group.leaves[0].text: [holder[0] for holder in word.holders] for group, word in zip(groups, words, strict=True)
+    }
+    return persons.spoken(findings.tx, asked, holders)
 
 
 def _add_best(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
 WEIGHT = 12.0  # of a deviation
 BEST, TOGETHER, WHOLE = 0.5, 0.5, 0.25
+SPOKEN = 0.75  # of a question's vector: the question as the person would say it whom it is about
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
 AT_ONCE = 5_000  # vectors
@@ -190,7 +191,9 @@ class Reranking:
         self._tx, self._scope, self._asked = tx, scope, asked
 
     @classmethod
-    def at(cls, engine: Engine, tx: Tx, scope: Scope, question: str) -> Reranking | None:
+    def at(
+        cls, engine: Engine, tx: Tx, scope: Scope, question: str, spoken: Callable[[], str | None] = lambda: None
+    ) -> Reranking | None:
         """None where there is no model for the vectors of this store: then words alone decide."""
         known = _PAGES.setdefault(engine, {})
         able = []
@@ -203,7 +206,7 @@ class Reranking:
             pages.read(tx, encoder)
             if not pages.is_empty:
                 able.append((encoder, pages))
-        asked = _understood(able, question)
+        asked = _understood(able, question, spoken()) if able else []
         return cls(tx, scope, asked) if asked else None
 
     def candidates(self) -> dict[str, int]:
@@ -296,7 +299,7 @@ def _compared(read: dict[str, list[_Vector]], asked: np.ndarray[Any, Any], nearn
     return float(cosines.max()), len(cosines)
 
 
-def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str) -> list[Asked]:
+def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str, spoken: str | None) -> list[Asked]:
     """A question as each model understands it, without those that can't: the last in this thread, each other in its own.
 
     A model runs on one processor, most of the time without Python's lock: a caller waits for the slowest, not for all.
@@ -306,7 +309,7 @@ def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str
     def understand(number: int) -> None:
         encoder, pages = models[number]
         with suppress(StoreError):  # its file is damaged: `hermes doctor` says so
-            vector = _vector(encoder, question)  # type: ignore[arg-type]
+            vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
             found[number] = encoder, vector, pages, pages.nearness(vector)
 
     begun = []
@@ -325,9 +328,16 @@ def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str
 
 
 @lru_cache(maxsize=64)
-def _vector(encoder: encoders.Encoder, question: str) -> np.ndarray[Any, Any]:
+def _vector(encoder: encoders.Encoder, question: str, spoken: str | None) -> np.ndarray[Any, Any]:
     """The next page of hits, and the same question in other sessions, need no model."""
-    return encoder.question(question)
+    import numpy as np
+
+    asked = encoder.questions([question] if spoken is None else [question, spoken])
+    found: np.ndarray[Any, Any] = asked[0]
+    if spoken is not None:
+        found = (1.0 - SPOKEN) * asked[0] + SPOKEN * asked[1]
+        found /= np.linalg.norm(found)
+    return found
 
 
 def _in_order(near: np.ndarray[Any, Any], first: int) -> Iterator[int]:
