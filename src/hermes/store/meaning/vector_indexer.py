@@ -143,7 +143,13 @@ class VectorIndexer:
             if not some:
                 after = to
                 continue
-            made = vectors.encoded(encoder, some)
+            try:
+                made = vectors.encoded(encoder, some)
+            except ImportError as error:
+                raise StoreError(
+                    f"a library of {encoder.name} can't be loaded ({error});"
+                    ' pip install --force-reinstall "hermes-sessions[meaning]"'
+                ) from error
             with self._engine.write(lasting=False) as tx:
                 if not leases.renew(tx, LEASE, token, LEASE_SECONDS):
                     return done  # this process was suspended: another one goes on

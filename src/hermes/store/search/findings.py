@@ -44,9 +44,12 @@ class Findings:
         person would say it whom it is about."""
         if self.by == "words" or not vectors.are_kept(self.tx):
             return None
-        from hermes.store.search.reranking import Reranking  # loads numpy and a model
+        try:
+            from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
-        return Reranking.at(self._engine, self.tx, self.scope, question, spoken)
+            return Reranking.at(self._engine, self.tx, self.scope, question, spoken)
+        except ImportError:  # numpy is installed but broken: words alone decide
+            return None
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
         """The newest messages that match a tree. A leaf that was already searched is not searched again."""

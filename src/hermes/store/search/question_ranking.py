@@ -29,7 +29,8 @@ MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can'
 LOOKED_INTO = 60  # sessions whose messages are ranked with their neighbours
 WINDOW = 400  # messages of one session that are put in order
 OF_A_SESSION = 6  # hits
-SESSIONS_AMONG = ((10, 6), (20, 10))  # among so many first hits there are so many sessions
+SESSIONS_AMONG = (20, 10)  # among so many first hits there are so many sessions
+SESSIONS_BY_MEANING = (10, 6)  # by words alone this would take places of messages that are right
 LOOKED_AGAIN = 40  # sessions whose messages are compared with what the question means
 NEAR = 4.0  # what a message counts for each deviation it is nearer than the middle
 BESIDE, NEXT_BUT_ONE = 0.4, 0.2
@@ -262,7 +263,7 @@ def _messages_in_order(
         first += listed[:OF_A_SESSION]
         rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
     first.sort(reverse=True)
-    first = _of_many_sessions(first)
+    first = _of_many_sessions(first, (SESSIONS_BY_MEANING, SESSIONS_AMONG) if near else (SESSIONS_AMONG,))
     if len(first) < need:  # nothing that holds a word is lost where there is room for it
         rest.sort(reverse=True)
         first += rest
@@ -274,7 +275,9 @@ def _messages_in_order(
     ]
 
 
-def _of_many_sessions(listed: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+def _of_many_sessions(
+    listed: list[tuple[float, int, int]], steps: Sequence[tuple[int, int]]
+) -> list[tuple[float, int, int]]:
     """The same hits; where the first of them are of few sessions, the best hits of others move up among them."""
     best: dict[int, tuple[float, int, int]] = {}  # the first hit of each session
     for one in listed:
@@ -283,7 +286,7 @@ def _of_many_sessions(listed: list[tuple[float, int, int]]) -> list[tuple[float,
     seen: set[int] = set()
     taken: set[int] = set()
     waiting, others = iter(listed), iter(best.values())
-    for among, sessions in SESSIONS_AMONG:
+    for among, sessions in steps:
         while len(out) < min(among, len(listed)):
             wanted = min(sessions, len(best)) - len(seen)
             if among - len(out) > wanted:

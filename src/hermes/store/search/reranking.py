@@ -308,7 +308,7 @@ def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str
 
     def understand(number: int) -> None:
         encoder, pages = models[number]
-        with suppress(StoreError):  # its file is damaged: `hermes doctor` says so
+        with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
             vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
             found[number] = encoder, vector, pages, pages.nearness(vector)
 
