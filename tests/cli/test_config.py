@@ -361,6 +361,13 @@ def test_an_editor_that_fails_changes_nothing(hermes_home: Path, config_file: Pa
     assert config_file.read_text() == WITH_COMMENTS
 
 
+def test_without_a_terminal_and_an_editor_nothing_is_opened(hermes_home: Path, config_file: Path) -> None:
+    done = run("config", "edit", home=hermes_home, env={"VISUAL": "", "EDITOR": ""})
+    assert (done.status, done.out) == (1, "")
+    assert done.err == "hermes: there is no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
+    assert config_file.read_text() == WITH_COMMENTS
+
+
 # ── many at once, and killed ──
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks, loss_reported
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.weixin.client import TOO_OFTEN, ILink, Refused
 from hermes.gateway.platforms.weixin.file_encryption import decrypted, key_of
@@ -140,7 +140,7 @@ class Weixin(Adapter):
     async def _receive(self, link: Link, api: ILink) -> None:
         """Poll, and go on to the next place when everything before it is stored."""
         retries = Retries(link, self._identity)
-        try:
+        with loss_reported(link, "WeChat", "messages could not be handled"):
             while True:
                 asked = time.monotonic()
                 try:
@@ -152,11 +152,6 @@ class Weixin(Adapter):
                 await self._take(link, found)
                 if not found.get("msgs") and time.monotonic() - asked < _SHORTEST:
                     await asyncio.sleep(_SHORTEST)  # a server that does not wait is not asked all the time
-        except PlatformError as error:
-            link.lost(error)
-        except Exception as error:
-            link.log.error("WeChat: messages could not be handled (%s)", type(error).__name__)
-            link.lost(PlatformUnreachable("the connection to WeChat ended unexpectedly"))
 
     async def _take(self, link: Link, found: dict[str, Any]) -> None:
         messages, contexts = found.get("msgs"), dict(self._kept()["contexts"])
