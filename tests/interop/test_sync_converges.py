@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.postgres import ENGINES
@@ -173,7 +173,18 @@ def run(folder: Path, engines: tuple[str, str, str], steps: list[Any]) -> None:
             db.close()
 
 
+# A fork that is deleted before the third store hears of it.
+DELETED_FORK = [
+    ("append", 2, 1, 0),
+    ("append", 0, 1, 0),
+    ("sync", 0, 2, None),
+    ("sync", 2, 2, None),
+    ("delete", 0, 2, 0),
+]
+
+
 @settings(max_examples=size(8, 60))
+@example(steps=DELETED_FORK)
 @given(steps=st.lists(STEP, min_size=4, max_size=25))
 def test_stores_converge_to_the_same_conversations(tmp_path_factory, steps):
     run(tmp_path_factory.mktemp("sync"), ("sqlite", "sqlite", "sqlite"), steps)

@@ -7,7 +7,7 @@ carried ranges and rewinds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -33,6 +33,7 @@ COLUMNS = (
 )  # fmt: skip
 _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
 _OMITTED = ("session_id",)
+_PART = 2000  # messages that are in memory at once while a transcript is written: some 5 MB
 
 
 class SessionState(TypedDict):
@@ -119,6 +120,17 @@ def own_messages(tx: Tx, session_id: str) -> list[MessageRow]:
     return [message_reading.decode(row) for row in rows]
 
 
+def _own_in_parts(tx: Tx, session_id: str) -> Iterator[list[MessageRow]]:
+    """The same a few thousand at a time: a session may have been imported with a hundred thousand."""
+    sql = (
+        f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.id > ? ORDER BY m.id LIMIT {_PART}"
+    )
+    last = -1
+    while rows := [message_reading.decode(row) for row in tx.rows(sql, (session_id, last))]:
+        yield rows
+        last = rows[-1]["id"]
+
+
 def message(tx: Tx, message_id: int) -> MessageRow:
     """One message row, decoded."""
     row = tx.row(f"SELECT {message_reading.ROW} FROM messages m WHERE m.id = ?", (message_id,))
@@ -145,9 +157,13 @@ def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False)
             present.update(one["id"] for one in _messages_in(entry, "keeps"))
         told = journal.prompts.named(columns)
         out = [] if started else [header({key: value for key, value in told.items() if value is not None})]
-        rows = with_attachments(tx, session_id, own_messages(tx, session_id))
-        out += [line(message_entry(one)) for one in rows if one["id"] not in present]
-        if changed := [message_entry(one) for one in _changed_since(tx, session_id, rows, present)]:
+        changed: list[Entry] = []
+        # In a file that has lines already, any message may be the earlier version of any other.
+        for part in [own_messages(tx, session_id)] if present else _own_in_parts(tx, session_id):
+            rows = with_attachments(tx, session_id, part)
+            out += [line(message_entry(one)) for one in rows if one["id"] not in present]
+            changed += [message_entry(one) for one in _changed_since(tx, session_id, rows, present)]
+        if changed:
             out.append(line(event("edit", replaces=changed)))
         out += [
             line(session_events.line_of(one))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
@@ -56,6 +57,7 @@ _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
     "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", _REASONING,
 ))  # fmt: skip
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
 _COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
@@ -170,6 +172,8 @@ class _SessionFileReader:
             self._leaf = None
             self._session = text(line.get("sessionId")) or self._session
         self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
+        if told := mapping(line.get("message")):
+            self._lines[uuid]["message"] = _slim(told)
         self._order.append(uuid)
         if aside in self._last:
             self._before[uuid] = self._last[aside]
@@ -457,6 +461,17 @@ class _SessionFileReader:
             role = "system" if is_local or _injected(said) else _role(line)
             made.append(message(role, _typed(said), at, uuid))
         return made
+
+
+def _slim(told: dict[str, Any]) -> dict[str, Any]:
+    """Of a message, what is kept in memory: the file repeats names and counts in every line."""
+    kept: dict[str, Any] = {"content": told.get("content")}
+    for key in ("id", "model", "stop_reason"):
+        if isinstance(told.get(key), str):
+            kept[key] = sys.intern(told[key])
+    if used := mapping(told.get("usage")):
+        kept["usage"] = {key: used[key] for key in _TOKENS if key in used}
+    return kept
 
 
 def _role(line: dict[str, Any]) -> str:

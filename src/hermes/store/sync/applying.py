@@ -137,7 +137,7 @@ class _Work:
         if self.tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is not None:
             raise NotYet(f"session {session_id} is being deleted")
         first_contact = not self.state.known or session_id not in self.state.document["sessions"]
-        if state == DELETED or (state == TRASHED and not first_contact):
+        if (state == DELETED or (state == TRASHED and not first_contact)) and not self._is_stranded(session_id):
             return False
         if any(self._needs(origin) for origin in self.placement.order.get(session_id, ())):
             return False  # another store has its messages
@@ -149,7 +149,18 @@ class _Work:
         transcript_replay.insert_session(self.tx, {**fields, "id": session_id})
         self.done.new_sessions += 1
         self.done.forks += session_id != self.merged["id"]
+        if state == DELETED and 0 < at < expired_before:
+            self.done.expired.append(session_id)
         return True
+
+    def _is_stranded(self, session_id: str) -> bool:
+        """Whether messages of a fork that was deleted elsewhere are still in the session it forked from: this store did not
+        know of the fork. They go to the trash with it, as they do where it was known."""
+        return any(
+            origin in self.rows and self.rows[origin].owner in self.was_here and self.rows[origin].hidden != KEPT
+            and not self.merged["messages"][origin].get("gone")
+            for origin in self.placement.order.get(session_id, ())
+        )  # fmt: skip
 
     def _needs(self, origin: str) -> bool:
         record = self.merged["messages"][origin]
