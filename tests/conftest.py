@@ -7,6 +7,7 @@ How much a test does is chosen in tests/support/sizes.py.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,17 @@ _CI: dict[str, Any] = {"max_examples": 200, "derandomize": True, "print_blob": T
 settings.register_profile("ci", phases=(Phase.explicit, Phase.reuse, Phase.generate), **_CI)
 settings.register_profile("shrink", **_CI)
 settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Reading the tests makes a million objects that stay: no garbage is looked for among them, then or at any time later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

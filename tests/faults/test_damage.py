@@ -176,7 +176,7 @@ def harm_log(path: Path, what: str) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("what", LOG_HARMS)
+@pytest.mark.parametrize("what", some(LOG_HARMS, 5))
 @pytest.mark.parametrize("life_goes_on", [False, True])
 def test_what_a_damaged_wal_loses_comes_back_from_the_transcripts(
     nursery: Nursery, unfinished: tuple[Path, list[Any]], folder: Path, what: str, life_goes_on: bool

@@ -18,12 +18,13 @@ from tests.chat.conftest import *  # noqa: F403  the model server and the home t
 from tests.chat.server import Call, Gate, ModelServer
 from tests.serve.test_acp_server import Editor, connected, stored
 from tests.support.node import node_folder, npm_program
+from tests.support.optional import library
 from tests.support.program import PROGRAM, environment
 from tests.support.sizes import THOROUGH
 
 pytestmark = pytest.mark.thorough
 
-pytest.importorskip("acp")
+library("acp")
 ACPX = "acpx@0.19.1"
 Lines = list[dict[str, Any]]
 

@@ -17,13 +17,14 @@ from hermes_state import SessionDB
 from tests.chat.conftest import *  # noqa: F403  the model server and the home that points to it
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.forking import Forked
+from tests.support.optional import library
 from tests.support.program import PROGRAM, environment
 
-acp = pytest.importorskip("acp")
+acp = library("acp")
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-class Editor(acp.Client):  # type: ignore[misc]
+class Editor:  # what acp.Client asks for, without loading it for every test process
     """An editor that keeps what it is shown."""
 
     def __init__(self, answer: str = "yes") -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from hermes.agent.tokens import text_tokens
 from hermes_state import SessionDB
+from tests.support.optional import library
 from tests.support.sizes import size
 
-pytest.importorskip("mcp")
+library("mcp")
 OPEN, CLOSE = "<quoted-history>", "</quoted-history>"
 
 said = st.one_of(

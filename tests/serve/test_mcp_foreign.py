@@ -20,11 +20,12 @@ from hermes.agent.tokens import text_tokens
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.node import node_folder, npm_program
+from tests.support.optional import library
 from tests.support.sizes import THOROUGH, some
 
 pytestmark = pytest.mark.thorough
 
-pytest.importorskip("mcp")
+library("mcp")
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 

@@ -17,8 +17,9 @@ import pytest
 from hermes.agent.tokens import text_tokens
 from hermes_state import SessionDB
 from tests.support import program
+from tests.support.optional import library
 
-mcp = pytest.importorskip("mcp")
+mcp = library("mcp")
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_every_row_is_kept_column_by_column(version, old_file):
     assert all(new == old for new, old in numbers.items())
 
 
-@every_version
+@some_versions
 def test_a_file_just_taken_over_is_sound_and_needs_no_repair(version, old_file):
     path, made = old_file(version, fill="standard")
     with SessionDB(db_path=path) as db:
