@@ -170,7 +170,9 @@ def _edited(copy: Path, before: str | None) -> str | None:
 def _open_editor(copy: Path) -> None:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not chosen and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.ClickException("there is no terminal for an editor; `hermes config set KEY VALUE` changes one value")
+        raise click.ClickException(
+            "there is no terminal for an editor; `hermes config set KEY VALUE` changes one value"
+        )
     editor = chosen or "vi"
     try:
         words = shlex.split(editor)
