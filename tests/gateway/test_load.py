@@ -44,7 +44,7 @@ def test_killed_every_few_seconds_many_chats_are_answered_once_in_order(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
     gateway = GatewayProcess(hermes_home, [lab], model.base_url, **QUEUE)
-    outcome = load(gateway, lab, chats=50, messages=size(120, 250), kill_every=0.5)
+    outcome = load(gateway, lab, chats=50, messages=size(180, 250), kill_every=0.5)
     assert outcome.kills >= 2
     assert outcome.wrong == []
 

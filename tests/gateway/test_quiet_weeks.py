@@ -11,6 +11,7 @@ import pytest
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
+from tests.support.sizes import some
 
 READ_BACK = (
     "bluebubbles",
@@ -28,7 +29,7 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.mark.parametrize("name", READ_BACK)
+@pytest.mark.parametrize("name", some(READ_BACK, 3))
 def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, model: Echo, hermes_home: Path) -> None:
     lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
     try:

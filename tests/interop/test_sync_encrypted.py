@@ -165,7 +165,7 @@ def test_a_folder_of_which_a_part_has_arrived_stays_encrypted(
     assert set(said(other)) == {"one", "other"} and files_with(WORDS, folder) == {}
 
 
-@settings(max_examples=size(8, 40))
+@settings(max_examples=size(4, 40))
 @given(
     texts=st.lists(st.text(min_size=1, max_size=200), min_size=1, max_size=5), data=st.binary(min_size=60, max_size=300)
 )
