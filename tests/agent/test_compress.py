@@ -21,7 +21,8 @@ from hermes.agent.history_text import CLOSE, OPEN
 from hermes.agent.offline.summary import SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionNotFound
-from tests.support.aimock import fixtures_of, free_port
+from tests.support.aimock import fixtures_of
+from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said
 
 from .saying import Canned, everything, talk

@@ -13,7 +13,8 @@ import pytest
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.model import Piece, Reply
 from hermes.errors import ContextTooLong, MissingExtra, ModelError, ModelRefused, ModelUnreachable, RateLimited
-from tests.support.aimock import fixtures_of, free_port
+from tests.support.aimock import fixtures_of
+from tests.support.ports import free_port
 from tests.support.wire import CUT, STALL, Answer, Wire, call, delta, end, error, said, sse
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -12,7 +12,8 @@ from hermes.agent.endpoint.servers import Server, find_servers, usual_servers
 from hermes.agent.model_choice import auxiliary_model, choose_model
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError
-from tests.support.aimock import fixtures_of, free_port
+from tests.support.aimock import fixtures_of
+from tests.support.ports import free_port
 from tests.support.wire import Wire, said
 
 

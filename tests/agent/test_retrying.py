@@ -13,7 +13,7 @@ from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice, Restarted, Text
 from hermes.config import Config
 from hermes.errors import ContextTooLong, ModelRefused, ModelUnreachable, RateLimited
-from tests.support.aimock import free_port
+from tests.support.ports import free_port
 from tests.support.wire import CUT, STALL, Wire, call, delta, end, error, said, sse
 
 BUSY = error(429, {"error": {"message": "slow down"}})

@@ -21,7 +21,8 @@ from hermes.agent.tokens import estimate_tokens
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
-from tests.support.aimock import fixtures_of, free_port
+from tests.support.aimock import fixtures_of
+from tests.support.ports import free_port
 from tests.support.sizes import size
 from tests.support.wire import STALL, Wire, delta, error, said, sse
 

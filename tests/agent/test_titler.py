@@ -19,7 +19,8 @@ from hermes.agent.history_text import CLOSE, OPEN
 from hermes.agent.offline.title import word_count
 from hermes.agent.titler import AT_ONCE, clean_title, start_titling
 from hermes.errors import ModelUnreachable
-from tests.support.aimock import fixtures_of, free_port
+from tests.support.aimock import fixtures_of
+from tests.support.ports import free_port
 
 from .saying import Canned, talk
 

@@ -247,7 +247,7 @@ def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home
 def test_the_page_that_setup_names_is_there(home: Path, lab: Lab) -> None:
     with screen(home, lab, "telegram") as shown:
         shown.wait_for("Ctrl-C changes nothing")
-        page = re.search(r"Telegram\.\s(/.*\.md)\sshows\sthe steps", shown.history())
+        page = re.search(r"Telegram\.\s+(/.*?\.md)\s+shows\s+the\s+steps", shown.history())
         assert page is not None and Path(page[1]).read_text().startswith("# Telegram")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     pages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]

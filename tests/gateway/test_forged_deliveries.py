@@ -19,11 +19,11 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.gateway.runner import Gateway
-from tests.support.aimock import free_port
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import bluebubbles, feishu, sms, teams, wecom_app, whatsapp
 from tests.support.labs.base import until
+from tests.support.ports import free_port
 
 PROOFS = {  # the header, or the parameter, that proves a request
     "sms": "X-Twilio-Signature",

@@ -21,10 +21,10 @@ import pytest
 
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from tests.support.aimock import free_port
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import Lab, until
+from tests.support.ports import free_port
 from tests.support.sizes import THOROUGH, size
 
 # A lab, and the account where two labs play one platform. (Email, Matrix and Home Assistant are real servers.)

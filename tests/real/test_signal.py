@@ -21,10 +21,10 @@ import pytest
 from hermes.errors import PlatformRefused
 from hermes.gateway.platforms.signal import Signal
 from hermes.gateway.platforms.signal.daemon import Daemon
-from tests.support.aimock import free_port
 from tests.support.environments import environment, npm
 from tests.support.labs import signal as stub
 from tests.support.labs.recording import Recorder
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 

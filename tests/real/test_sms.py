@@ -17,11 +17,11 @@ from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event
 from hermes.gateway.platforms.sms import Sms
-from tests.support.aimock import free_port
 from tests.support.labs import sms as stub
 from tests.support.labs.recording import connected
 from tests.support.labs.sms import Lab
 from tests.support.node import npm_file, npm_folder, run_script
+from tests.support.ports import free_port
 from tests.support.prism import checked_by
 
 pytestmark = pytest.mark.thorough

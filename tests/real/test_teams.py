@@ -21,10 +21,10 @@ from hermes.gateway.adapter import Listening
 from hermes.gateway.events import DM, Chat, OutgoingFile
 from hermes.gateway.platforms.teams import Teams
 from hermes.gateway.platforms.teams.incoming import conversation_of
-from tests.support.aimock import free_port
 from tests.support.labs import teams as stub
 from tests.support.labs.recording import Recorder, connected
 from tests.support.node import npm_folder, run_script
+from tests.support.ports import free_port
 from tests.support.typed import TYPESCRIPT, type_errors
 
 pytestmark = pytest.mark.thorough

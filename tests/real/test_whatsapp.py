@@ -17,10 +17,10 @@ pytest.importorskip("uvicorn")
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Choice, OutgoingFile
 from hermes.gateway.platforms.whatsapp import WhatsApp
-from tests.support.aimock import free_port
 from tests.support.labs import whatsapp as stub
 from tests.support.labs.recording import Recorder, connected
 from tests.support.node import npm_folder, run_script
+from tests.support.ports import free_port
 from tests.support.typed import TYPESCRIPT, type_errors
 
 PACKAGES = ["whatsapp-api-js@6.3.0", "@whatsapp-cloudapi/types@4.2.0", "@types/node@24.10.1", TYPESCRIPT]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.aimock import free_port
 from tests.support.node import node, npm_folder, run_script
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.thorough
 

@@ -16,7 +16,8 @@ from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
-from tests.support.postgres import free_port, server
+from tests.support.ports import free_port
+from tests.support.postgres import server
 
 TOKEN = "a-token-of-some-length-for-tests"
 

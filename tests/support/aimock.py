@@ -20,7 +20,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -31,6 +30,8 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+
+from tests.support.ports import free_port
 
 VERSION = "1.43.0"
 PACKAGE = "@copilotkit/aimock"
@@ -64,13 +65,6 @@ def installed() -> Path:
                 _missing(f"npm can't install {PACKAGE}: {outcome.stderr[-300:]}")
             done.touch()
     return package
-
-
-def free_port() -> int:
-    """A port nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Aimock:

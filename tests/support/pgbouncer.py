@@ -20,7 +20,8 @@ from pathlib import Path
 import psycopg
 
 from .environments import program
-from .postgres import NOBODY, Cluster, free_port, server
+from .ports import free_port
+from .postgres import NOBODY, Cluster, server
 
 _SETTINGS = """\
 [databases]

@@ -12,13 +12,14 @@ import atexit
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
+
+from tests.support.ports import free_port
 
 from .environments import environment, missing
 from .sizes import THOROUGH
@@ -256,10 +257,3 @@ if _wanted := os.environ.get(
 def server(version: str = "18") -> Shared:
     """The shared server of a version."""
     return Shared(version)
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

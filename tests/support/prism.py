@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from tests.support.aimock import free_port
 from tests.support.node import npm_program
+from tests.support.ports import free_port
 
 PACKAGE = "@stoplight/prism-cli@5.16.0"
 

@@ -58,10 +58,11 @@ class RequestSessions:
 
     # ------------------------------------------------------------------------------------------ finding
 
-    def find(self, ask: ApiRequest, *, aside: bool = False) -> RecordPosition:
+    def find(self, ask: ApiRequest, *, aside: bool = False, tried: bool = True) -> RecordPosition:
         """The position of a request. ApiError 404 for an unknown session, 400 for an unknown response.
 
-        `aside`: the recognised session is in use; the request continues in a branch beside it.
+        `aside`: the recognised session is in use; the request continues in a branch beside it. `tried`: an earlier try of
+        the same request that has no answer is continued.
         """
         if ask.session_id is not None:
             if self._db.get_session(ask.session_id, visible_to=user_of(ask.caller)) is None:
@@ -75,13 +76,13 @@ class RequestSessions:
                     param="previous_response_id",
                 )  # fmt: skip
             return found
-        return self._recognised(ask, aside) or RecordPosition(missing=tuple(ask.history))
+        return self._recognised(ask, aside, tried and not aside) or RecordPosition(missing=tuple(ask.history))
 
-    def _recognised(self, ask: ApiRequest, aside: bool) -> RecordPosition | None:
+    def _recognised(self, ask: ApiRequest, aside: bool, tried: bool) -> RecordPosition | None:
         names = ask.names()
-        tried = None if aside else self._at(f"unanswered:{names[-1]}", (), aside, ask.caller)
-        if tried is not None and tried.goes_on:
-            return RecordPosition(tried.session_id, asked=True)
+        earlier = self._at(f"unanswered:{names[-1]}", (), aside, ask.caller) if tried else None
+        if earlier is not None and earlier.goes_on:
+            return RecordPosition(earlier.session_id, asked=True)
         history = ask.history
         for number in range(len(history), max(0, len(history) - _LOOKS), -1):
             if history[number - 1]["role"] != "assistant":

@@ -102,8 +102,9 @@ class ServedConversations:
             busy = False  # another program holds it
             end = asyncio.get_running_loop().time() + WAIT
             try:
-                while True:
-                    place = await asyncio.to_thread(self.places.find, ask)  # the session may have continued meanwhile
+                tried = place.asked  # else an unanswered try is that of a request at the same time, in a branch
+                while True:  # the session may have continued meanwhile
+                    place = await asyncio.to_thread(self.places.find, ask, tried=tried)
                     if not place.goes_on or await asyncio.to_thread(self.places.chain, str(place.session_id)) != name:
                         break
                     taken = await asyncio.to_thread(self._take, name, place, ask, model, names)

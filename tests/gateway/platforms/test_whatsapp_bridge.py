@@ -23,12 +23,12 @@ from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.whatsapp import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
 from tests.support import program
-from tests.support.aimock import free_port
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.whatsapp_bridge import GROUP, TOKEN, Lab
+from tests.support.ports import free_port
 from tests.support.screen import Screen
 
 ROOT = Path(__file__).parents[3]

@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.ports import free_port
 
 PASSWORD = "bluebubbles-password-1"
 GROUP = "iMessage;+;chat830542"

@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.support.aimock import free_port
 from tests.support.environments import missing, program
 from tests.support.labs.base import until
+from tests.support.ports import free_port
 
 DOMAIN = "lab.test"
 PASSWORD = "correct-horse-battery"

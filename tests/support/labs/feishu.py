@@ -20,11 +20,11 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.feishu_wire import card_problem, data_frame, parse_frame, pong_frame
+from tests.support.ports import free_port
 
 APP_ID, APP_SECRET = "cli_a1b2c3d4e5f60718", "feishu-app-secret-0001"
 ENCRYPT_KEY, VERIFICATION_TOKEN = "the encrypt key", "the-verification-token"

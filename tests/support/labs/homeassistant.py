@@ -25,11 +25,11 @@ from typing import Any
 import aiohttp
 import httpx
 
-from tests.support.aimock import free_port
 from tests.support.environments import environment, missing
 from tests.support.labs.base import PEOPLE, until
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.proxy import Proxy
+from tests.support.ports import free_port
 
 REQUIREMENTS = (
     "homeassistant==2025.4.4",

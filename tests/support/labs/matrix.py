@@ -24,11 +24,11 @@ from urllib.parse import quote, unquote
 
 import httpx
 
-from tests.support.aimock import free_port
 from tests.support.environments import environment
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.proxy import Proxy
+from tests.support.ports import free_port
 
 REQUIREMENTS = ("matrix-synapse==1.163.2",)
 SERVER = "lab.test"

@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.ports import free_port
 
 SID = "AC00000000000000000000000000000001"
 TOKEN = "twilio-auth-token-for-the-lab-01"

@@ -18,10 +18,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.ports import free_port
 
 APP_ID, APP_SECRET, TENANT = "11111111-2222-3333-4444-555555555555", "teams-client-secret-0001", "my-tenant"
 BOT = f"28:{APP_ID}"

@@ -20,10 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.wecom import encrypted, with_captions
+from tests.support.ports import free_port
 
 CORP, AGENT, SECRET = "ww0123456789abcdef", "1000002", "wecom-app-secret-000001"
 TOKEN, AES_KEY = "callbackToken01", "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C"

@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.aimock import free_port
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.ports import free_port
 
 NUMBER_ID, NUMBER = "106540352242922", "15550783881"
 TOKEN, SECRET, WORD = "EAAJBtokenOfTheLab0123456789", "app-secret-of-the-lab-0123456789", "word of the lab"
