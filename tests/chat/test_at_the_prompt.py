@@ -28,7 +28,7 @@ def test_a_long_paste_is_folded_when_it_is_pasted_and_when_it_comes_back(
     screen.paste(text)
     screen.wait_for(f"❯ look: [pasted text 1: {folded}")
     screen.press("Enter")
-    screen.wait_for("That is all")
+    screen.wait_for("of 33k tokens")  # the prompt is back
     screen.press("Up")
     screen.wait_for(f"❯ look: [pasted text 1: {folded}", times=2)
     screen.press("Enter")
