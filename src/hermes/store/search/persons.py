@@ -19,7 +19,7 @@ from hermes.store.search.message_texts import rows_of
 from hermes.store.stems import STOP_WORDS
 
 LOOKED_AT = 24  # messages that hold a name
-ADDRESSED = 0.2  # the share of them that is signed with it or addresses somebody by it
+ADDRESSED = 0.2  # the share of them that is signed with it or addresses a person by it
 _AUXILIARY = "do|does|did|is|are|was|were|has|have|had|will|would|can|could|should|might|may|must"
 _BEFORE_ME = "to|with|for|of|by|from|about|than|like|at|on|between"
 _WORD = re.compile(r"[^\W\d_]{2,}")
@@ -86,7 +86,7 @@ def _in_first_person(asked: str, known: set[str]) -> str:
 
     found = _SUBJECT.sub(subject, _POSSESSIVE.sub(owned, asked))
     if found != asked:
-        return found  # whoever else is named is spoken of
+        return found  # a further name stays as it is
     for match in _WORD.finditer(asked):
         if fold(match[0]) in known:
             before, after = asked[: match.start()], asked[match.end() :]
