@@ -16,14 +16,6 @@ from tests.support.aimock import aimock
 __all__ = ["aimock"]
 
 
-@pytest.fixture(autouse=True)
-def no_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key of the developer's and no server on their machine takes part in a test."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL", "OLLAMA_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HERMES_NO_LOCAL", "1")
-
-
 NOBODY = "http://127.0.0.1:9/v1"
 
 

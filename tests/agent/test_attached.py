@@ -71,6 +71,28 @@ def test_a_picture_whose_file_is_gone_does_not_stop_the_turn(db: Any, make_agent
         assert wire.bodies[0]["messages"][1]["content"] == [words("look"), words("[picture, which is no longer there]")]
 
 
+@pytest.mark.parametrize("more", [{}, {"text": "a picture"}])
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "http://169.254.169.254/latest/meta-data/"])
+def test_an_imported_conversation_makes_no_model_open_a_file_or_an_address_of_this_network(
+    db: Any, make_agent: Any, address: str, more: dict[str, str]
+) -> None:
+    part = {"type": "image_url", "image_url": {"url": address}, **more}
+    db.import_session(
+        {
+            "id": "s1", "source": "codex", "started_at": 1.0,
+            "messages": [
+                {"role": "user", "content": [words("look"), part], "timestamp": 1.0},
+                {"role": "assistant", "content": "I see.", "timestamp": 2.0},
+                {"role": "user", "content": [words("and this"), part], "timestamp": 3.0},
+            ],
+        }
+    )  # fmt: skip
+    with Wire([said("Nothing to see.")]) as wire:
+        list(make_agent(wire, db=db).go_on())
+        sent = wire.bodies[0]["messages"]
+        assert address not in str(sent) and sent[-1]["content"][0] == words("and this")
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens, too_long
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN
+from hermes.agent.leases import SessionLease
 from hermes.agent.offline.summary import SUMMARY_MARK
 from hermes.config import Config
-from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionNotFound
+from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said
@@ -388,7 +389,7 @@ def test_while_one_compresses_another_is_told_so_and_later_gets_the_child(make_d
     thread = threading.Thread(target=lambda: children.append(compress(one, "s", Canned(slow), config_of())))
     thread.start()
     assert asked.wait(30)
-    with pytest.raises(InvalidInput, match="being compressed by another process"):
+    with pytest.raises(SessionBusy, match="is compressing session s"):
         compress(two, "s", Canned(NOTES), config_of())
     go_on.set()
     thread.join(30)
@@ -402,7 +403,7 @@ WORKER = """
 import sys, time
 from hermes.agent.compress import compress
 from hermes.config import Config
-from hermes.errors import InvalidInput
+from hermes.errors import InvalidInput, SessionBusy
 from hermes_state import SessionDB
 sys.path.insert(0, sys.argv[3])
 from saying import Canned
@@ -417,7 +418,7 @@ with SessionDB(db_path=sys.argv[1]) as db:
     sys.stdin.readline()
     try:
         print("child", compress(db, "s", Canned(slow), config), flush=True)
-    except InvalidInput as error:
+    except (InvalidInput, SessionBusy) as error:
         print("refused", error, flush=True)
 """
 
@@ -446,7 +447,7 @@ def test_two_processes_never_compress_one_session_twice(make_db) -> None:
     assert all(answer == f"child {tip}" or answer.startswith("refused") for answer in answers), answers
 
 
-def test_a_process_killed_while_the_model_writes_leaves_the_session_as_it_was(make_db, monkeypatch) -> None:
+def test_a_process_killed_while_the_model_writes_leaves_the_session_as_it_was(make_db) -> None:
     db = make_db()
     long_talk(db)
     before = everything(db)
@@ -458,10 +459,6 @@ def test_a_process_killed_while_the_model_writes_leaves_the_session_as_it_was(ma
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert everything(db) == before
-    with pytest.raises(InvalidInput, match="being compressed"):
-        compress(db, "s", Canned(NOTES), config_of())
-    later = time.time() + 3600  # its lease has run out by then
-    monkeypatch.setattr(time, "time", lambda: later)
     assert compress(db, "s", Canned(NOTES), config_of()) == db.get_compression_tip("s")
 
 
@@ -472,13 +469,51 @@ def test_a_slow_model_does_not_lose_the_lease(make_db) -> None:
     def slow(messages: Any) -> str:
         end = time.monotonic() + 1.2  # three times as long as the lease
         while time.monotonic() < end:
-            with pytest.raises(InvalidInput, match="being compressed"):
-                compress(two, "s", Canned(NOTES), config_of(), lease=0.4)
+            with pytest.raises(SessionBusy):
+                compress(two, "s", Canned(NOTES), config_of())
             time.sleep(0.05)
         return NOTES
 
-    child = compress(one, "s", Canned(slow), config_of(), lease=0.4)
+    child = compress(one, "s", Canned(slow), config_of(), lease=SessionLease(one, ttl=0.4))
     assert two.get_compression_tip("s") == child
+
+
+def test_a_callers_session_stays_as_it_had_it_whatever_becomes_of_the_compression(db) -> None:
+    long_talk(db)
+    talk(db, "short", "hello", "hi")
+    lease, seen = SessionLease(db, source="cli"), []
+
+    def meanwhile(messages: Any) -> str:
+        seen.append(db.turn_holder("s"))
+        with pytest.raises(SessionBusy, match=r"another process \(cli\) is compressing session s"):
+            SessionLease(db).take("s")
+        return NOTES
+
+    assert lease.open("short")
+    with pytest.raises(InvalidInput, match="nothing to compress"):
+        compress(db, "short", Canned(NOTES), config_of(), lease=lease)
+    assert db.is_live("short") and db.turn_holder("short") is None  # open, as before
+    child = compress(db, "s", Canned(meanwhile), config_of(), lease=lease)
+    assert db.get_compression_tip("s") == child and seen == [db.session_holder("s")]
+    lease.take("short")
+    with pytest.raises(InvalidInput, match="nothing to compress"):
+        compress(db, "short", Canned(NOTES), config_of(), lease=lease)
+    assert db.turn_holder("short") is not None  # the turn goes on
+    lease.release()
+
+
+def test_while_another_process_answers_nothing_is_compressed(make_db) -> None:
+    one, two = make_db(name="x"), make_db(name="x")
+    long_talk(one)
+    lease = SessionLease(two, source="telegram")
+    lease.take("s")
+    before = everything(one)
+    with pytest.raises(SessionBusy, match=r"another process \(telegram\) is answering in session s"):
+        compress(one, "s", Canned(AssertionError("was asked")), config_of())
+    assert everything(one) == before
+    lease.end_turn()  # it is open there
+    assert compress(one, "s", Canned(NOTES), config_of()) == two.get_compression_tip("s")
+    lease.release()
 
 
 # ------------------------------------------------------------------ too long?

@@ -12,7 +12,6 @@ from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice, Text
 from hermes.agent.turn_session import WENT_ON
 from hermes.errors import InvalidInput
-from hermes.store.drafts import Draft
 from hermes_state import SessionDB
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 
@@ -62,7 +61,7 @@ def test_a_reply_that_was_cut_off_begins_anew(db: Any, make_agent: Any, stored: 
     if stored:
         db.append_message("s1", "assistant", "Fa", finish_reason="interrupted")
     else:
-        draft = Draft(db.path, "s1", after=ids[0], model="fake")
+        draft = db.drafts.begin("s1", after=ids[0], model="fake")
         draft.write("Fa")
         draft.close(keep=True)
     with Wire([said("Far.")]) as wire:

@@ -15,7 +15,7 @@ from hermes.agent.prompt_messages import LOST
 from hermes.agent.turn import Done, Notice, Text
 from hermes.agent.turn_session import recover
 from hermes.errors import StoreClosed
-from hermes.store.drafts import Draft, left_behind
+from hermes.store.drafts import Draft
 from hermes_state import SessionDB
 from tests.support.aimock import fixtures_of
 from tests.support.sizes import some
@@ -198,7 +198,7 @@ def test_words_that_could_not_be_stored_are_stored_later(make_agent: Any, databa
 
 def begun(db: Any) -> Draft:
     db.create_session("s1", "cli")
-    return Draft(db.path, "s1", after=db.append_message("s1", "user", "hi"), model="fake")
+    return db.drafts.begin("s1", after=db.append_message("s1", "user", "hi"), model="fake")
 
 
 def test_a_living_process_keeps_its_draft(db: Any) -> None:
@@ -253,15 +253,15 @@ def test_a_restarted_reply_replaces_the_old_words_only_when_new_ones_come(db: An
     draft.write("old words")
     draft.restart()
     draft.close(keep=True)
-    with left_behind(db.path, "s1") as kept:
+    with db.drafts.left_behind("s1") as kept:
         assert kept is not None
         assert kept.text == "old words"
-    again = Draft(db.path, "s1", after=1, model="fake")
+    again = db.drafts.begin("s1", after=1, model="fake")
     again.write("old words")
     again.restart()
     again.write("new")
     again.close(keep=True)
-    with left_behind(db.path, "s1") as kept:
+    with db.drafts.left_behind("s1") as kept:
         assert kept is not None
         assert kept.text == "new"
 

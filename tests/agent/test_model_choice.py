@@ -14,6 +14,7 @@ from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
+from tests.support.program import ONLY_OLLAMA
 from tests.support.wire import Wire, said
 
 
@@ -97,7 +98,7 @@ def test_an_address_that_is_none_is_said(db: Any, base_url: str) -> None:
 
 def test_a_server_on_this_machine_is_found_by_itself(aimock: Any, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = aimock([{"match": {"model": "qwen3:8b"}, "response": {"content": "Hi"}}, *fixtures_of("?")])
-    monkeypatch.delenv("HERMES_NO_LOCAL")
+    monkeypatch.setenv("HERMES_NO_LOCAL", ONLY_OLLAMA["HERMES_NO_LOCAL"])
     monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
     model = choose_model(Config(), db)
     assert isinstance(model, EndpointModel)
@@ -109,7 +110,7 @@ def test_a_server_on_this_machine_is_found_by_itself(aimock: Any, db: Any, monke
 
 def test_a_named_model_is_looked_for_among_the_local_ones(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Wire([said("x")], get=listing("first", "llama3.2:latest")) as wire:
-        monkeypatch.delenv("HERMES_NO_LOCAL")
+        monkeypatch.setenv("HERMES_NO_LOCAL", ONLY_OLLAMA["HERMES_NO_LOCAL"])
         monkeypatch.setenv("OLLAMA_HOST", f"http://127.0.0.1:{wire.port}")
         assert choose_model(configured(default="llama3.2"), db).name == "llama3.2:latest"
         with pytest.raises(ConfigError, match="not available"):
@@ -131,6 +132,10 @@ def test_only_servers_that_answer_as_such_are_found(monkeypatch: pytest.MonkeyPa
         assert find_servers(servers) == []  # HERMES_NO_LOCAL is set for every test
         monkeypatch.delenv("HERMES_NO_LOCAL")
         assert [(found.server.name, found.models) for found in find_servers(servers)] == [("good", ("m1",))]
+        servers.append(Server("vLLM", good.port))
+        for left_out, names in (("", ["good", "vLLM"]), ("LM Studio,vLLM", ["good"]), ("yes", [])):
+            monkeypatch.setenv("HERMES_NO_LOCAL", left_out)
+            assert [found.server.name for found in find_servers(servers)] == names
 
 
 def test_a_port_that_never_answers_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

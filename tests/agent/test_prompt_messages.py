@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -104,7 +103,7 @@ def test_an_attached_picture_goes_to_the_model_as_it_came(db: Any) -> None:
     db.append_message("s", "user", content)
     history = db.get_messages_as_conversation("s", inline_attachments=False)
     assert "base64" not in str(history)  # the record keeps the bytes elsewhere
-    assert prepared(history, system_prompt=None, attachments=Path(db.attachments_dir))[0]["content"] == content
+    assert prepared(history, system_prompt=None, attachments=db.read_attachment)[0]["content"] == content
 
 
 _PICTURE = {"type": "image_url", "image_url": {"url": "attachment:sha256:" + "0" * 64}}

@@ -616,3 +616,19 @@ def test_in_a_turn_the_agent_looks_up_what_was_said_before(history, make_agent, 
     result = next(message for message in history.get_messages("now") if message["role"] == "tool")
     answer = json.loads(result["content"])
     assert [session["summary"] for session in answer["sessions"]] == [f"{OPEN}They took lark, for its errors.{CLOSE}"]
+
+
+def test_a_conversation_with_thousands_of_matches_hides_no_other_one(db: Any) -> None:
+    for name in ("one", "two", "three"):
+        talk(db, name, f"The walrus of {name} sleeps", "On the ice.")
+    for name in ("long", "now"):
+        db.create_session(name, "cli")
+        db.replace_messages(name, [{"role": "user", "content": f"walrus {number}"} for number in range(2_000)])
+    assert set(ids(look(db, query="walrus", limit=10, current="now"))) == {"one", "two", "three", "long"}
+
+
+def test_the_current_conversation_hides_no_excerpt_of_another_one(db: Any) -> None:
+    talk(db, "one", "The walrus sleeps on the ice", "All day long.")
+    db.create_session("now", "cli")
+    db.replace_messages("now", [{"role": "user", "content": f"walrus {number}"} for number in range(500)])
+    assert [excerpt.session_id for excerpt in excerpts(db, "walrus", current="now")] == ["one"]

@@ -100,18 +100,10 @@ def test_titling_happens_once_even_if_the_title_is_taken_away(db) -> None:
 def test_what_was_titled_is_noted_in_the_record_and_no_lease_is_left(db) -> None:
     talk(db, "s", ASKED, "Sure.")
     assert titled(db, "s", Canned("By the clever model")) == "By the clever model"
-    assert db.lease_holder("title:s") is None
+    assert db.lease_holder("job:title:s") is None
     assert db.get_meta("titled:s") == "1"
     db.delete_session("s")
     assert db.get_meta("titled:s") is None
-
-
-def test_a_lease_without_end_of_an_earlier_version_counts_as_titled(db) -> None:
-    talk(db, "s", ASKED, "Sure.")
-    assert db.acquire_lease("title:s", "4711-abcdef", 100 * 365 * 86_400.0) == 1
-    model = Canned("By the clever model")
-    assert titled(db, "s", model) is None
-    assert model.asked == []
 
 
 def test_two_at_once_ask_the_model_once(make_db) -> None:

@@ -17,10 +17,13 @@ _ON_A_SERVER = 1  # cases of a test
 # Promises about what other programs find in plain files; tests/store/encrypted has a part of the others.
 _ABOUT_PLAIN_FILES = frozenset(
     """test_words_of_deleted_messages_are_gone_after_tidying test_a_word_that_comes_back_is_listed_again_by_every_process
-    test_a_base64_payload_is_lifted_into_the_attachments test_the_reference_in_place_of_a_payload_names_its_file
-    test_the_same_picture_twice_is_one_file_and_goes_with_the_last_that_shows_it test_lifted_payloads_are_in_no_transcript
+    test_lifted_payloads_are_in_no_transcript
     test_a_secret_is_masked_before_it_is_kept_anywhere test_with_masking_off_everything_is_kept_as_it_is
     test_no_file_has_a_word_of_it test_copies_that_still_hold_it_are_named test_a_simple_reader_of_a_transcript_can_follow
+    test_delete_removes_the_session_its_messages_and_its_transcript test_prune_removes_old_ended_sessions_whole
+    test_a_dry_run_counts_and_removes_nothing test_a_transcript_that_was_not_written_at_the_time_is_completed
+    test_transcripts_for_the_gateway_only test_what_was_shredded_is_shredded_everywhere_and_stays_so
+    test_a_damaged_file_is_named_and_the_rest_comes
     test_eight_threads_append_to_one_store test_each_message_is_in_the_transcript_when_append_returns""".split()
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 
@@ -66,6 +67,45 @@ def test_a_megabyte_of_query(db, kind):
 def test_a_long_query_still_finds_what_it_asks_for(db, query):
     (message_id,) = talk(db, "s", "a lynx")
     assert message_id in finishes(lambda: found(db, query))
+
+
+def calls_of(call):
+    """How many functions a call calls, of Python and of C: its work, whatever else the machine does."""
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        return call(), count
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "marked"),
+    [
+        ("a" * 200_000, "a" * 2000, "a" * 120),
+        ("any many very " * 15_000 + "yes", "y*", "y"),
+        ("yes " * 50_000 + "y", "y", "y"),
+        ("getUserById " * 15_000, "rByI", "rByI"),
+    ],
+    ids=["one word", "inside words", "beginnings", "parts"],
+)
+def test_a_long_text_is_not_looked_at_place_by_place(db, text, query, marked):
+    talk(db, "s", text)
+    db.catch_up()
+    db.search_messages(query)
+    hits, calls = calls_of(lambda: db.search_messages(query))
+    assert f">>>{marked[:4]}" in hits[0]["snippet"]
+    assert calls < 20_000
+
+
+def test_a_row_of_emoji_is_not_tried_in_every_way(db):
+    talk(db, "s", "😀" * 300 + " lynx")
+    assert len(finishes(lambda: found(db, "😀😀😀😀😀😀😀😀a OR lynx"))) == 1
 
 
 @pytest.mark.parametrize("query", ["lynx\x00", "\x00lynx", "ly\x00nx lynx", "\x00", '"lynx\x00"'])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from hermes.store import gateway_outbox
 from hermes.store.gateway_db import GatewayDB
 
 
@@ -30,3 +32,24 @@ def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was
         if gateway.is_noted(platform, name)
     }  # fmt: skip
     assert known == {("plain", "last"), ("busy", "new")}
+
+
+def test_the_newest_row_is_not_forgotten(db: Any) -> None:
+    """Numbers go on from it: a reply that had the name of an old one would be taken for it by the platform."""
+    now = [1000.0]
+    store = GatewayDB(db, clock=lambda: now[0])
+    numbers = []
+    for n in range(3):
+        number = store.receive("plain", f"e{n}", "k", "{}")
+        assert number is not None
+        numbers.append(number)
+        store.finish(number, "plain", "{}", [{"text": "hello", "nonce": f"n{n}"}])
+    parts = store.unsent()
+    assert len(parts) == 3
+    for part in parts:
+        store.together([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
+    now[0] += 30 * 86400
+    assert store.forget_mail(last_days=-1) == 4
+    again = store.receive("plain", "another", "k", "{}")
+    assert again is not None and again > max(numbers)
+    assert store.post("plain", "{}", "x", "nonce").id > max(part.id for part in parts)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hermes.errors import Fenced
+from hermes.errors import Fenced, SessionBusy
 
 from . import ids, in_threads, talk
 
@@ -205,7 +205,7 @@ def test_a_claimer_who_wakes_up_late_changes_nothing_of_what_was_claimed_or_aske
         assert ready.fail_handoff("s", "the gateway died") and ready.request_handoff("s", "discord")
     before = state(ready), ready.handoff_seconds_left("s") is None
     with pytest.raises(Fenced, match="another process has taken over the handoff of session s"):
-        with ready.fenced("handoff:s", late):
+        with ready.fenced("job:handoff:s", late):
             call(ready)
     assert (state(ready), ready.handoff_seconds_left("s") is None) == before
 
@@ -215,9 +215,51 @@ def test_whoever_has_the_claim_can_prolong_and_complete_it(ready):
     ready.request_handoff("s", "telegram")
     token = ready.take_handoff("s")
     assert ready.take_handoff("s") is None, "one winner"
-    with ready.fenced("handoff:s", token):
+    with ready.fenced("job:handoff:s", token):
         assert ready.heartbeat_handoff("s", lease=600)
         assert ready.complete_handoff("s")
-    with pytest.raises(Fenced), ready.fenced("handoff:s", token):
+    with pytest.raises(Fenced), ready.fenced("job:handoff:s", token):
         ready.complete_handoff("s")
     assert state(ready)["state"] == "completed"
+
+
+def aged(db, seconds):
+    """The same request, and the claim on it, made so many seconds earlier."""
+    with db._engine.write() as tx:
+        tx.run("UPDATE sessions SET handoff_requested_at = handoff_requested_at - ? WHERE id = 's'", (seconds,))
+        tx.run("UPDATE leases SET expires_at = expires_at - ?", (seconds,))
+
+
+def test_a_request_older_than_two_minutes_is_no_longer_taken_and_blocks_no_new_one(ready):
+    ready.request_handoff("s", "telegram")
+    aged(ready, 110)
+    assert ids(ready.list_pending_handoffs()) == ["s"]
+    aged(ready, 20)
+    assert ready.list_pending_handoffs() == []
+    assert ready.claim_handoff("s") is False
+    assert ready.request_handoff("s", "discord") is True
+    assert ids(ready.list_pending_handoffs()) == ["s"]
+    assert ready.claim_handoff("s") is True
+
+
+def test_a_claim_that_ran_out_more_than_two_minutes_ago_is_not_taken_up_again(ready):
+    ready.request_handoff("s", "telegram")
+    ready.claim_handoff("s", lease=60)
+    aged(ready, 170)
+    assert ids(ready.list_pending_handoffs()) == ["s"]
+    aged(ready, 20)
+    assert ready.list_pending_handoffs() == []
+    assert ready.claim_handoff("s") is False
+    assert ready.request_handoff("s", "discord") is True
+
+
+def test_while_a_handoff_runs_only_the_platform_it_goes_to_answers_in_the_session(ready):
+    desk, gateway = "host:1:aa:cli", "host:2:bb:telegram"
+    ready.request_handoff("s", "telegram/work")
+    ready.release_lease("session:s", ready.take_turn("s", desk))  # not claimed yet
+    ready.claim_handoff("s")
+    with pytest.raises(SessionBusy, match="handoff to telegram/work"):
+        ready.take_turn("s", desk)
+    ready.release_lease("session:s", ready.take_turn("s", gateway))
+    ready.complete_handoff("s")
+    assert ready.take_turn("s", desk)

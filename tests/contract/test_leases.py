@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+
 import pytest
 
-from hermes.errors import Fenced, SessionNotFound
+from hermes.errors import Fenced, SessionBusy, SessionNotFound
 
 from . import eventually, in_threads, old_session, shown, talk
 
@@ -89,22 +93,63 @@ def test_a_session_is_held_by_one_process_at_a_time(make_db):
 def test_one_holder_answers_at_a_time_also_where_another_has_the_session_open(make_db):
     one, two = make_db(name="x"), make_db(name="x")
     talk(one, "s", "x")
-    opened = one.hold_session("s", "terminal")
-    held, turn = two.take_turn("s", "chat")
-    assert held is None
-    assert turn is not None  # an open session alone keeps nobody from answering
-    assert one.take_turn("s", "terminal") == (None, None)
-    assert one.session_holder("s") == "terminal"
-    with two.fenced("turn:s", turn):
+    opened = one.hold_session("s", "host:1:aa:cli")
+    assert one.turn_holder("s") is None
+    turn = two.take_turn("s", "host:2:bb:telegram")  # an open session alone keeps nobody from answering
+    assert one.renew_lease("session:s", opened) is False
+    assert one.hold_session("s", "host:1:aa:cli") is None
+    with pytest.raises(SessionBusy, match=r"another process \(telegram\) is answering in session s") as busy:
+        one.take_turn("s", "host:1:aa:cli")
+    assert (busy.value.source, busy.value.reason) == ("telegram", "turn")
+    assert one.session_holder("s") == one.turn_holder("s") == "host:2:bb:telegram"
+    with two.fenced("session:s", turn):
         two.append_message("s", "user", "from the chat")
-    two.release_lease("turn:s", turn)
-    held, turn = one.take_turn("s", "terminal")
-    assert held is not None
-    assert opened is not None
-    assert held > opened
-    assert turn is not None
+    two.release_lease("session:s", turn)
+    assert one.hold_session("s", "host:1:aa:cli") > turn
+    assert one.take_turn("s", "host:1:aa:cli") > turn
     with pytest.raises(SessionNotFound):
         one.take_turn("missing", "terminal")
+
+
+def test_a_turn_that_is_over_leaves_the_session_open_and_others_may_answer(make_db):
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "x")
+    turn = one.take_turn("s", "host:1:aa:cli")
+    with pytest.raises(SessionBusy):
+        two.take_turn("s", "host:2:bb:telegram")
+    assert one.renew_lease("session:s", turn, reason="open") is True
+    assert one.is_live("s") and one.turn_holder("s") is None
+    assert two.take_turn("s", "host:2:bb:telegram") > turn
+
+
+@pytest.mark.parametrize("reasons", [("turn", "compression"), ("compression", "turn"), ("compression", "compression")])
+def test_a_session_is_compressed_by_one_and_nobody_answers_meanwhile(make_db, reasons):
+    one, two = make_db(name="x"), make_db(name="x")
+    talk(one, "s", "x")
+    token = one.take_turn("s", "host:1:aa:cli", reason=reasons[0])
+    with pytest.raises(SessionBusy) as busy:
+        two.take_turn("s", "host:2:bb:telegram", reason=reasons[1])
+    assert busy.value.reason == reasons[0]
+    one.release_lease("session:s", token)
+    assert two.take_turn("s", "host:2:bb:telegram", reason=reasons[1]) > token
+
+
+def test_a_dead_process_of_this_machine_keeps_no_lease_and_one_of_another_machine_does(db):
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        child.wait()
+    talk(db, "s", "x")
+    dead = db.take_turn("s", f"{socket.gethostname()}:{child.pid}:aa:cli")
+    assert db.take_turn("s", "host:2:bb:telegram") > dead
+    assert db.acquire_lease("job:x", f"elsewhere:{child.pid}:aa:cli")
+    assert db.acquire_lease("job:x", "host:2:bb:telegram") is None
+
+
+@pytest.mark.parametrize(
+    "holder", ["", "nonsense", "a:b:c", f"{socket.gethostname()}:x", f"{socket.gethostname()}:1:x"]
+)
+def test_nobody_is_taken_for_dead_without_proof(db, holder):
+    assert db.acquire_lease("job:x", holder)
+    assert db.acquire_lease("job:x", "another") is None
 
 
 def test_is_live_of_the_unknown_is_false(db):
@@ -150,6 +195,8 @@ def test_several_are_renewed_at_once_and_each_is_told_of(db):
     assert db.renew_leases([("mine", mine, 300), ("lost", lost, 300), ("nothing", 1, 300)]) == [True, False, False]
     assert db.acquire_lease("mine", "you") is None
     assert db.renew_leases([]) == []
+    new = db.acquire_lease("mine", "me", ttl=5)
+    assert db.renew_leases([("mine", new, 300), ("mine", mine, 300)]) == [True, False]
 
 
 # ------------------------------------------------------------------ fences

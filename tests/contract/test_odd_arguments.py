@@ -35,7 +35,6 @@ TIMES: dict[str, Callable[[Any, Any], Any]] = {
     "the time to live of a hold": lambda db, value: db.hold_session("s", "me", value),
     "the time to live of a renewal": lambda db, value: db.renew_lease("lease", 1, value),
     "the time to live of a claim": lambda db, value: db.claim_handoff("s", lease=value),
-    "the time to live of a lock": lambda db, value: db.refresh_compression_lock("s", "me", value),
 }
 NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "token_count": lambda db, value: db.append_message("s", "user", "x", token_count=value),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 
 import pytest
+
+from hermes.errors import StoreError
 
 from . import contents, found, shown, talk
 
@@ -30,8 +33,11 @@ def image_message(payload: bytes):
     ]
 
 
-def files_with(folder, payload: bytes):
-    return [path for path in folder.rglob("*") if path.is_file() and path.read_bytes() == payload]
+def is_stored(db, payload: bytes) -> bool:
+    try:
+        return db.read_attachment(hashlib.sha256(payload).hexdigest()) == payload
+    except FileNotFoundError:
+        return False
 
 
 def test_a_base64_payload_is_lifted_into_the_attachments(db):
@@ -44,15 +50,17 @@ def test_a_base64_payload_is_lifted_into_the_attachments(db):
     assert encoded not in json.dumps(back), "the bytes are not kept inline"
     assert back[1]["type"] == "image_url" and back[1]["image_url"]["detail"] == "high"
     assert isinstance(back[1]["image_url"]["url"], str) and back[1]["image_url"]["url"]
-    assert len(files_with(db.attachments_dir, payload)) == 1
+    assert is_stored(db, payload)
 
 
 def test_the_reference_in_place_of_a_payload_names_its_file(db):
     payload = b"\x89PNG\r\n" + bytes(5000)
     talk(db, "s", image_message(payload))
     url = shown(db, "s")[0][1]["image_url"]["url"]
-    (path,) = files_with(db.attachments_dir, payload)
-    assert path.name in url or path.stem in url
+    digest = hashlib.sha256(payload).hexdigest()
+    assert url == f"attachment:sha256:{digest}" and db.read_attachment(digest) == payload
+    file = db.attachment_file(digest)
+    assert db.is_encrypted if file is None else file.read_bytes() == payload
 
 
 def test_a_base64_payload_is_not_indexed_and_the_text_beside_it_is(db):
@@ -73,15 +81,15 @@ def test_the_preview_of_content_parts_is_their_text(db):
     assert row["preview"] == "what is on this picture of a wombat"
 
 
-def test_the_same_picture_twice_is_one_file_and_goes_with_the_last_that_shows_it(db):
+def test_the_same_picture_twice_is_stored_once_and_goes_with_the_last_that_shows_it(db):
     payload = bytes(range(256)) * 20
     talk(db, "a", image_message(payload))
     talk(db, "b", image_message(payload))
-    assert len(files_with(db.attachments_dir, payload)) == 1
+    assert is_stored(db, payload)
     db.delete_session("a")
-    assert len(files_with(db.attachments_dir, payload)) == 1
+    assert is_stored(db, payload)
     db.delete_session("b")
-    assert files_with(db.attachments_dir, payload) == []
+    assert not is_stored(db, payload)
 
 
 def test_lifted_payloads_are_in_no_transcript(db):
@@ -99,3 +107,19 @@ def test_a_broken_data_url_is_never_an_error(db, url):
     parts = [{"type": "text", "text": "hm"}, {"type": "image_url", "image_url": {"url": url}}]
     talk(db, "s", parts)
     assert shown(db, "s")[0][0] == parts[0]
+
+
+def test_a_payload_that_cannot_be_written_is_an_error_of_the_store_and_nothing_is_stored(db, engine):
+    if engine != "sqlite":
+        pytest.skip("its payloads are in a table")
+    db.create_session("s", "cli")
+    db.attachments_dir.parent.mkdir(parents=True, exist_ok=True)
+    db.attachments_dir.symlink_to("/proc")  # a folder in which no one can make a file
+    with pytest.raises(StoreError) as refused:
+        db.append_message("s", "user", image_message(bytes(range(256)) * 40))
+    assert (
+        str(db.attachments_dir) in str(refused.value) and "\n" not in str(refused.value) and db.get_messages("s") == []
+    )
+    db.attachments_dir.unlink()
+    db.append_message("s", "user", image_message(bytes(range(256)) * 40))
+    assert len(db.get_messages("s")) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from . import plain_sql, say, talk
@@ -93,6 +96,41 @@ def test_plain_sql_reads_sessions_and_messages(db):
     assert sessions == [("s", "m", "x", 3)]
     assert rows[:2] == [("user", "what people wrote " * 500), ("assistant", "what models wrote " * 500)]
     assert calls == [("1",)]
+
+
+# "Recent sessions with preview", as the documentation of the first program has it, word for word.
+RECENT = """
+SELECT s.*,
+    COALESCE(
+        (SELECT SUBSTR(m.content, 1, 63)
+         FROM messages m
+         WHERE m.session_id = s.id AND m.role = 'user' AND m.content IS NOT NULL
+         ORDER BY m.timestamp, m.id LIMIT 1),
+        ''
+    ) AS preview,
+    COALESCE(
+        (SELECT MAX(m2.timestamp) FROM messages m2 WHERE m2.session_id = s.id),
+        s.started_at
+    ) AS last_active
+FROM sessions s
+ORDER BY s.started_at DESC
+LIMIT 20;
+"""
+
+
+def test_the_published_query_for_recent_sessions_gives_what_it_says(db):
+    long = "the words of a question that is longer than a preview shows, by far"
+    db.create_session("talk", "cli", started_at=1000.0)
+    db.append_message("talk", "assistant", "hello", timestamp=1001.0)
+    db.append_message("talk", "user", long, timestamp=1002.0)
+    db.create_session("silent", "cli", started_at=2000.0)
+    with closing(sqlite3.connect(db.path)) as file:
+        file.row_factory = sqlite3.Row
+        rows = file.execute(RECENT).fetchall()
+    names = rows[0].keys()
+    assert sorted(set(names)) == sorted(names)
+    told = [(row["id"], row["preview"], row["last_active"]) for row in rows]
+    assert told == [("silent", "", 2000.0), ("talk", long[:63], 1002.0)]
 
 
 def test_rewound_and_trashed_rows_are_in_the_file_until_they_are_removed(db):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from . import DAY, aged, eventually, found, ids, old_session, plain_sql, shown, talk
@@ -192,6 +195,24 @@ def test_the_automatic_run_happens_once_per_interval_across_openers(make_db):
     assert two.maybe_auto_prune_and_vacuum(min_interval_hours=0)["pruned"] == 1
 
 
+def test_an_automatic_run_that_is_cut_off_goes_on_with_the_next_one(make_db):
+    one, two = make_db(name="x", durability="normal"), make_db(name="x", durability="normal")
+    for number in range(150):
+        old_session(one, f"old{number}", 100)
+    results = []
+    run = threading.Thread(target=lambda: results.append(one.maybe_auto_prune_and_vacuum()))
+    run.start()
+    while two.session_count() == 150:
+        assert run.is_alive(), results
+    assert two.maybe_auto_prune_and_vacuum()["skipped"] is True, "two run at once"
+    one.close()
+    run.join()
+    left = two.session_count()
+    assert left > 0, "the run was over before it could be cut off: this proves nothing"
+    assert two.maybe_auto_prune_and_vacuum()["pruned"] == left
+    assert two.session_count() == 0 and two.maybe_auto_prune_and_vacuum()["skipped"] is True
+
+
 def test_the_automatic_run_keeps_to_its_retention(db):
     old_session(db, "s", 40)
     assert db.maybe_auto_prune_and_vacuum(retention_days=50)["pruned"] == 0
@@ -358,3 +379,14 @@ def test_housekeeping_does_all_of_it_by_itself(db):
     assert [row["id"] for row in db.list_trash()] == ["thrown"]  # not long enough
     assert shown(db, "kept") == ["x"] and db.get_session("kept")["ended_at"] is None
     assert thread is not None and thread.daemon  # no program waits for it
+
+
+@pytest.mark.usefixtures("sqlite_only")
+def test_messages_of_another_program_count_as_activity(db):
+    for name in ("old", "resumed"):
+        old_session(db, name, 200)
+    row = "INSERT INTO messages(session_id, role, content, timestamp) VALUES('resumed', 'user', 'again', ?)"
+    plain_sql(db.path, (row, [time.time()]))
+    assert db.prune_sessions(90) == 1
+    assert db.get_session("old") is None and db.get_session("resumed") is not None
+    assert db.prune_sessions(365, by_source={"cli": 30}) == 0

@@ -172,7 +172,6 @@ def test_text_that_is_no_text_comes_back_from_every_call(db: Any, text: str) -> 
     db.record_audit(text, None, by=text, detail=text)
     assert db.acquire_lease(text, text) == 1 and db.lease_holder(text) == text
     assert db.hold_session("s", text) == 1 and db.session_holder("s") == text
-    assert db.try_acquire_compression_lock("s", text) and db.get_compression_lock_holder("s") == text
     assert db.request_handoff("s", text) and db.fail_handoff("s", text)
     assert db.get_handoff_state("s") == {"state": "failed", "platform": text, "error": text}
     (hit,) = db.search_messages("lynx")

@@ -279,20 +279,6 @@ def test_the_calls_about_a_compressed_conversation(db):
     assert db.get_conversation_root("nobody") == "nobody"
 
 
-def test_the_lock_of_a_compression_has_one_holder(db):
-    talk(db, "a", "one")
-    assert db.get_compression_lock_holder("a") is None
-    assert db.try_acquire_compression_lock("a", "me", ttl_seconds=60) is True
-    assert db.try_acquire_compression_lock("a", "you") is False
-    assert db.refresh_compression_lock("a", "you") is False
-    assert db.refresh_compression_lock("a", "me") is True
-    db.release_compression_lock("a", "you")
-    assert db.get_compression_lock_holder("a") == "me"
-    db.release_compression_lock("a", "me")
-    assert db.get_compression_lock_holder("a") is None
-    assert db.refresh_compression_lock("a", "me") is False
-
-
 def test_auto_maintenance_tells_what_it_did(db):
     old_session(db, "old", 200)
     assert db.maybe_auto_prune_and_vacuum() == {"skipped": False, "pruned": 1, "vacuumed": True}
@@ -318,6 +304,21 @@ def test_dumped_requests_go_with_their_session(db, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         "request_dump_.json", "request_dump_s_other.json", "request_dump_sx_1.json",
     ]  # fmt: skip
+
+
+def test_a_dump_that_cannot_be_removed_keeps_no_session_from_being_deleted_or_pruned(db, tmp_path, recwarn):
+    talk(db, "s", "hello")
+    old_session(db, "old", 200)
+    old_session(db, "older", 300)
+    folder = tmp_path / "dumps"
+    for name in ("request_dump_s_1.json", "request_dump_old_1.json"):
+        (folder / name).mkdir(parents=True)
+    (folder / "request_dump_old_2.json").write_text("{}")
+    assert db.delete_session("s", sessions_dir=folder)
+    done = db.maybe_auto_prune_and_vacuum(sessions_dir=folder)
+    assert (done["pruned"], db.session_count()) == (2, 0) and "error" not in done
+    assert not (folder / "request_dump_old_2.json").exists()
+    assert db.check() == [] and [str(one.message) for one in recwarn] == []
 
 
 # ── as Python has it ──

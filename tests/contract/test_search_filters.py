@@ -309,3 +309,41 @@ def test_nothing_is_found_twice_across_branches(db):
         if query != "aardvark":
             assert len(hits) == expected, query
     assert {message_ids[0], message_ids[2]} <= found(db, "aardvark")
+
+
+def around(hit):
+    return contents(hit["context"])
+
+
+def test_the_context_is_of_the_session_that_is_shown(db):
+    db.create_session("talk", "cli")
+    numbers = [db.append_message("talk", "user", f"line {n}{' needle' if n == 2 else ''}") for n in range(4)]
+    db.create_session("between", "cli")
+    db.branch_session("talk", "branch", at_message=numbers[2])
+    db.append_message("branch", "user", "the branch goes on with a heron")
+    db.append_message("between", "user", "of another session")
+    db.append_message("branch", "user", "to its end")
+    (hit,) = db.search_messages("needle")
+    assert (hit["session_id"], around(hit)) == ("talk", ["line 1", "line 3"])
+    (hit,) = db.search_messages("heron")
+    assert (hit["session_id"], around(hit)) == ("branch", ["line 2 needle", "to its end"])
+    db.share_session("branch", "telegram", "7")  # who sees the branch alone reads no further in the other one
+    (hit,) = db.search_messages("needle", visible_to=("telegram", "7"))
+    assert (hit["session_id"], around(hit)) == ("branch", ["line 1", "the branch goes on with a heron"])
+
+
+def test_the_context_is_in_the_order_of_the_session_whatever_the_times_are(db):
+    db.create_session("talk", "cli")
+    for at, text in ((50.0, "first"), (30.0, "a heron"), (40.0, "third")):
+        db.append_message("talk", "user", text, timestamp=at)
+    assert around(db.search_messages("heron")[0]) == ["first", "third"]
+    assert around(db.search_messages("third")[0]) == ["a heron"]
+
+
+def test_the_context_is_found_among_many_other_messages(db):
+    say(db, "talk", "before it")
+    say(db, "other", *(f"noise {n}" for n in range(250)))
+    say(db, "talk", "a heron")
+    say(db, "other", *(f"noise {n}" for n in range(250)))
+    say(db, "talk", "after it")
+    assert around(db.search_messages("heron")[0]) == ["before it", "after it"]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.sizes import some
 
-from . import found, fully_found, say
+from . import found, fully_found, marked, say, talk
 
 WORDS = (
     "user order deploy parser index config server client stream window buffer thread quota lexer token vault".split()
@@ -180,3 +180,44 @@ def test_what_is_left_out_stays_out_in_every_stage(db: Any, query: str, expected
     }
     made = {say(db, name, text)[0]: name for name, text in texts.items()}
     assert {made[one] for one in fully_found(db, query)} == expected
+
+
+@pytest.mark.parametrize("query", ["er_i", "us_i", "ser_i", "r_id", "er_id"])
+def test_three_letters_across_an_underscore_are_found(db, query):
+    here, *_ = talk(db, "s", "the column user_id of us_id", "is either in it")
+    db.catch_up()
+    assert found(db, query) == {here}
+    assert marked(db.search_messages(query)[0]["snippet"]) == query
+
+
+def test_the_id_of_a_tool_call_finds_the_call_and_its_result(db):
+    db.create_session("s", "cli")
+    ids_ = ["call_Zx81AbQ9", "toolu_01ABCdef", "chatcmpl-tool-77ab12", "c1", "call_abcdefgh", "functions.ls:0"]
+    expected = {}
+    for number, one in enumerate(ids_):
+        call = {"id": one, "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+        asked = db.append_message("s", "assistant", None, tool_calls=[call])
+        expected[one] = {asked, db.append_message("s", "tool", f"output {number}", tool_call_id=one)}
+    db.append_message("s", "user", "please call the functions of my mother")
+    for _ in range(2):  # above the mark, and indexed
+        for one in ids_:
+            hits = db.search_messages(one)
+            assert {
+                hit["id"] for hit in hits if one in hit["snippet"].replace(">>>", "").replace("<<<", "")
+            } == expected[one]
+            assert all(marked(hit["snippet"]) for hit in hits)
+        assert len(found(db, "call")) == 1
+        db.catch_up()
+    db.create_session("other", "telegram", user_id="7")
+    assert found(db, ids_[0], visible_to=("telegram", "7")) == set()
+
+
+def test_of_equal_hits_the_newest_is_first_whenever_it_was_stored(db):
+    for number, at in enumerate([3000.0, 1000.0, 2000.0, 5000.0, 4000.0]):
+        db.create_session(f"s{number}", "cli", started_at=at)
+        db.append_message(f"s{number}", "user", "equal words about docker", timestamp=at)
+    db.catch_up()
+    for query in ("docker", '"equal words"', "equ*", "qual", "docker OR kubernetes"):
+        whole = [hit["timestamp"] for hit in db.search_messages(query)]
+        assert whole == [5000.0, 4000.0, 3000.0, 2000.0, 1000.0]
+        assert [db.search_messages(query, limit=1, offset=n)[0]["timestamp"] for n in range(5)] == whole

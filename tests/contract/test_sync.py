@@ -348,6 +348,46 @@ def test_the_deletion_of_a_fork_travels_and_doubles_nothing(pair):
         assert sorted(row["content"] for row in db.sql("SELECT content FROM messages")) == ["here", "one", "there"]
 
 
+def test_a_branch_deleted_after_its_parent_does_not_come_back_in_part(pair):
+    one, other, folder = pair
+    talk(one, "parent", "q", "a")
+    one.branch_session("parent", "branch")
+    both(one, other, folder)
+    one.delete_session("parent")
+    one.delete_session("branch")
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {}
+    assert one.check() == other.check() == []
+    assert one.sql("SELECT id FROM sessions") == one.sql("SELECT id FROM messages") == []
+
+
+def test_a_parent_deleted_before_the_first_meeting_leaves_nothing_half_deleted(pair):
+    one, other, folder = pair
+    talk(one, "parent", "q", "a")
+    one.branch_session("parent", "branch")
+    other.import_sessions(one.iter_export())
+    one.delete_session("parent")
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {"branch": ["q", "a"]}
+    assert one.check() == other.check() == []
+
+
+def test_a_deletion_that_was_cut_short_holds_nothing_up(pair):
+    from hermes.store import retention
+
+    one, other, folder = pair
+    talk(one, "a", "one")
+    both(one, other, folder)
+    with one._engine.write() as tx:  # all that a process has done that is killed after the first step
+        retention.mark_deleted(tx, "a")
+        retention.audit(tx, "delete", "a", "test")
+    other.append_message("a", "user", "two")
+    both(one, other, folder)
+    assert meet(one, folder).here.waiting == 0
+    assert sessions(one) == sessions(other) == {"a": ["one", "two"]}
+    assert one.check() == []
+
+
 def test_a_store_that_was_moved_or_rebuilt_doubles_nothing(pair, tmp_path, engine):
     from hermes.store.store_copy import move
     from hermes_state import SessionDB

@@ -172,3 +172,18 @@ def test_a_store_closed_while_threads_write_has_every_line_after_the_next_openin
 
         in_threads(close, *[lambda db=db, one=one, begun=begun: write(db, one, begun) for one in sessions])
         assert make_db(name=f"x{number}").check() == []
+
+
+def test_a_system_without_threads_left_stores_each_message_once(db, monkeypatch):
+    """A thread that can't be started after the commit is no reason to tell the caller that nothing was stored."""
+    db.create_session("s", "cli")
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", refused)
+        numbers = [db.append_message("s", "user", f"gull {number} " + "and more " * 300) for number in range(200)]
+    assert ids(db.get_messages("s")) == numbers and len(set(numbers)) == 200
+    assert len(found(db, "gull", limit=1000)) == 200
+    assert db.check() == []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-
-import apsw
 
 from . import size
 
@@ -17,7 +16,7 @@ EACH = size(1, 3)  # places of each kind
 
 def pages_of(path: Path) -> dict[str, list[int]]:
     """The pages (counted from 0) of each table and index: its inner ones, leaves and overflow pages."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         found: dict[str, list[int]] = {}
         for name, kind, number in connection.execute("SELECT name, pagetype, pageno FROM dbstat"):

@@ -70,8 +70,8 @@ def look(nursery: Nursery, path: Path, *, read_only: bool) -> dict[str, Any] | N
     return dict(life["replies"][1]["ok"])
 
 
-def command(nursery: Nursery, path: Path, *options: str) -> tuple[int, str]:
-    done = nursery.run(step("module", "hermes.store.check", str(path), *options), seconds=20)[0]
+def command(nursery: Nursery, path: Path, *words: str) -> tuple[int, str]:
+    done = nursery.run(step("module", "hermes.cli.main", "sessions", *(words or ("check",)), str(path)), seconds=20)[0]
     return done["code"], done["out"]
 
 
@@ -93,10 +93,10 @@ def test_a_damaged_file_is_read_or_refused_and_a_repair_brings_every_message_bac
     shown = look(nursery, path, read_only=False)
     if shown is None or told(shown) != told(truth) or shown["found"] != truth["found"]:
         code, out = command(nursery, path)
-        # A flipped bit inside the index's own data can change answers and still make sense: --repair makes it anew.
+        # A flipped bit inside the index's own data can change answers and still make sense: --rebuild-index makes it anew.
         assert code == 1 or "fts_data" in name, f"check finds nothing ({code}): {out}"
-    code, out = command(nursery, path, "--repair")
-    assert code == 0, f"repair leaves something: {out}"
+    code, out = command(nursery, path, "repair", "--rebuild-index")
+    assert code == (name == "header user-version"), f"repair leaves something: {out}"
     after = look(nursery, path, read_only=False)
     assert after is not None, "damaged still"
     assert told(after) == told(truth)
@@ -120,7 +120,7 @@ def test_without_transcripts_a_repair_keeps_what_the_file_still_holds(
     path = clone(base, folder / "work")
     shutil.rmtree(path.parent / "sessions")
     harm(path, name, pages)
-    code, out = command(nursery, path, "--repair")
+    code, out = command(nursery, path, "repair", "--rebuild-index")
     assert code == 0, f"repair leaves something: {out}"
     after = look(nursery, path, read_only=False)
     assert after is not None
@@ -203,7 +203,7 @@ def test_what_a_damaged_wal_loses_comes_back_from_the_transcripts(
     if len(shown) < len(rows):
         code, out = command(nursery, path)
         assert code == 1, f"{len(rows) - len(shown)} messages are missing and check finds nothing: {out}"
-    code, out = command(nursery, path, "--repair")
+    code, out = command(nursery, path, "repair", "--rebuild-index")
     assert code == 0, out
     with store(path) as db:
         have = contents(db.get_messages("talk"))
@@ -219,7 +219,7 @@ def test_a_lost_database_is_made_anew_from_its_transcripts(nursery: Nursery, bas
         shown = exports(db)
     path.unlink()
     path.write_bytes(b"")
-    code, out = command(nursery, path, "--repair")
+    code, out = command(nursery, path, "repair", "--rebuild-index")
     assert code == 0, out
     with store(path) as db:
         after = exports(db)
@@ -242,7 +242,7 @@ def test_bookkeeping_that_another_program_threw_away_is_made_anew(
     assert life["status"] == 0, f"it {life['status']}"
     errors = [reply["error"] for reply in life["replies"] if "error" in reply]
     assert all(one["type"] in TYPED for one in errors), errors[0]["trace"]
-    code, out = command(nursery, path, "--repair")
+    code, out = command(nursery, path, "repair", "--rebuild-index")
     assert code == 0, out
     after = look(nursery, path, read_only=False)
     assert after is not None
@@ -267,9 +267,9 @@ def test_a_repair_while_another_process_has_the_store_open_loses_nothing_that_on
             assert refused.kind in TYPED  # noqa: PT017  (a damaged store may refuse; then there is nothing to lose)
             return
         kept += [[one, n + 3] for one, n in other.attempt("new", "during", 0, 3)["done"]]
-        command(nursery, path, "--repair")
+        command(nursery, path, "repair", "--rebuild-index")
         kept += [[one, n + 6] for one, n in other.attempt("new", "after", 0, 3)["done"]]
-    assert command(nursery, path, "--repair")[0] == 0
+    assert command(nursery, path, "repair", "--rebuild-index")[0] == 0
     names = [word(tag, n) for tag in ("before", "during", "after") for n in range(3)]
     with store(path) as db:
         have = [row["content"].split(" ")[0] for row in db.get_messages("new")]
@@ -283,6 +283,6 @@ def test_the_damaged_file_is_kept_beside_the_repaired_one(
     path = clone(base, folder / "work")
     harm(path, "messages noise", pages)
     damaged = path.read_bytes()
-    assert command(nursery, path, "--repair")[0] == 0
+    assert command(nursery, path, "repair", "--rebuild-index")[0] == 0
     copies = [one for one in path.parent.iterdir() if one.is_file() and one != path and one.read_bytes() == damaged]
     assert copies, f"no copy of what was there before: {sorted(one.name for one in path.parent.iterdir())}"

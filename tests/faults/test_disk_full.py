@@ -5,6 +5,7 @@ The disk is a small tmpfs in a mount namespace of the worker's own; a limit on t
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from pathlib import Path
@@ -121,8 +122,10 @@ def test_everything_that_writes_says_so_on_a_full_disk_and_changes_nothing(mount
         before = remote.export_session("talk")
         remote.fill(str(path.parent / "ballast"))
         large = [{"role": "user", "content": "word " * 20_000} for _ in range(10)]
+        picture = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 4000).decode()
         calls = [
             ("replace_messages", "talk", large),
+            ("append_message", "talk", "user", [{"type": "image_url", "image_url": {"url": picture}}]),
             ("append_message", "talk", "user", "word " * 400_000),
             ("create_session", "new", "cli", None, None, "prompt " * 400_000),
             ("import_session", {**before, "id": "other", "messages": large}),
@@ -133,6 +136,7 @@ def test_everything_that_writes_says_so_on_a_full_disk_and_changes_nothing(mount
                 getattr(remote, call[0])(*call[1:])
             assert refused.value.kind == "StoreFull", (call[0], refused.value)
         assert remote.export_session("talk") == before
+        assert not [name for name in remote.paths(str(path.parent / "attachments")) if name.endswith(".part")]
         assert [remote.get_session(one) for one in ("new", "other")] == [None, None]
         assert len(remote.search_messages("wn7q")) == 1
         remote.os("unlink", str(path.parent / "ballast"))

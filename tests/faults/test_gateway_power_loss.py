@@ -38,13 +38,13 @@ for number in range(EVENTS):
     arrival = Arrival("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
     event = store.together([partial(store.keep, arrival=arrival)])[0].id
     told("in", number, event)
-    held, turn = db.take_turn("s", "me")
-    with db.fenced("turn:s", turn):
+    turn = db.take_turn("s", "me")
+    with db.fenced("session:s", turn):
         said, _ = store.say(event, "k", "s", f"question {number}")
         told("said", number, said)
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
-    db.release_leases([("session:s", held), ("turn:s", turn)])
+    db.release_lease("session:s", turn)
     store.together([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
     told("sending", number, part.id)
     store.together([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])

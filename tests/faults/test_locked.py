@@ -23,7 +23,7 @@ def impatient(path: Path) -> Remote:
     """A client that gives up soon, so that a test need not wait for half a minute."""
     remote = Remote()
     remote.set(ENGINE, **QUICK)
-    remote.set("hermes.store.engines.sqlite.file_connection", BUSY_MS=100)
+    remote.set("hermes.store.engines.sqlite.connection", BUSY_SECONDS=0.1)
     remote.open(str(path))
     return remote
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hermes.store.rebuild import rebuild
+
 from . import (
     Acks,
     Nursery,
@@ -108,12 +110,11 @@ def base(module_folder: Path) -> Path:
     return folder
 
 
-def rebuilt(nursery: Nursery, sessions: Path, target: Path) -> dict[str, dict[str, Any]]:
+def rebuilt(sessions: Path, target: Path) -> dict[str, dict[str, Any]]:
     """What a database made of the transcripts alone shows."""
     for one in target.parent.glob(f"{target.name}*"):
         one.unlink()
-    done = nursery.run(step("module", "hermes.store.rebuild", str(sessions), str(target)))[0]
-    assert done["code"] == 0, done["out"]
+    rebuild(sessions, target)
     with store(target, transcripts="off") as db:
         return exports(db)
 
@@ -147,7 +148,7 @@ def test_killed_anywhere_in_a_call_the_next_open_makes_the_transcripts_whole(
                 assert_transcripts_whole(db)
                 assert db.check() == []
                 sessions = db.sessions_dir
-            assert_same(rebuilt(nursery, sessions, folder / "again.db"), shown)
+            assert_same(rebuilt(sessions, folder / "again.db"), shown)
         except Exception as error:  # raised below with all the others
             wrong.append(f"killed at {at} of {total}: {error}".replace("\n", " ")[:200])
     assert not wrong, f"{len(wrong)} deaths leave transcripts that differ\n" + "\n".join(wrong[:7])
@@ -371,8 +372,22 @@ def test_the_transcripts_of_killed_writers_alone_give_the_same_store(nursery: Nu
         assert sum(len(one["messages"]) for one in shown.values()) >= len(acks.all)
     alone = folder / "alone"
     shutil.copytree(path.parent / "sessions", alone)
-    assert_same(rebuilt(nursery, alone, folder / "again.db"), shown)
+    assert_same(rebuilt(alone, folder / "again.db"), shown)
     with store(folder / "again.db", transcripts="off") as again:
         assert_kept(again, acks.all)
         assert again.check() == []
     assert sum(transcript_ids(alone, "shared").values()) == len(shown["shared"]["messages"])
+
+
+def test_a_transcript_that_cannot_be_read_is_moved_aside_and_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "sessions" / "a.jsonl"
+    with store(tmp_path / "state.db") as db:
+        db.create_session("a", "cli")
+        db.append_message("a", "user", "one")
+    path.unlink()
+    path.mkdir()
+    with store(tmp_path / "state.db") as db:
+        (found,) = db.check()
+        assert "unreadable" in found["detail"]
+        db.repair()
+        assert b'"one"' in path.read_bytes() and db.check() == []

@@ -162,9 +162,9 @@ def test_the_wal_of_another_database_takes_nothing_away_for_good(
         return life["replies"][1]["ok"] if len(life["replies"]) == 3 else {"sessions": {}}
 
     if everything()["sessions"] != shown:
-        found = nursery.run(step("module", "hermes.store.check", str(path)))[0]
+        found = nursery.run(step("module", "hermes.cli.main", "sessions", "check", str(path)))[0]
         assert found["code"] == 1, f"check sees nothing: {found['out']}"
-        mended = nursery.run(step("module", "hermes.store.check", str(path), "--repair"))[0]
+        mended = nursery.run(step("module", "hermes.cli.main", "sessions", "rebuild", str(path)))[0]
         assert mended["code"] == 0, mended["out"]
         after = everything()
         for name, one in shown.items():
@@ -191,9 +191,22 @@ def test_a_process_that_merely_opens_and_closes_leaves_the_wal_of_the_others_alo
         assert db.check() == []
 
 
-def test_a_check_is_not_misled_by_what_another_connection_merged(tmp_path: Path) -> None:
-    import apsw
+def test_a_checkpoint_of_another_process_makes_no_stored_message_a_failed_one(folder: Path) -> None:
+    """The WAL is so long that each commit wants a checkpoint, a reader keeps it so, and another process checkpoints."""
+    path = folder / "state.db"
+    told = [f"{number} " + "many words " * 20_000 for number in range(150)] + [f"{number} few" for number in range(600)]
+    with Remote() as reader, Remote() as other, Remote(path) as writer:
+        writer.create_session("talk", "cli")
+        reader.look(str(path))
+        other.checkpointing(str(path))
+        for text in told:
+            assert writer.tried("append_message", "talk", "user", text) is None
+        assert Path(f"{path}-wal").stat().st_size > 30_000_000
+    with store(path) as db:
+        assert contents(db.get_messages("talk")) == told
 
+
+def test_a_check_is_not_misled_by_what_another_connection_merged(tmp_path: Path) -> None:
     from hermes_state import SessionDB
 
     path = tmp_path / "state.db"
@@ -203,7 +216,7 @@ def test_a_check_is_not_misled_by_what_another_connection_merged(tmp_path: Path)
             db.append_message("s", "user", f"word{number} and some more words that are in every message")
         db.catch_up()
         assert db.search_messages("word399")
-        other = apsw.Connection(str(path))
+        other = sqlite3.connect(path, isolation_level=None)
         for table in ("messages_fts", "messages_fts_trigram"):
             other.execute(f"INSERT INTO {table}({table}) VALUES('optimize')")
         other.close()

@@ -267,13 +267,6 @@ class Stage:
 
         encryption.rekey(Path(path), lambda: encryption_keys.by_file(Path(key)))
 
-    def do_rewrap(self, path: str, key: str) -> None:
-        from pathlib import Path
-
-        from hermes.store import encryption, encryption_keys
-
-        encryption.rewrap(Path(path), lambda: encryption_keys.by_file(Path(key)))
-
     # the surroundings
 
     def do_set(self, module: str, **values: Any) -> None:
@@ -415,6 +408,13 @@ class Stage:
 
         self._locked.append(os.open(path, os.O_RDWR | os.O_CREAT))
         fcntl.flock(self._locked[-1], fcntl.LOCK_EX)
+
+    def do_checkpointing(self, path: str) -> None:
+        """Hold the lock (WAL_CKPT_LOCK of SQLite's wal.c) that a connection holds during a checkpoint."""
+        import fcntl
+
+        self._locked.append(os.open(f"{path}-shm", os.O_RDWR))
+        fcntl.lockf(self._locked[-1], fcntl.LOCK_EX, 1, 121)
 
     def do_unlock_file(self) -> None:
         os.close(self._locked.pop())

@@ -40,9 +40,7 @@ _stores = itertools.count()
 
 
 def steady(value: Any) -> Any:
-    """An answer without what the clock, the ranking's arithmetic and chance (the names of deleted sessions) put into it."""
-    if isinstance(value, str) and value.startswith("~deleted~"):
-        return "~deleted~"
+    """An answer without what the clock and the ranking's arithmetic put into it."""
     if isinstance(value, dict):
         return {key: steady(item) for key, item in value.items() if key not in _VARIES}
     if isinstance(value, (list, tuple)):

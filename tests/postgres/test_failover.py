@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hermes.errors import StoreReadOnly, StoreUnreachable
 from hermes_state import SessionDB
 from tests.support.postgres import Cluster
-from tests.support.program import run
 
-from .clusters import VERSIONS, Wire, cluster, folder, words_of
+from .clusters import VERSIONS, Wire, cluster, folder, until, words_of
 
 
 class Pair:
@@ -69,13 +66,6 @@ def lasting_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with pair_of(request.param) as one:
         one.confirmed()
         yield one
-
-
-def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_writers_go_on_through_a_failover_and_nothing_acknowledged_is_lost_or_doubled(
@@ -131,37 +121,6 @@ def test_an_answer_that_was_lost_in_the_failover_is_found_on_the_second_server(p
             assert wire.cuts == 1 and db.get_session_title("s") == "after"
 
 
-def test_what_the_replica_never_got_is_not_acknowledged(pair: Pair, tmp_path: Path) -> None:
-    """The replica is away, the first server has it on its disk and waits; then it dies, and the replica takes over."""
-    with SessionDB(db_path=tmp_path / "state.db", url=pair.url(), transcripts="off") as db:
-        db.create_session("s", "cli")
-        db.append_message("s", "user", "confirmed")
-        pair.second.stop("immediate")
-        told: list[Any] = []
-
-        def write() -> None:
-            try:
-                told.append(db.append_message("s", "user", "on one disk only"))
-            except Exception as error:
-                told.append(error)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        until(lambda: pair.first.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
-        assert told == []
-        pair.first.stop("immediate")
-        pair.second.start()
-        pair.second.run("pg_ctl", "-D", str(pair.second.data), "-w", "-s", "promote")
-        writer.join(60)
-        shown = words_of(db, "s")
-        assert len(told) == 1
-        if isinstance(told[0], int):
-            assert shown == ["confirmed", "on one disk only"], "it was tried again on the second server"
-            assert db.get_messages("s")[-1]["id"] == told[0]
-        else:
-            assert isinstance(told[0], StoreUnreachable) and shown == ["confirmed"]
-
-
 def test_a_commit_that_returns_without_its_confirmation_is_told(lasting_pair: Pair, tmp_path: Path) -> None:
     """The server gives up waiting (somebody cancelled it): it says "committed", but a failover would lose it."""
     pair = lasting_pair
@@ -197,11 +156,6 @@ def test_a_replica_is_opened_for_reading_and_says_so(lasting_pair: Pair, tmp_pat
         assert [hit["session_id"] for hit in db.search_messages("wisdom")] == ["wise"]
         with pytest.raises(StoreReadOnly, match="is a replica"):
             db.append_message("wise", "user", "x")
-    there = pair.url(pair.second.port)
-    for words in (["sessions", "rename", "wise", "x"], ["chat", "-q", "x"], ["sessions", "migrate", "--to", there]):
-        done = run(*words, home=tmp_path / "home", env={} if "--to" in words else {"HERMES_STORE_URL": there})
-        assert done.status == 1 and "UserWarning" not in done.err and ".py" not in done.err, done
-        assert all(line.startswith("hermes: ") for line in done.err.splitlines()), done
 
 
 def test_of_several_servers_that_are_all_away_each_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -14,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from hermes.errors import StoreError, StoreFull, StoreUnreachable
+from hermes.errors import StoreError, StoreFull
 from hermes_state import SessionDB
 from tests.faults import (
     Acks,
-    Nursery,
     Remote,
     assert_found,
     assert_in_order,
@@ -27,7 +25,6 @@ from tests.faults import (
     need,
     seeded,
     size,
-    step,
     transcript_ids,
     word,
 )
@@ -100,35 +97,6 @@ def test_nothing_that_killed_writers_acknowledged_is_lost_doubled_or_out_of_orde
             assert lines == {row["id"]: 1 for row in db.get_messages(f"own{number}")}
 
 
-def test_a_writer_killed_in_a_transaction_is_out_of_the_way_at_once(server: Cluster, tmp_path: Path) -> None:
-    """At every moment of a compression, which keeps all others who change much waiting."""
-    server.sql("CREATE DATABASE moments")
-    there = step("open", str(tmp_path / "there" / "state.db"), url=server.url("moments"))
-
-    def compress(name: str) -> Any:
-        return step("compress_session", name, f"{name} c", summary="notes", tail_from=ids[4])
-
-    with SessionDB(db_path=tmp_path / "here" / "state.db", url=server.url("moments")) as db, Nursery() as nursery:
-        db.create_session("s", "cli")
-        ids = [db.append_message("s", ("user", "assistant")[n % 2], f"n{n}") for n in range(6)]
-        db.branch_session("s", "rehearsal")
-        moments = nursery.run(there, step("count"), compress("rehearsal"), step("counted"))[-1]
-        assert moments > 20
-        finished = 0
-        tried = [*range(1, moments - 1, size(16, 4)), moments - 1]
-        for moment in tried:
-            name = f"m{moment}"
-            db.branch_session("s", name)
-            nursery.life(there, step("count"), compress(name), die_at=moment)
-            db.set_session_title("s", name)  # waits for nobody
-            done = db.get_session(f"{name} c") is not None
-            assert done == (db.get_session(name)["end_reason"] == "compression")
-            assert words_of(db, f"{name} c") == (["notes", "n4", "n5"] if done else [])
-            finished += done
-        assert 0 < finished < len(tried)
-        assert db.check() == []
-
-
 # ------------------------------------------------------------------ a full disk
 
 
@@ -187,33 +155,3 @@ def test_a_full_disk_is_told_and_once_there_is_room_everything_goes_on(server: C
             assert db.get_session("s")["message_count"] == len(kept) + 1
             assert db.check() == []
         server.sql("DROP DATABASE filled WITH (FORCE)", "DROP TABLESPACE small")
-
-
-def test_a_server_that_dies_of_a_full_disk_has_kept_what_was_acknowledged(server: Cluster, tmp_path: Path) -> None:
-    """There is no room for its log: it stops in the middle of a commit, and comes back when there is."""
-    version = "18" if "pgserver" in str(server.programs) else server.programs.parent.name
-    with small_disk(260) as disk:
-        other = Cluster(version, disk / "server", {**server.settings, "min_wal_size": "32MB", "max_wal_size": "2GB"})
-        other.make()
-        other.start()
-        ballast = disk / "ballast"
-        free = shutil.disk_usage(disk).free
-        ballast.write_bytes(b"x" * max(0, free - (20 << 20)))
-        kept: list[str] = []
-        try:
-            with SessionDB(db_path=tmp_path / "state.db", url=other.url(), transcripts="off", patience=2.0) as db:
-                db.create_session("s", "cli")
-                error = fill(db, "s", kept)
-                assert isinstance(error, (StoreUnreachable, StoreFull)), error
-                assert kept
-                ballast.unlink()
-                other.stop("immediate")
-                other.start()
-                db.append_message("s", "user", "room again")
-                shown = words_of(db, "s")
-                unsure = getattr(error, "maybe_stored", False)
-                assert shown[: len(kept)] == kept and shown[-1] == "room again"
-                assert len(shown) - len(kept) in ((1, 2) if unsure else (1,))
-                assert db.check() == []
-        finally:
-            other.stop("immediate")

@@ -25,7 +25,6 @@ from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done
 from hermes.config import Auxiliary, Config
-from hermes.store.drafts import left_behind
 from hermes_state import SessionDB
 from tests.faults import Refused, Remote, size
 from tests.support import postgres
@@ -133,9 +132,9 @@ def test_a_claimer_who_was_stopped_cannot_complete_what_another_claimed(store: S
         late.signal(signal.SIGCONT)
         for name, args in (("complete_handoff", ["s"]), ("fail_handoff", ["s", "late"]), ("heartbeat_handoff", ["s"])):
             with pytest.raises(Refused, match="another process has taken over the handoff of session s"):
-                late.fenced("handoff:s", token, name, *args)
+                late.fenced("job:handoff:s", token, name, *args)
         assert db.get_handoff_state("s") == {"state": "running", "platform": "telegram", "error": None}
-        with db.fenced("handoff:s", mine):
+        with db.fenced("job:handoff:s", mine):
             assert db.complete_handoff("s")
 
 
@@ -171,7 +170,7 @@ def wait(*_):
 tool = Tool("wait", "waits", {"type": "object", "properties": {}}, wait)
 db = SessionDB(**place)
 agent = Agent(db, Config(), EndpointModel("fake", base_url, "key", 100_000), session_id="s", tools=[tool])
-agent._session._hold.ttl = 0.6
+agent.lease.ttl = 0.6
 try:
     for event in agent.turn("the question"):
         if isinstance(event, Text):
@@ -315,7 +314,7 @@ def test_what_a_fenced_turn_had_heard_is_in_its_draft_until_it_is_answered(store
             assert list(agent.go_on())[-1] == Done("At last.")
             agent.close()
         assert words_of(db, "s") == ["the question", "At last."]
-        with left_behind(Path(place["db_path"]), "s") as draft:
+        with SessionDB(**place) as again, again.drafts.left_behind("s") as draft:
             assert draft is None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ from hermes.errors import InvalidInput, StoreError
 from hermes_state import SessionDB
 from tests.support.pgbouncer import Pooler, pgbouncer
 from tests.support.postgres import Cluster
-from tests.support.sizes import size
 
 from .clusters import VERSIONS, cluster, folder, words_of
 
@@ -140,82 +137,6 @@ def test_what_one_client_asks_for_reaches_no_other_client(
             assert tx.value("SHOW lock_timeout") == "15s" and tx.value("SHOW transaction_read_only") == "off"
     with reader._engine.read() as tx:
         assert tx.value("SHOW transaction_read_only") == "on" and tx.value("SHOW jit") == "off"
-
-
-def test_connections_that_another_program_made_read_only_are_written_on_all_the_same(
-    opened: Callable[..., Any], url: str
-) -> None:
-    import psycopg
-
-    db = opened()
-    db.create_session("s", "cli")
-    others = [psycopg.connect(url, autocommit=True, prepare_threshold=None) for _ in range(3)]
-    for other in others:
-        other.execute("BEGIN")
-    for other in others:
-        other.execute("SET default_transaction_read_only = on; COMMIT")
-        other.close()
-    append(db, "s", 5)
-    db.set_session_title("s", "a title")
-    assert len(words_of(db, "s")) == 5 and db.get_session_title("s") == "a title"
-    assert len(opened().search_messages("number")) == 5
-
-
-_APPENDS = """\
-import sys
-from hermes_state import SessionDB
-url, folder, name, count = sys.argv[1:]
-with SessionDB(db_path=f"{folder}/{name}.db", url=url, transcripts="off", durability=("full", "normal")[int(name) % 2]) as db:
-    db.create_session(name, "cli")
-    for number in range(int(count)):
-        db.append_message(name, "user", f"own {number}")
-        db.append_message("all", "user", f"{name} {number}")
-        if number % 5 == 0:
-            db.search_messages("own")
-"""
-
-
-def test_more_processes_than_connections_append(opened: Callable[..., Any], url: str, tmp_path: Path) -> None:
-    db = opened()
-    db.create_session("all", "cli")
-    names = [str(number) for number in range(size(4, 8))]
-    running = [
-        subprocess.Popen([sys.executable, "-c", _APPENDS, url, str(tmp_path), name, "15"], stderr=subprocess.PIPE)
-        for name in names
-    ]
-    for process in running:
-        assert process.wait(120) == 0, process.stderr and process.stderr.read().decode()
-        assert process.stderr is not None
-        process.stderr.close()
-    for name in names:
-        assert words_of(db, name) == [f"own {number}" for number in range(15)]
-        assert [text for text in words_of(db, "all") if text.startswith(f"{name} ")] == [
-            f"{name} {number}" for number in range(15)
-        ]
-    assert db.get_session("all")["message_count"] == 15 * len(names)
-    assert db.check() == []
-
-
-def test_prepared_statements_that_a_pooler_mixes_up_are_given_up_and_nothing_is_lost(
-    opened: Callable[..., Any],
-) -> None:
-    """`on` prepares although there is a pooler: the server's complaint switches it off."""
-    stores = [opened(prepared_statements="on") for _ in range(3)]
-    stores[0].create_session("s", "cli")
-    at_once(*(lambda db=db, number=n: append(db, "s", 40) for n, db in enumerate(stores)))
-    assert sorted(words_of(opened(), "s")) == sorted(3 * [f"number {number} of s" for number in range(40)])
-    assert stores[0].check() == []
-
-
-def test_a_question_is_one_statement_without_prepared_statements_too(opened: Callable[..., Any]) -> None:
-    db = opened(prepared_statements="off")
-    db.create_session("s", "cli")
-    append(db, "s", 2)
-    assert db.sql("SELECT count(*) AS n FROM messages") == [{"n": 2}]
-    for text in ("COMMIT; DELETE FROM messages", "SELECT 1; DELETE FROM messages", "DELETE FROM messages"):
-        with pytest.raises(InvalidInput, match=r"sql\(\)"):
-            db.sql(text)
-    assert len(words_of(db, "s")) == 2
 
 
 def test_statements_are_prepared_without_a_pooler_unless_switched_off(server: Cluster, tmp_path: Path) -> None:

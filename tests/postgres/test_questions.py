@@ -73,7 +73,7 @@ def test_the_window_of_a_common_word_is_remembered_and_widened(url: str) -> None
 
 
 def test_the_words_of_an_import_do_not_stay_in_the_list_that_every_search_reads(url: str) -> None:
-    with paced(url, many_imported=50) as db:
+    with paced(url, untidy=50) as db:
         db.import_session(exported("imported", [f"Message {number} of the ferry." for number in range(60)], 1_000.0))
     with psycopg.connect(url, autocommit=True) as connection:
         (pages,) = connection.execute("SELECT gin_clean_pending_list('idx_words')").fetchone() or (1,)

@@ -1,4 +1,4 @@
-"""Tenants of a store that was set up before, restored elsewhere, or that a plain user owns; roles that are gone."""
+"""Tenants of a store that was restored elsewhere, or that a plain user owns; roles that are gone."""
 
 from __future__ import annotations
 
@@ -11,90 +11,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hermes.errors import InvalidInput
-from hermes.store.engines.postgres import migrate, security
+from hermes.store.engines.postgres import security
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.program import run
 
 from .houses import SECRET, VERSIONS, House
 
-# What `--rls` made before there were views for tenants, in short: rights on the tables, policies, views that ask as the reader.
-OLD = (
-    "DROP SCHEMA {0}_tenants CASCADE",
-    "DROP FUNCTION IF EXISTS hermes_mark(), hermes_prompts(), hermes_attachments(), hermes_shared_sessions()",
-    "CREATE OR REPLACE FUNCTION hermes_messages() RETURNS SETOF bigint LANGUAGE sql STABLE SECURITY DEFINER SET search_path ="
-    " {0}, pg_catalog, pg_temp AS 'SELECT m.id FROM messages m WHERE m.session_id = ANY (ARRAY(SELECT hermes_own_sessions()))'",
-    "CREATE FUNCTION hermes_prompt(text) RETURNS text LANGUAGE sql AS 'SELECT $1'",
-    "CREATE POLICY hermes_tenant ON sessions FOR SELECT USING (id = ANY (ARRAY(SELECT hermes_own_sessions())))",
-    "CREATE POLICY hermes_marks ON sessions FOR UPDATE USING (id = ANY (ARRAY(SELECT hermes_own_sessions())))",
-    "CREATE POLICY hermes_tenant ON messages FOR SELECT USING (id = ANY (ARRAY(SELECT hermes_messages())))",
-    "CREATE POLICY hermes_tenant ON hermes_migrations FOR SELECT USING (true)",
-    "CREATE OR REPLACE VIEW visible_sessions WITH (security_invoker = true) AS {1}",
-    'GRANT USAGE ON SCHEMA {0} TO "{2}"',
-    'GRANT SELECT ON sessions, messages, message_words, hermes_migrations, visible_sessions TO "{2}"',
-    'GRANT UPDATE (pinned_at, archived_at, trashed_at) ON sessions TO "{2}"',
-    'GRANT EXECUTE ON FUNCTION hermes_own_sessions(), hermes_messages() TO "{2}"',
-    # and the step that came with the views is undone
-    "DROP FUNCTION hermes_refuse_older() CASCADE",
-    "ALTER TABLE sessions DROP CONSTRAINT hermes_finite_marks",
-    "DELETE FROM hermes_migrations WHERE version >= 5",
-)
-
-
-def made_old(house: House) -> None:
-    """Set the house up as it would have been before."""
-    with psycopg.connect(house.url) as connection:
-        row = connection.execute(b"SELECT pg_get_viewdef('visible_sessions'::regclass)").fetchone()
-        assert row is not None
-        for statement in OLD:
-            connection.execute(statement.format(house.place, row[0], house.alice).encode())
-
-
-def rights(house: House) -> list[str]:
-    """What Alice may do with the tables of the store."""
-    return [
-        row[0]
-        for row in house.server.sql(
-            "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname ="
-            f" '{house.place}' AND c.relkind IN ('r', 'v', 'S') AND (has_table_privilege('{house.alice}', c.oid, 'SELECT')"
-            f" OR has_any_column_privilege('{house.alice}', c.oid, 'SELECT, INSERT, UPDATE')) ORDER BY 1"
-        )
-    ]
-
-
-@pytest.mark.parametrize("way", ["the owner opens it", "the command"])
-def test_a_store_with_the_older_policies_is_brought_to_views(fresh: House, way: str, tmp_path: Path) -> None:
-    made_old(fresh)
-    assert "messages" in rights(fresh)  # as it was
-    fresh.server.sql(f"UPDATE {fresh.place}.sessions SET pinned_at = 'NaN', trashed_at = NULL WHERE id = 'alices'")
-    if way == "the owner opens it":
-        SessionDB(url=fresh.url).close()
-    else:
-        done = run("sessions", "migrate", "--rls", home=tmp_path / "home", env={"HERMES_STORE_URL": fresh.url})
-        assert (done.status, done.err) == (0, "")
-    assert rights(fresh) == []
-    assert fresh.server.sql(f"SELECT count(*) FROM pg_policies WHERE schemaname = '{fresh.place}'") == [(0,)]
-    assert fresh.ask(fresh.alice, "SELECT id FROM sessions ORDER BY id") == [("alices",), ("shared",)]
-    assert fresh.ask(fresh.alice, "SELECT count(*) FROM messages") == [(2,)]
-    with SessionDB(url=fresh.of(fresh.alice, tables=True), read_only=True) as db:
-        assert [hit["session_id"] for hit in db.search_messages("teapot")] == ["alices"]
-    with SessionDB(url=fresh.url) as db:
-        assert len(db.search_messages(SECRET)) >= 2
-        pinned = db.sql("SELECT pinned_at FROM sessions WHERE id = 'alices'")[0]["pinned_at"]
-        assert 1e9 < pinned < 1e11  # it is pinned still
-        db.backup(tmp_path / "copy.db")
-    with SessionDB(tmp_path / "copy.db", read_only=True) as copy:
-        assert copy.session_count() == 5
-
 
 def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: House, tmp_path: Path) -> None:
     fresh.server.sql(f'DROP OWNED BY "{fresh.alice}"', f'DROP ROLE "{fresh.alice}"')
     try:
-        with psycopg.connect(fresh.url) as connection:  # an upgrade leaves it alone
-            connection.execute(b"DELETE FROM hermes_migrations WHERE version >= 5")
-            connection.execute(b"DROP FUNCTION hermes_refuse_older() CASCADE")
-            connection.execute(b"ALTER TABLE sessions DROP CONSTRAINT hermes_finite_marks")
         SessionDB(url=fresh.url).close()
         done = run("sessions", "migrate", "--rls", home=tmp_path / "home", env={"HERMES_STORE_URL": fresh.url})
         assert done.status == 0
@@ -106,13 +33,6 @@ def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: H
         fresh.server.sql(f'CREATE ROLE "{fresh.alice}" LOGIN')
     with pytest.raises(psycopg.Error):  # a namesake
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
-
-
-def test_one_role_too_many_lets_in_nobody_else_either(fresh: House) -> None:
-    security.switch_on(fresh.url, without=[fresh.alice])
-    with pytest.raises(InvalidInput, match="no database role"):
-        security.switch_on(fresh.url, [(fresh.alice, "telegram", "1"), ("no_such_role", "telegram", "2")])
-    assert [row[0] for row in security.tenants(fresh.url)] == [fresh.bob]
 
 
 # --------------------------------------------------------------------------------------------- a database as in the guide
@@ -194,21 +114,6 @@ def test_a_plain_owner_keeps_rows_apart_and_is_told_of_large_objects(guide: Guid
         guide.sql(guide.tenant, "SELECT id FROM public_tenants.sessions")
 
 
-def test_an_owner_that_may_make_no_schema_opens_an_older_store_and_closes_it_to_tenants(guide: Guide) -> None:
-    security.switch_on(guide.of(guide.owner), [(guide.tenant, "telegram", "1")])
-    guide.sql("postgres", f"ALTER DATABASE {guide.name} OWNER TO postgres")
-    made_old(House(guide.server, guide.server.url(guide.name, schema="public"), guide.tenant, ""))
-    guide.sql("postgres", f"GRANT CREATE ON SCHEMA public TO {guide.owner}")
-    guide.sql("postgres", f"ALTER FUNCTION hermes_prompt(text) OWNER TO {guide.owner}")
-    assert guide.sql(guide.tenant, "SELECT count(*) FROM messages") == [(1,)]
-    with SessionDB(url=guide.of(guide.owner)) as db:
-        assert db.message_count() == 2
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        guide.sql(guide.tenant, "SELECT count(*) FROM messages")
-    security.switch_on(guide.server.url(guide.name))
-    assert guide.sql(guide.tenant, "SELECT count(*) FROM public_tenants.messages") == [(1,)]
-
-
 def test_a_restored_dump_keeps_its_tenants(guide: Guide, tmp_path: Path) -> None:
     security.switch_on(guide.of(guide.owner), [(guide.tenant, "telegram", "1")])
     file = guide.server.folder / f"{guide.name}.sql"
@@ -228,7 +133,3 @@ def test_a_restored_dump_keeps_its_tenants(guide: Guide, tmp_path: Path) -> None
             guide.server.sql(f"DROP DATABASE {there.name} WITH (FORCE)")
     finally:
         file.unlink(missing_ok=True)
-
-
-def test_the_version_a_tenant_is_shown_is_the_stores(fresh: House) -> None:
-    assert fresh.ask(fresh.alice, "SELECT max(version) FROM hermes_migrations") == [(len(migrate.MIGRATIONS),)]

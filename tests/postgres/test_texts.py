@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 
-import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,15 +95,15 @@ LETTERS = st.sampled_from("abcXYZ019_ .,-/'\"\n()éÜßđøł\u0301ñ部署配�
 
 
 @pytest.fixture(scope="module")
-def fts5() -> apsw.Connection:
-    connection = apsw.Connection(":memory:")
+def fts5() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     connection.execute(f"CREATE VIRTUAL TABLE x USING fts5(content, content='', tokenize='{TOKENIZER}')")
     connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab(x, instance)")
     return connection
 
 
 @given(st.text(LETTERS, max_size=60))
-def test_the_words_are_those_of_the_sqlite_index(fts5: apsw.Connection, text: str) -> None:
+def test_the_words_are_those_of_the_sqlite_index(fts5: sqlite3.Connection, text: str) -> None:
     fts5.execute("INSERT INTO x(x) VALUES('delete-all')")
     fts5.execute("INSERT INTO x(rowid, content) VALUES(1, ?)", (index_text(text),))
     assert list(index_words(text)) == [row[0] for row in fts5.execute("SELECT term FROM v ORDER BY offset")]

@@ -67,23 +67,12 @@ def test_a_file_written_anew_tells_the_same(tmp_path: Path) -> None:
         assert rows(again) == before
 
 
-def test_older_transcripts_say_nothing_of_attachments_and_every_reference_counts(tmp_path: Path) -> None:
-    folder = tmp_path / "sessions"
-    folder.mkdir()
-    head = {"type": "session", "format": "hermes-transcript", "version": 1, "session": {"id": "s", "source": "cli"}}
-    line = {"type": "message", "id": 1, "role": "user", "content": f"see attachment:sha256:{HASH}", "timestamp": 5.0}
-    (folder / "s.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(line)}\n")
-    rebuild(folder, tmp_path / "again.db")
-    with SessionDB(tmp_path / "again.db") as again:
-        assert rows(again) == [("s", "user", HASH, "", 0)]
-
-
 def test_an_export_carries_the_attachments_of_its_messages_and_no_others(tmp_path: Path) -> None:
     from hermes.interop import formats, jsonl
 
     with SessionDB(tmp_path / "one" / "state.db") as db:
         before = filled(db)
-        (line,) = jsonl.write(formats.Export(sessions=db.iter_export(), attachments=db.attachments_dir))
+        (line,) = jsonl.write(formats.Export(sessions=db.iter_export(), attachments=db.read_attachment))
     data = json.loads(line)
     assert list(data["attachments"]) == [HASH]
     with SessionDB(tmp_path / "two" / "state.db") as db:

@@ -119,10 +119,10 @@ def test_a_line_too_many_or_too_few_is_found(path: Path, change: str) -> None:
 
 def test_an_index_of_another_text_is_found(path: Path) -> None:
     with_sql(path, "UPDATE indexed_texts SET crc = crc + 1 WHERE id = 4")
-    assert found(path) == [("fts-stale", "message 4")]
+    assert found(path) == [("damaged-text", "message 4")]
 
 
-@pytest.mark.parametrize("column", ["message_count", "tool_call_count", "last_active"])
+@pytest.mark.parametrize("column", ["message_count", "tool_call_count", "active_at"])
 def test_a_wrong_counter_is_found(path: Path, column: str) -> None:
     with_sql(path, f"UPDATE sessions SET {column} = 1 WHERE id = 'full'")
     assert found(path) == [("counters", "session full")]

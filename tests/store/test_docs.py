@@ -22,7 +22,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from hermes.store.gateway_db import GatewayDB
@@ -118,31 +117,6 @@ def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = "".join(text for _, text in blocks(README, "sh"))
     assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench", "docs", "install"} <= targets
-
-
-def test_the_tools_of_the_readme_work_as_it_says(tmp_path: Path) -> None:
-    usages = re.findall(r"^python -m (hermes\.store\.\S+) (.*?) {2,}#", README.read_text(), re.MULTILINE)
-    assert [name for name, _ in usages] == ["hermes.store.check", "hermes.store.rebuild"]
-    with SessionDB(tmp_path / "state.db") as db:
-        db.create_session("s", "cli")
-        db.append_message("s", "user", "kept in the transcript")
-
-    def run(*arguments: object) -> int:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-        return subprocess.run(
-            [sys.executable, "-m", *map(str, arguments)], env=environment, capture_output=True, check=False
-        ).returncode
-
-    new = tmp_path / "new.db"
-    assert run("hermes.store.check", tmp_path / "state.db") == 0
-    assert run("hermes.store.check") == 2
-    assert run("hermes.store.rebuild", tmp_path / "sessions", new) == 0
-    assert run("hermes.store.check", new, "--repair") == 0
-    with SessionDB(tmp_path / "state.db", transcripts="off") as db:
-        db.tag_session("s", "x")
-        db._engine._main.execute("UPDATE sessions SET message_count = 7")  # type: ignore[attr-defined]
-    assert run("hermes.store.check", tmp_path / "state.db") == 1
-    assert run("hermes.store.check", tmp_path / "state.db", "--repair") == 0
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -258,6 +232,16 @@ def _live(db: SessionDB) -> None:
     db.restore_session("fourth")
     db.hold_session("fourth", "me")
     db.set_meta("mine", "yes")
+    tail, parent = ([{"role": "user", "content": text, "timestamp": at, "id": 900 + at} for text, at in said]
+                    for said in ([("b", 2)], [("a", 1), ("b", 2)]))  # fmt: skip
+    carried = [{**one, "session_id": "late"} for one in tail]
+    db.import_session(
+        {"id": "early", "source": "cli", "messages": carried, "refs": [[1, "late", 902, 902, 0, None, None]]}
+    )
+    db.append_message("early", "user", "own")
+    db.import_session(
+        {"id": "late", "source": "cli", "messages": [{**one, "id": 5 - one["id"] + 900} for one in parent]}
+    )
     db.create_session("fifth", "cli", parent_session_id="fourth", kind="subagent")
     db.append_message("fifth", "user", "kept for the sixth")
     db.branch_session("fifth", "sixth")
@@ -288,7 +272,7 @@ def _live(db: SessionDB) -> None:
 
 def _schema(path: Path) -> Iterator[tuple[str, str, list[str]]]:
     """(kind, name, columns) of everything in the file but the shadow tables of the indexes and SQLite's own."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    connection = sqlite3.connect(path)
     try:
         for kind, name in connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall():
             name = str(name)
@@ -361,17 +345,12 @@ def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
     assert f'"format":"{transcript.FORMAT}","version":{transcript.VERSION}' in text
 
 
-def _needs_new_sqlite(sql: str) -> bool:
-    return "3.43" in sql.splitlines()[0]
-
-
 def test_the_sql_of_the_format_runs_and_finds_something(lived: Path) -> None:
     found = blocks(FORMAT, "sql")
     assert len(found) >= 6
-    connection = apsw.Connection(str(lived / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    connection = sqlite3.connect(lived / "state.db")
     for line, sql in found:
         assert connection.execute(sql).fetchall(), f"format.md:{line} finds nothing"
-        assert ("messages_fts" in sql) == _needs_new_sqlite(sql), f"format.md:{line}: which SQLite does it need?"
     connection.close()
 
 
@@ -379,11 +358,7 @@ def test_the_sql_of_the_format_runs_in_the_sqlite_shell(lived: Path) -> None:
     shell = shutil.which("sqlite3")
     if shell is None:
         pytest.skip("there is no sqlite3 command here")
-    version = subprocess.run([shell, "--version"], capture_output=True, text=True, check=True).stdout.split()[0]
-    old = tuple(map(int, version.split("."))) < (3, 43)
     for line, sql in blocks(FORMAT, "sql"):
-        if old and _needs_new_sqlite(sql):
-            continue
         command = [shell, "-readonly", str(lived / "state.db")]
         done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), f"format.md:{line}"
@@ -437,7 +412,7 @@ def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
     store = ROOT / "src/hermes/store"
     files = (*store.glob("db*.py"), store / "transcript_replay.py", store / "transcript_writer.py")
     text = "".join(path.read_text() for path in files)
-    named = set(re.findall(r"(?:_scribe|self)\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
+    named = set(re.findall(r"(?:_transcripts|self)\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
     named |= set(re.findall(r"_mark\(.*?\"(\w+)\"\)$", text, re.MULTILINE)) | set(re.findall(r"event\(\"(\w+)\"", text))
     named |= set(re.findall(r"^[A-Z_]+ = \"(\w+_error)\"$", (store / "session_events.py").read_text(), re.MULTILINE))
     assert len(named) > 10

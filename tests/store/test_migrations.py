@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +141,7 @@ def test_plain_sql_still_reads_the_rows_as_they_were(version, old_file):
             assert texts[row["id"]] == row["content"]
 
 
-@some_versions
+@every_version
 def test_everything_is_found_at_once_and_after_catching_up(version, old_file):
     path, made = old_file(version, fill="standard")
     with SessionDB(db_path=path) as db:
@@ -496,3 +498,30 @@ def test_two_processes_upgrade_the_same_file_at_the_same_moment(version, old_fil
         assert db.session_count() == len(made["sessions"])
         db.catch_up()
         assert db.check() == []
+
+
+@pytest.mark.parametrize("left", [1, 4])
+def test_an_old_index_that_is_half_removed_is_no_damage(tmp_path, left):
+    """As a kill in the background after an upgrade leaves it: the next process that opens the file for writing removes the rest."""
+    path = tmp_path / "state.db"
+    with SessionDB(db_path=path) as db:
+        db.create_session("talk", "cli")
+        db.append_message("talk", "user", "hello")
+    with closing(sqlite3.connect(path)) as file:
+        for table, tokenizer in (("old_messages_fts", "unicode61"), ("old_messages_fts_trigram", "trigram")):
+            file.execute(
+                f"CREATE VIRTUAL TABLE {table} USING fts5(content, tool_name, tool_calls, tokenize='{tokenizer}')"
+            )
+            file.executemany(
+                f"INSERT INTO {table}(rowid, content) VALUES(?, ?)", [(n, f"word{n * 7919}") for n in range(300)]
+            )
+            file.commit()
+            file.execute(
+                f"DELETE FROM {table}_data WHERE id IN (SELECT id FROM {table}_data WHERE id > 10 LIMIT {left})"
+            )
+            file.commit()
+    with SessionDB(db_path=path, read_only=True) as db:
+        assert db.check() == []
+    with SessionDB(db_path=path) as db:
+        assert db.repair() == []
+        assert [message["content"] for message in db.get_messages("talk")] == ["hello"]

@@ -50,23 +50,38 @@ def test_the_continuation_of_a_deleted_session_is_whole_in_a_rebuild(tmp_path: P
         assert again.unrewind("B") == 1 and shown(again, "B") == [*SHOWN, "undone"]
 
 
-def test_files_that_name_a_deleted_owner_by_its_old_id_are_found_by_check_and_read_by_a_rebuild(tmp_path: Path) -> None:
-    """What earlier versions left: the shell has its file, its children's files keep the old name."""
+def test_a_deleted_session_that_others_show_keeps_its_id_and_comes_back_under_it(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         compressed(db)
+        before = db.export_session("A")
         file = tmp_path / "sessions" / "B.jsonl"
-        before = file.read_bytes()
+        told = file.read_bytes()
         db.delete_session("A")
-    file.write_bytes(before)
+        assert db.get_session("A") is None and db.get_messages("A") == [] and db.message_count("A") == 0
+        assert file.read_bytes().startswith(told) and shown(db, "B") == SHOWN  # nothing of B was changed but its parent
+        assert db.create_session("A", "cli") == "A"
+        db.append_message("A", "user", "another A")
+        assert shown(db, "A") == ["another A"] and shown(db, "B") == SHOWN
+        assert db.check() == []
+        db.delete_session("A")
+        assert db.import_session(before)
+        assert shown(db, "A") == [f"m{number}" for number in range(6)] and shown(db, "B") == SHOWN
+        assert len(db.search_messages("m0 OR m4 OR m5", limit=100)) == 3
+        assert db.check() == []
     with rebuilt(tmp_path) as again:
-        assert shown(again, "B") == SHOWN
+        assert shown(again, "A") == [f"m{number}" for number in range(6)] and shown(again, "B") == SHOWN
+
+
+def test_what_a_revived_session_kept_for_others_goes_with_the_last_of_them(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
-        (finding,) = db.check()
-        assert (finding["kind"], finding["where"]) == ("transcript", "session B")
-        db.repair()
-        assert db.check() == [] and shown(db, "B") == SHOWN
-        names = {ref[1] for line in file.read_text().splitlines() for ref in json.loads(line).get("refs", ())}
-        assert all(name.startswith("~deleted~") for name in names)
+        compressed(db)
+        db.delete_session("A")
+        db.create_session("A", "cli")
+        db.append_message("A", "user", "another A")
+        db.delete_session("B")
+        assert db.sql("SELECT count(*) AS n FROM messages") == [{"n": 1}]
+        assert "m0" not in (tmp_path / "sessions" / "A.jsonl").read_text()
+        assert shown(db, "A") == ["another A"] and db.check() == []
 
 
 def test_a_branch_of_a_session_from_an_older_file_is_whole_in_a_rebuild(tmp_path: Path) -> None:
@@ -80,13 +95,12 @@ def test_a_branch_of_a_session_from_an_older_file_is_whole_in_a_rebuild(tmp_path
         assert shown(again, "branch") == wanted
 
 
-@pytest.mark.parametrize("removed", ["*.jsonl", "%7Edeleted%7E*.jsonl", "A.jsonl", "C.jsonl"])
+@pytest.mark.parametrize("removed", ["*.jsonl", "A.jsonl", "C.jsonl"])
 def test_transcripts_that_were_removed_are_written_again_with_their_owners(tmp_path: Path, removed: str) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         compressed(db)
         db.branch_session("B", "C")
-        if removed != "A.jsonl":
-            db.delete_session("A")
+        db.delete_session("A")
         gone = list((tmp_path / "sessions").glob(removed))
         assert gone
         for file in gone:

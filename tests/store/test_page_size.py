@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
-
-import apsw
 
 from hermes_state import SessionDB
 
 
 def page_size(path: Path) -> int:
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    connection = sqlite3.connect(path)
     try:
-        return int(str(connection.pragma("page_size")))
+        return int(connection.execute("PRAGMA page_size").fetchone()[0])
     finally:
         connection.close()
 
@@ -30,8 +29,9 @@ def test_a_file_with_pages_of_8_kb_is_read_and_written(tmp_path: Path) -> None:
         db.create_session("one", "cli")
         for text in said[:10]:
             db.append_message("one", "user", text)
-    connection = apsw.Connection(str(path))
-    connection.execute("PRAGMA journal_mode=DELETE; PRAGMA page_size=8192; VACUUM").fetchall()
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in ("PRAGMA journal_mode=DELETE", "PRAGMA page_size=8192", "VACUUM"):
+        connection.execute(statement).fetchall()
     connection.close()
     with SessionDB(db_path=path) as db:
         for text in said[10:]:

@@ -96,6 +96,32 @@ LOOKALIKES = [
     "secret: oauth2token\ntoken: v1beta1\ntoken = base64encoded\napi_key: sha256sum\nsecret: k8s-name\ntoken: eth0",
     "token = 1*tchar\npassword: see 1Password\nsecret: t2.micro\ntoken=abc",
     '"minipass": "^7.1.2", "jsonwebtoken": "9.0.2", label_password: "Passwort"',
+    # commands with placeholders, or with options that only look alike
+    "curl -u user:pass https://example.org\ncurl --user username:password https://example.org",
+    "curl -u $USER:$PASS https://example.org; curl -u '<user>:<password>' https://example.org",
+    'curl -u "${USER}:${PASSWORD}" https://example.org -u your_name:your_password',
+    "curl -u ada: https://example.org && docker run -u 1000:1000 -p 8080:80 nginx",
+    "see the curl manual\ndocker run -u app:staff42 -p 5432:5432 image",
+    "mysql -u root -p shop\nmysql -uroot -p$MYSQL_PASSWORD shop\nmysqldump -p<password> shop",
+    "mysql --password=$(cat key) --port=3306 -P3307; mkdir -p4days/x; ssh -p2222 host; the mysql client -p option",
+    "PGPASSWORD=$PGPASSWORD psql -U app\nredis-cli -a $REDIS_PASS PING\nredis-cli -h cache --scan -a",
+    "sshpass -p <password> ssh host; sshpass -e ssh -p 2222 host2\nsshpass -p $PASS ssh -p 2222 host",
+    "machine learning login flow password reset\nmachine <host> login <user> password <password>",
+    "Cookie: theme=dark; lang=en\nSet-Cookie: <name>=<value>; Path=/; Max-Age=3600; SameSite=Lax",
+    'Cookie: session=$SESSION\nA cookie: name=value pairs. {"Cookie": "sid=..."} Cookies: 2 (1.5 KB)',
+    "Cookie: sessionid=your_session_id; token=<token>",
+    "key-value store, key-deadbeef, primary-key-0123456789abcdef0123456789abcdef",
+    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "--password PASSWORD, --password=FILE; tool --password stdin; use --password to set one; --password $PW --pass <pw>",
+    'add_option("--password", help="..."); --password "the password"; --cookie FILE; --cookie jar.txt; --cookie theme=dark',
+    # prose about passwords
+    "My password is wrong. The password is not working! my password is too short, the password is case-sensitive",
+    "the password is incorrect; the password is required, the password is \"missing\" and my password is 'too short'",
+    "The password is hashed, the password is SHA-256 and salted; the password is argon2id; the password is base64-encoded",
+    "the password is 8 characters long, the password is 12-64 characters, the password is 100% safe",
+    "my password is the same as on GitHub; the password is GitHub's; my password is 2FA-protected; the password is in 1Password",
+    "The password is $DB_PASSWORD, the password is <your password>, the password is ******** and the password is db_password2",
+    "Das Passwort ist falsch. Das Passwort ist abgelaufen! mon mot de passe est incorrect, la contraseña es incorrecta",
 ]  # fmt: skip
 
 
@@ -244,7 +270,8 @@ def test_leaves_without_a_secret_are_equal_after_the_document_is_redacted(pairs:
      "@", "Bearer ", "Authorization: Bearer a", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----Comment: ",
      "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq", "\\", '\\"', "sk-", "sk-a1b2c3d4e5f6g7h8i9j0k1 ",
      "hooks.slack.com/services/", " ", "\n", "+", "123456:", "api_key: str", "secret: a[b] ", "{", "<", "${",
-     "password='\\\\"], 14),
+     "password='\\\\", "curl -u a:b1c2 ", "mysql -p' ", "password is ", "password for a is ", "Cookie: a=1;", "Cookie: ",
+     "machine a login b password "], 18),
 )  # fmt: skip
 def test_a_megabyte_of_anything_is_done_in_one_go(piece: str) -> None:
     once = redact(piece * (100_000 // len(piece)))

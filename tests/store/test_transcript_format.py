@@ -80,25 +80,6 @@ def test_a_prompt_whose_file_is_gone_or_damaged_is_found_and_written_again(tmp_p
             assert db.check() == [] and file.read_text() == "be kind"
 
 
-def test_files_of_version_1_are_read_beside_those_of_version_2(tmp_path: Path) -> None:
-    folder = tmp_path / "sessions"
-    with SessionDB(tmp_path / "state.db") as db:
-        db.create_session("new", "cli", system_prompt="new prompt")
-    old = [
-        {"type": "session", "format": "hermes-transcript", "version": 1,
-         "session": {"id": "old", "source": "cli", "started_at": 5.0, "system_prompt": "in the line"}},
-        {"type": "message", "id": 77, "role": "user", "content": HALVES[0] + " lone", "timestamp": 6.0},
-    ]  # fmt: skip
-    (folder / "old.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
-    later = {"type": "event", "event": "prompt", "at": 7.0, "set": {"system_prompt": "said later"}}
-    (folder / "older.jsonl").write_text(json.dumps({**old[0], "session": {**old[0]["session"], "id": "older"}}) + "\n"
-                                        + json.dumps(later) + "\n")  # fmt: skip
-    with again(tmp_path) as db:
-        told = {name: db.get_session(name)["system_prompt"] for name in ("new", "old", "older")}
-        assert told == {"new": "new prompt", "old": "in the line", "older": "said later"}
-        assert db.get_messages("old")[0]["content"] == HALVES[0] + " lone"
-
-
 def odd(db: SessionDB) -> None:
     db.create_session("s", "cli", system_prompt=f"kind {HALVES}")
     db.append_message("s", "user", f"text {HALVES} and \ud800")
@@ -113,7 +94,7 @@ def test_messages_of_older_files_without_a_usable_time_stay_in_their_places(tmp_
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "old.jsonl").write_text("\n".join(lines_))
     with SessionDB(tmp_path / "state.db") as db:
-        db.repair()
+        db.rebuild()
         assert [(one["content"], one["timestamp"]) for one in db.get_messages("old")] == [
             *((str(number), 7.0) for number in range(6)), ("6", 9.0), ("7", 9.0),
         ]  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 
 from hermes.interop import formats, jsonl
+from hermes.store.attachments import Attachments
 from hermes.store.rebuild import rebuild
 from hermes_state import SessionDB
 from tests.support.lives import (
@@ -49,7 +50,9 @@ def _open(folder: Path, name: str) -> SessionDB:
 def _lines(folder: Path, name: str, sessions: object) -> Path:
     path = folder / f"{name}.jsonl"
     path.write_bytes(
-        b"".join(jsonl.write(formats.Export(sessions=sessions, attachments=folder / "one" / "attachments")))
+        b"".join(
+            jsonl.write(formats.Export(sessions=sessions, attachments=Attachments(folder / "one" / "attachments").read))
+        )
     )  # type: ignore[arg-type]
     return path
 

@@ -1,25 +1,23 @@
 """Compression: the middle of a long conversation replaced by a summary, in a child session that continues it.
 
 Nothing is deleted: the session stays as it was, ended by "compression", and is found by every search. The model is
-called while the session is still unchanged; the change itself is one transaction at the end. A lease keeps two
-processes from compressing one session at the same time.
+called while the session is still unchanged; the change itself is one transaction at the end. The lease of the
+session keeps two processes from compressing it at the same time.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
-from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.agent.leases import SessionLease
 from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
 from hermes.agent.tokens import estimate_tokens, text_tokens
-from hermes.errors import ContextTooLong, Fenced, InvalidInput, ModelError, SessionNotFound, StoreError
+from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compress", "estimate_tokens", "too_long"]
 
-LEASE_SECONDS = 60.0
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
 _TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary call gets
 _OVERHEAD_TOKENS = 900
@@ -120,20 +117,24 @@ def compress(
     focus: str | None = None,
     new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-    lease: float = LEASE_SECONDS,
+    lease: SessionLease | None = None,
 ) -> str:
     """Continue a session in a compressed child; returns the child's id.
 
     A session that was compressed before is followed to its newest child, and that is compressed. While another process
-    compresses the same session, it raises InvalidInput; if that process finished in between, the id of its child is returned
-    and nothing is compressed twice. InvalidInput also when there is nothing to leave out, ModelError when the model
-    gives no summary or `cancelled()` turns true; in each of these cases the session is unchanged. After a process was
-    killed here, another one can compress the session when `lease` seconds have passed.
+    compresses the same session, or answers there, it raises SessionBusy; if that process compressed it in between, the id of its
+    child is returned and nothing is compressed twice. InvalidInput when there is nothing to leave out, ModelError when the
+    model gives no summary or `cancelled()` turns true, Fenced when this process was suspended and another has continued the
+    session; in each of these cases the session is unchanged. `lease` is the caller's lease of sessions, if it has one.
     """
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
     session_id = db.get_compression_tip(session_id)
-    with _alone(db, session_id, lease) as token:
+    with ExitStack() as stack:
+        if lease is None:
+            lease = SessionLease(db)
+            stack.callback(lease.release)
+        stack.enter_context(lease.compressing(session_id))
         if db.get_compression_tip(session_id) != session_id:
             return db.get_compression_tip(session_id)
         messages = db.get_messages(session_id)
@@ -148,17 +149,10 @@ def compress(
         timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
         with counted_for(db, session_id):
             summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
-        try:
-            with db.fenced(f"compress:{session_id}", token):
-                return _commit(
-                    db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
-                )
-        except Fenced as error:
-            if error.lease != f"compress:{session_id}":
-                raise
-            raise InvalidInput(
-                f"session {session_id} was taken over by another process while it was being compressed"
-            ) from error
+        with lease.fenced():
+            return _commit(
+                db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
+            )
 
 
 def _commit(
@@ -188,21 +182,6 @@ def _commit(
         if tip != session_id:  # another process compressed it first
             return tip
         raise
-
-
-@contextmanager
-def _alone(db: SessionDB, session_id: str, seconds: float) -> Iterator[int]:
-    """Hold a session's compression lock, renewed for as long as the model takes; gives the lease's token."""
-    name, holder = f"compress:{session_id}", f"{os.getpid()}-{secrets.token_hex(4)}"
-    token = db.acquire_lease(name, holder, seconds)
-    if token is None:
-        raise InvalidInput(f"session {session_id} is being compressed by another process; wait for it to finish")
-    try:
-        with kept(db, KeptLease(name, token, seconds)):
-            yield token
-    finally:
-        with suppress(StoreError):  # it expires; the finished compression must not look like a failure
-            db.release_lease(name, token)
 
 
 # ---------------------------------------------------------------------------------------------- the summary

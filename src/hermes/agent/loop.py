@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hermes.agent.endpoint.failures import most_tries, pause
+from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
 from hermes.agent.prompt_messages import TOOL_BUDGET
@@ -50,6 +51,7 @@ from hermes.errors import (
     ModelError,
     ModelUnreachable,
     RateLimited,
+    SessionBusy,
     StoreError,
 )
 from hermes.store.drafts import Draft
@@ -131,8 +133,9 @@ class Agent:
         )  # fmt: skip
         if user_id is None and user is not None:
             user_id = user[1]
+        self.lease = SessionLease(db, source=source)
         self._session = TurnSession(
-            self.context, source, user_id=user_id, parent_session_id=parent_session_id, kind=kind
+            self.context, source, self.lease, user_id=user_id, parent_session_id=parent_session_id, kind=kind
         )
 
     # ------------------------------------------------------------------------------------------ for the doors
@@ -255,19 +258,23 @@ class Agent:
 
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
-        return self._session.hold()
+        return self.lease.open(self.session_id)
 
     def answering(self) -> str | None:
-        """Take the session's turn lease before a turn begins; None, else the source of its holder (`cli`, `telegram` …).
+        """Take the session before a turn begins; None, else the process that answers there (`cli`, `telegram` …).
 
         Released when the turn is over, or with `let_go`. A turn that begins while another runs ends with SessionBusy.
         """
-        return self._session.answering()
+        try:
+            self._session.take_turn()
+        except SessionBusy as error:
+            return error.source
+        return None
 
     def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
-        """Take the turn lease as soon as no other process holds it; `waiting` is called once with its holder's source.
+        """Take the session as soon as no other process answers there; `waiting` is called once with that one's source.
 
-        It is not called for a short wait: a process releases its leases a moment after its turn.
+        It is not called for a short wait: a process releases its lease a moment after its turn.
         `pause(seconds)` waits between two checks; when it returns a true value, the wait ends with False.
         """
         checks = 0
@@ -281,14 +288,11 @@ class Agent:
 
     def fenced(self) -> AbstractContextManager[None]:
         """In this block, writes are stored only if no other process has taken the session since we took it."""
-        return self._session.fenced()
+        return self.lease.fenced()
 
-    def let_go(self, *, soon: bool = False) -> None:
-        """Between turns: the session is no longer live, and other processes may continue it; the next turn takes it again.
-
-        `soon`: a moment later, together with others; cheaper with many sessions.
-        """
-        self._session.let_go(soon=soon)
+    def let_go(self) -> None:
+        """Between turns: the session is no longer live, and other processes may continue it; the next turn takes it again."""
+        self.lease.release()
 
     def close(self, *, patience: float = 10.0) -> None:
         """Close everything: background processes and connections of the tools, and the session.
@@ -302,7 +306,7 @@ class Agent:
             stop = getattr(thing, "close", None)
             if callable(stop):
                 stop()
-        self._session.let_go()
+        self.lease.release()
 
     @contextmanager
     def _underway(self, cancel: threading.Event) -> Iterator[None]:
@@ -313,7 +317,7 @@ class Agent:
             yield
         finally:
             if not self.gathers:
-                self._session.end_turn()
+                self.lease.end_turn()
             self._busy.release()
 
     def _new_prompt(self) -> str:
@@ -405,7 +409,7 @@ class Agent:
 
     def _note_failure(self, error: ModelError) -> None:
         """Record that there was no answer, and why. A failure to record it must not hide the error itself."""
-        with suppress(HermesError), self._session.fenced():
+        with suppress(HermesError), self.lease.fenced():
             self.db.record_event(self.session_id, MODEL_ERROR, str(error))
 
     def _listen(
@@ -503,10 +507,10 @@ class Agent:
             return False
         yield Notice("Context limit reached; compressing the conversation… (nothing is deleted)")
         try:
-            with self._session.fenced():
+            with self.lease.fenced():
                 child = compress(
                     self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
-                    cancelled=self._cancel.is_set,
+                    cancelled=self._cancel.is_set, lease=self.lease,
                 )  # fmt: skip
         except Fenced:
             raise

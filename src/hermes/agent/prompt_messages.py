@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import platform
+import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from operator import is_
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import SUMMARY_MARK
 from hermes.agent.model import Message
-from hermes.store.attachments import mime_of, read_attachment
+from hermes.store.attachments import Read, mime_of
 from hermes.texts import content_text, without_middle
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ TOOL_BUDGET = 50_000  # characters of one tool result that the model gets; the s
 
 
 def prepared(
-    history: Iterable[Message], *, system_prompt: str | None, attachments: Path | None = None, budget: int = TOOL_BUDGET
+    history: Iterable[Message], *, system_prompt: str | None, attachments: Read | None = None, budget: int = TOOL_BUDGET
 ) -> list[Message]:
     """The messages to send, from those that get_messages_as_conversation gave.
 
-    Unchanged messages are not copied. Attachments (files in `attachments`) are sent with messages from the
+    Unchanged messages are not copied. Attachments (`attachments` reads one by its hash) are sent with messages from the
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
     return PreparedHistory()(
@@ -49,12 +50,12 @@ class PreparedHistory:
 
     def __init__(self) -> None:
         self._system: Message = {"role": "system", "content": None}
-        self._way: tuple[Path | None, int] | None = None
+        self._way: tuple[Read | None, int] | None = None
         self._seen: list[Message] = []  # the messages before the last question
         self._made: list[Message] = []  # the same as they are sent
 
     def __call__(
-        self, history: list[Message], *, system_prompt: str | None, attachments: Path | None, budget: int
+        self, history: list[Message], *, system_prompt: str | None, attachments: Read | None, budget: int
     ) -> list[Message]:
         """What `prepared` gives."""
         known = len(self._seen)
@@ -143,7 +144,7 @@ def _results(history: Sequence[Message], position: int, calls: list[Any], out: l
 
 
 def shown(
-    message: Message, *, budget: int = TOOL_BUDGET, attachments: Path | None = None, earlier: bool = False
+    message: Message, *, budget: int = TOOL_BUDGET, attachments: Read | None = None, earlier: bool = False
 ) -> Message:
     """One message as the model sees it: long results shortened, attachments inlined or, of an earlier turn, named."""
     content = message.get("content")
@@ -155,6 +156,11 @@ def shown(
         content = [mentioned(part) for part in content]
     elif isinstance(content, list) and attachments is not None:
         content = [restored(part, attachments) for part in content]
+    if isinstance(content, list):
+        content = [
+            part if unfit_address(part) is None else _told(part, "at an address that the model may not open")
+            for part in content
+        ]
     return {**message, "content": content}
 
 
@@ -163,9 +169,9 @@ _KINDS = (("image", "picture"), ("audio", "recording"), ("video", "video"))
 _DEEPEST = 20
 
 
-def restored(part: Any, folder: Path) -> Any:
+def restored(part: Any, read: Read) -> Any:
     """A part of the message to answer, its bytes in place of the reference; a note where they are missing."""
-    whole = _filled(part, folder, 0)
+    whole = _filled(part, read, 0)
     reference = _bytes_in(whole)
     return _told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
 
@@ -177,6 +183,34 @@ def mentioned(part: Any) -> Any:
         return part
     digest = held.removeprefix(_REFERENCE)
     return _told(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
+
+
+# The model's server opens these addresses, and it may stand in the network of this machine: only names of the public
+# internet are passed on, no numbers (in any notation) and no names that only a local network knows.
+_PUBLIC = re.compile(
+    r"data:.*|https?://(?!\S*\\)(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9])?\.)+"
+    r"(?!(?:localhost|local|localdomain|internal|intranet|private|lan|home|corp|arpa)\b)[a-z](?:[a-z0-9-]*[a-z0-9])?"
+    r"\.?(?::\d+)?(?:[/?#]\S*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_ADDRESS_FIELDS = ("url", "image_url", "video_url", "file_url")
+_BYTES_FIELDS = ("data", "file_data")  # base64, or an address
+
+
+def unfit_address(part: Any, depth: int = 0) -> str | None:
+    """The first address in a part of a message that a model may not open: neither a data: URL nor at a public host name."""
+    is_text = isinstance(part, dict) and str(part.get("type")).endswith("text")  # links in it are not opened
+    if depth >= _DEEPEST or not isinstance(part, dict | list) or is_text:
+        return None
+    for name, value in part.items() if isinstance(part, dict) else (("", one) for one in part):
+        if isinstance(value, str) and (name in _ADDRESS_FIELDS or (name in _BYTES_FIELDS and _SCHEME.match(value))):
+            found = None if _PUBLIC.fullmatch(value) else value
+        else:
+            found = unfit_address(value, depth + 1)
+        if found is not None:
+            return found
+    return None
 
 
 def _told(part: Any, words: str) -> dict[str, str]:
@@ -201,20 +235,20 @@ def _bytes_in(part: Any, depth: int = 0) -> str | None:
     return next((held for item in part.values() if (held := _bytes_in(item, depth + 1))), None)
 
 
-def _filled(part: Any, folder: Path, depth: int) -> Any:
+def _filled(part: Any, read: Read, depth: int) -> Any:
     if isinstance(part, str):
-        data = _bytes_of(part, folder)
+        data = _bytes_of(part, read)
         return part if data is None else f"data:{mime_of(data)};base64,{base64.b64encode(data).decode()}"
     if depth >= _DEEPEST:
         return part
     if isinstance(part, list):
-        return [_filled(item, folder, depth + 1) for item in part]
+        return [_filled(item, read, depth + 1) for item in part]
     if not isinstance(part, dict):
         return part
     raw = part.get("data")
-    if isinstance(raw, str) and (data := _bytes_of(raw, folder)) is not None:  # audio and sources: bare base64
+    if isinstance(raw, str) and (data := _bytes_of(raw, read)) is not None:  # audio and sources: bare base64
         part = {**part, "data": base64.b64encode(data).decode()}
-    return {key: _filled(value, folder, depth + 1) for key, value in part.items()}
+    return {key: _filled(value, read, depth + 1) for key, value in part.items()}
 
 
 def _digest(text: str) -> str | None:
@@ -222,12 +256,12 @@ def _digest(text: str) -> str | None:
     return digest if digest != text and len(digest) == 64 and digest.isalnum() else None
 
 
-def _bytes_of(text: str, folder: Path) -> bytes | None:
+def _bytes_of(text: str, read: Read) -> bytes | None:
     digest = _digest(text)
     if digest is None:
         return None
     try:
-        return read_attachment(folder, digest)
+        return read(digest)
     except OSError:
         return None
 

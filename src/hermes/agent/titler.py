@@ -7,7 +7,6 @@ with the session. A failure costs the title and nothing else.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import threading
@@ -20,7 +19,8 @@ from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, q
 from hermes.agent.session_search.excerpts import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.titles import titled_key, titling_lease
+from hermes.store.leases import holder_name, title_lease
+from hermes.store.titles import titled_key
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
     asked, answered = first_exchange(db.get_messages(session_id))
     if not asked and not answered:
         return
-    lease, done = titling_lease(session_id), titled_key(session_id)
-    token = db.acquire_lease(lease, f"{os.getpid()}-{secrets.token_hex(4)}", _LEASE_SECONDS)
-    if token is None:  # another process is titling it; or an earlier version did, which held the lease for ever
+    lease, done = title_lease(session_id), titled_key(session_id)
+    token = db.acquire_lease(lease, holder_name("title"), _LEASE_SECONDS)
+    if token is None:  # another process is titling it
         return
     if db.get_meta(done) is None:
         _set_title(db, session_id, asked, answered, model)

@@ -8,7 +8,7 @@ another continued the session, it ends with `Fenced`, and the received part of a
 that beginning counts: one that was lost and taken again in between does not.)
 
 One process runs a turn at a time: while another does, a turn does not begin (`SessionBusy`). Callers that can wait use
-`answering` first.
+`take_turn` first.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hermes.agent.endpoint.servers import without_password
+from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
 from hermes.agent.prompt_messages import TOOL_BUDGET, PreparedHistory
-from hermes.agent.session_leases import SessionLease
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.conversation_cache import CachedConversation
-from hermes.store.drafts import Draft, left_behind
+from hermes.store.drafts import Draft
+from hermes.store.leases import TURN, session_lease
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
@@ -42,13 +43,12 @@ Keep = Callable[[str, Content], int]  # stores a user message in a session; retu
 class TurnSession:
     """One conversation at a time: the session that `context` names, in its store."""
 
-    def __init__(self, context: Context, source: str, **columns: Any) -> None:
+    def __init__(self, context: Context, source: str, lease: SessionLease, **columns: Any) -> None:
         """`columns` are the columns of the session's row (named as in create_session) if the first turn has to create it."""
         self._context = context
         self._db = context.db
         self._source, self._columns = source, columns
-        self._hold = SessionLease(context.db, source=source)
-        self._fence: tuple[str, int] | None = None  # the lease that fences this turn; None: another's
+        self._lease = lease
         self._told = False  # that another program is here too
         self._masking_told = False
         self._recovered = recover(context.db, context.session_id)  # done here, so that a recap shows it
@@ -70,9 +70,7 @@ class TurnSession:
 
         Returns whether a reply had been cut off by a crash: its received part is stored now.
         """
-        busy = self.answering()
-        if busy is not None:
-            raise SessionBusy(self.session_id, busy)
+        self.take_turn()
         before = self.session_id
         session = self._db.get_session(before)
         if session is None:
@@ -91,14 +89,12 @@ class TurnSession:
             if self.prompt is None:
                 self.prompt = new_prompt()
                 self._db.update_system_prompt(self.session_id, self.prompt)
-        if session is None or self.session_id != before:  # our turn lease may be of another session
-            busy = self.answering()
-            if busy is not None:  # another process took the turn while this one followed the chain
-                raise SessionBusy(self.session_id, busy)
-        if self._hold.session() is None and not self._told:
+        if session is None or self.session_id != before:  # our lease may be of another session
+            self.take_turn()
+        if self._lease.beside and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
-        with self.fenced():
+        with self._lease.fenced():
             cut_off = recover(self._db, self.session_id) or self._recovered
         self._recovered = False
         self.load()
@@ -116,74 +112,31 @@ class TurnSession:
         """Read the history again."""
         self.history = list(self._replayed.read(self._db, self.session_id))
 
-    def hold(self) -> bool:
-        """Make the session live; False while another process holds it."""
-        self._hold.take(self.session_id)
-        self._fence = self._hold.session()
-        return self._fence is not None
-
-    def answering(self) -> str | None:
-        """Take the session's turn lease, until `end_turn`; None, else the source of its holder (`cli`, `telegram` …).
+    def take_turn(self) -> None:
+        """Take the session to answer in it; SessionBusy while another process does, or compresses it.
 
         A session that does not exist yet is free; of a compressed one the last child counts.
         """
-        while True:
-            ours = self._hold.turn()  # no other process runs a turn there; followed below if it continues elsewhere
-            mine = ours is not None and ours[0] == f"turn:{self.session_id}"
-            tip = self.session_id if mine else self._db.get_compression_tip(self.session_id)
-            try:
-                busy = self._hold.take_turn(tip)
-            except SessionNotFound:
-                return None
-            if busy is not None:
-                return busy
-            if self._db.get_compression_tip(tip) == tip:
-                self._fence = self._lease()
-                return None
-
-    def _lease(self) -> tuple[str, int] | None:
-        """The lease that fences this turn: the session's, or the turn's where another process has the session open."""
-        return self._hold.session() or self._hold.turn()
-
-    def end_turn(self) -> None:
-        """End the turn; other processes may run one."""
-        self._hold.end_turn()
-
-    @contextmanager
-    def fenced(self) -> Iterator[None]:
-        """In this block, writes are stored only if no other process has taken the session since."""
-        if self._fence is None:
-            yield
+        if self._lease.holds(self.session_id, TURN):
             return
-        try:
-            with self._db.fenced(*self._fence):
-                yield
-        except Fenced:
-            self._hold.doubt()
-            raise
-
-    def let_go(self, *, soon: bool = False) -> None:
-        """The session is no longer live, at once or (cheaper with many sessions) a moment later."""
-        if soon:
-            self._hold.release_soon()
-        else:
-            self._hold.release()
+        tip, taken = self._db.get_compression_tip(self.session_id), None
+        while tip != taken:
+            try:
+                self._lease.take(tip)
+            except SessionNotFound:
+                return
+            tip, taken = self._db.get_compression_tip(tip), tip
 
     def go_to(self, session_id: str) -> None:
-        """Continue in another session, which this one was compressed into.
-
-        If we held this one, we continue only if no other process holds the other one or has run a turn in it.
-        """
-        held, old = self._fence, self.session_id
-        self._context.session_id = session_id
-        is_ours = self._hold.take_turn(session_id) is None
-        self._fence = self._lease()
+        """Continue in another session, which this one was compressed into; Fenced if another process has answered there."""
+        try:
+            self._lease.take(session_id)
+        except SessionBusy:
+            raise Fenced(session_lease(session_id)) from None
         rows = self._db.get_messages(session_id)
-        if held is None:
-            self._fence = None
-        elif not is_ours or any(row["role"] == "assistant" and row["id"] > self.last_id for row in rows):
-            self._context.session_id, self._fence = old, held
-            raise Fenced(f"session:{session_id}")
+        if any(row["role"] == "assistant" and row["id"] > self.last_id for row in rows):
+            raise Fenced(session_lease(session_id))
+        self._context.session_id = session_id
         self.load()
         self.last_id = rows[-1]["id"]
 
@@ -214,7 +167,7 @@ class TurnSession:
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
         """Store the user's message; `keep` does it where more has to happen in the same transaction."""
-        with self.fenced(), self._telling_of_secrets("your message"):
+        with self._lease.fenced(), self._telling_of_secrets("your message"):
             if keep is None:
                 self.last_id = self._db.append_message(self.session_id, "user", content)
             else:
@@ -225,7 +178,7 @@ class TurnSession:
         """Undo everything after the user's last message; False when there is no such message."""
         asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
         if asked:
-            with self.fenced():
+            with self._lease.fenced():
                 self._db.rewind(self.session_id, asked[-1])
             self.load()
             self.last_id = asked[-1]
@@ -255,7 +208,7 @@ class TurnSession:
             kept -= 1
         self.last_id = rows[kept - 1]["id"]
         if kept < len(rows):
-            with self.fenced():
+            with self._lease.fenced():
                 self._db.rewind(self.session_id, self.last_id)
             self.load()
 
@@ -267,7 +220,7 @@ class TurnSession:
         empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
         if not (empty and reply.finish_reason == "interrupted"):
             here = self._here()
-            with self.fenced(), self._telling_of_secrets("the reply"):
+            with self._lease.fenced(), self._telling_of_secrets("the reply"):
                 self.last_id = keep_reply(self._db, here, model, reply)
             heard.clear()  # stored: from here on no error may cause it to be stored again
             self.history.append(as_message(reply))
@@ -276,13 +229,13 @@ class TurnSession:
     def store(self, result: Result) -> None:
         """Store the result of a call."""
         here = self._here()
-        with self.fenced(), self._telling_of_secrets("what a tool gave"):
+        with self._lease.fenced(), self._telling_of_secrets("what a tool gave"):
             self.last_id, message = keep_result(self._db, here, result)
         self.history.append(message)
 
     def draft(self, model: Model) -> Draft:
         """The draft that holds the reply that begins now until it is complete."""
-        return Draft(self._db.path, self.session_id, after=self.last_id, model=model.name, mask=self._db.masked)
+        return self._db.drafts.begin(self.session_id, after=self.last_id, model=model.name, mask=self._db.masked)
 
     # ------------------------------------------------------------------------------------------ showing
 
@@ -290,8 +243,8 @@ class TurnSession:
         """The conversation as sent to the model; `budget` is the limit of one tool result, in characters."""
         seen = (self.history, len(self.history), self.prompt, budget)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
-            attachments = self._db.attachments_dir
-            made = self._preparing(self.history, system_prompt=self.prompt, attachments=attachments, budget=budget)
+            read = self._db.read_attachment
+            made = self._preparing(self.history, system_prompt=self.prompt, attachments=read, budget=budget)
             self._prepared = seen, made
         return list(self._prepared[1])
 
@@ -391,7 +344,7 @@ def recover(db: SessionDB, session_id: str) -> bool:
     """
     if db.read_only:
         return False
-    with left_behind(db.path, session_id) as draft:
+    with db.drafts.left_behind(session_id) as draft:
         if draft is None:
             return False
         rows = db.get_messages(session_id)

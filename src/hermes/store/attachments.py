@@ -1,9 +1,8 @@
-"""Attachments: bytes are stored in files named by their hash, not in the database.
+"""Attachments: bytes are stored once, by their hash: in files, or in a table of a store that is shared or encrypted.
 
 A base64 payload inside a message is lifted out when the message is stored; a reference replaces it,
-`attachment:sha256:<hex>`. The table `attachments` records which messages refer to which file, so a file is deleted when the
-last of them is. A store that several hosts share has the bytes in a table as well; the folder is then this host's
-cache of them.
+`attachment:sha256:<hex>`. The table `attachments` records which messages refer to which bytes, so these are deleted when the
+last of them is.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.home import make_private
-from hermes.store import sealed_files
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 
 if TYPE_CHECKING:
-    from hermes.store.encryption_keys import DataKey
     from hermes.store.rows import AttachmentEntry
 
 PREFIX = "attachment:sha256:"
@@ -30,10 +27,11 @@ _DATA_URL = re.compile(
     r"data:([\w.+/-]{0,100}(?:;[\w.=+-]{1,80}){0,4});base64,([A-Za-z0-9+/_=-]{128,}|[A-Za-z0-9+/_=-]+$)"
 )
 Lifted = tuple[tuple[str, str, int], ...]
+Read = Callable[[str], bytes]  # the bytes with a SHA-256; OSError when they are not there
 
 
 _REFERENCE = re.compile(re.escape(PREFIX) + "([0-9a-f]{64})")
-_DIGEST = re.compile("[0-9a-f]{64}")
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def references(text: str | None) -> Lifted:
@@ -47,7 +45,7 @@ def as_told(listed: Any) -> Lifted:
     """The attachments of a message as a transcript or an export lists them."""
     out = []
     for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and _DIGEST.fullmatch(str(one.get("hash"))):
+        if isinstance(one, dict) and DIGEST.fullmatch(str(one.get("hash"))):
             size = one.get("bytes")
             out.append((str(one["hash"]), str(one.get("mime") or ""), size if isinstance(size, int) else 0))
     return tuple(out)
@@ -71,8 +69,9 @@ def mime_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
-_PIECE = 1 << 20  # bytes hashed at once
 GONE = "is gone"
+_DAMAGED = "is damaged: its bytes are not those that were stored"
+_NEWEST = 32  # attachments whose bytes a process has at hand until the message that refers to them is stored
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
 HAD = "attachments_kept"  # the key of state_meta that records that this store has had attachments
 
@@ -94,21 +93,6 @@ def noted(tx: Tx) -> tuple[bool, set[str]]:
     return HAD in keys, {key.removeprefix(ABSENT) for key in keys if key.startswith(ABSENT)}
 
 
-def read_attachment(folder: Path, digest: str) -> bytes:
-    """The bytes with this SHA-256 in a store's folder of attachments; OSError when they are not there."""
-    path = folder / digest[:2] / digest
-    return _content(path.read_bytes(), digest, path)
-
-
-def _content(raw: bytes, digest: str, path: Path) -> bytes:
-    """The content of a file of attachments (which may itself be a file that another store has encrypted)."""
-    if not sealed_files.is_sealed(raw):
-        return raw
-    import hashlib
-
-    return raw if hashlib.sha256(raw).hexdigest() == digest else sealed_files.unsealed(raw, path)
-
-
 def _hash(data: bytes) -> str:
     import hashlib
 
@@ -125,21 +109,26 @@ def _from_base64(carried: bytes | str) -> bytes:
 
 
 class Attachments:
-    """The folder of one store's attachments."""
+    """The attachments of one store, as files in a folder."""
 
-    def __init__(self, folder: Path, key: DataKey | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._key = key  # what new files are encrypted with
 
     def path(self, digest: str) -> Path:
         """The path of the bytes with this SHA-256."""
         return self.folder / digest[:2] / digest
 
+    def file(self, digest: str) -> Path | None:
+        """A file with these bytes, for programs that take a path; None where there may be none."""
+        return self.path(digest)
+
+    def read(self, digest: str) -> bytes:
+        """The bytes with this SHA-256; OSError when they are not there."""
+        return self.path(digest).read_bytes()
+
     def keep(self, data: bytes) -> str:
         """Store bytes once; returns their hash."""
-        import hashlib
-
-        digest = hashlib.sha256(data).hexdigest()
+        digest = _hash(data)
         target = self.path(digest)
         if not target.exists():
             make_private(self.folder)
@@ -147,26 +136,31 @@ class Attachments:
             part = target.with_name(f"{digest}.{os.getpid()}.part")
             handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                view = memoryview(sealed_files.sealed(data, self._key))
+                view = memoryview(data)
                 while view:
                     view = view[os.write(handle, view) :]
                 os.fsync(handle)
+                os.replace(part, target)
             finally:
                 os.close(handle)
-            os.replace(part, target)
+                part.unlink(missing_ok=True)
         return digest
 
-    def take_over(self, other: Path | None, digest: str, carried: bytes | str | None = None) -> bool:
-        """Store the bytes that an export carries (also in base64), or those of another store's folder; returns whether
-        they were missing here. Bytes with another hash are not taken."""
+    def take_over(self, other: Read | None, digest: str, carried: bytes | str | None = None) -> bool:
+        """Store the bytes that an export carries (also in base64), or those that another store has; returns whether they
+        were missing here. Bytes that an export has under another hash are not taken."""
         if self.has(digest):
             return False
         if carried is not None and _hash(data := _from_base64(carried)) == digest:
             self.keep(data)
             return True
-        if other is None or not (other / digest[:2] / digest).is_file():
+        if other is None:
             return False
-        self.keep(read_attachment(other, digest))
+        try:
+            data = other(digest)
+        except OSError:
+            return False
+        self.keep(data)
         return True
 
     def has(self, digest: str) -> bool:
@@ -176,7 +170,7 @@ class Attachments:
     def size(self, digest: str) -> int | None:
         """The size of the bytes stored under this hash; None when there are none."""
         try:
-            return sealed_files.content_size(self.path(digest))
+            return self.path(digest).stat().st_size
         except OSError:
             return None
 
@@ -186,31 +180,21 @@ class Attachments:
 
         try:
             with self.path(digest).open("rb", buffering=0) as file:
-                start = file.read(_PIECE)
-                if sealed_files.is_sealed(start):
-                    start = _content(start + file.readall(), digest, self.path(digest))
-                hashed = hashlib.sha256(start)
-                while start:  # most files end after the first piece
-                    start = file.read(_PIECE) if len(start) == _PIECE else b""
-                    hashed.update(start)
-                found = hashed.hexdigest()
+                found = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return GONE
         except (OSError, ValueError) as error:
             return f"can't be read ({error})"
-        return None if found == digest else "is damaged: its bytes are not those that were stored"
+        return None if found == digest else _DAMAGED
 
     def any_here(self) -> bool:
-        """Whether the attachments folder exists."""
+        """Whether there are any."""
         return self.folder.is_dir()
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: make sure that the bytes stay."""
         if lifted:
             note(tx, [digest for digest, _, _ in lifted], [])
-
-    def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
-        """These are about to be read: make sure that the files are here."""
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files that no message refers to any more."""
@@ -248,7 +232,7 @@ class Attachments:
 
     def _bytes(self, digest: str) -> bytes | None:
         try:
-            return read_attachment(self.folder, digest)
+            return self.read(digest)
         except OSError:
             return None
 
@@ -314,75 +298,85 @@ class Attachments:
         return {key: self._walk(item, lifted, depth + 1) for key, item in value.items()}
 
 
-class SharedAttachments(Attachments):
-    """The attachments of a store that several hosts share: in a table by hash, and in the folders of hosts that used them."""
+class TableAttachments(Attachments):
+    """The attachments of a store that several hosts share, or that is encrypted: in a table by hash."""
 
-    def __init__(self, engine: Engine, folder: Path, key: DataKey | None = None) -> None:
-        super().__init__(folder, key)
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(folder)
         self._engine = engine
+        self._newest: dict[str, bytes] = {}  # what this process has stored and no message may refer to yet
+
+    def file(self, digest: str) -> Path | None:
+        """Of a shared store, a file of this host with these bytes; None in an encrypted one."""
+        if not self._engine.shared:
+            return None
+        if not self.path(digest).exists() and (data := self._bytes(digest)) is not None:
+            super().keep(data)
+        return self.path(digest)
+
+    def read(self, digest: str) -> bytes:
+        """The bytes with this SHA-256; OSError when they are not there."""
+        data = self._newest.get(digest) or self._stored(digest)
+        if data is None:
+            raise FileNotFoundError(f"the attachment {digest} is gone")
+        return data
+
+    def _stored(self, digest: str) -> bytes | None:
+        with self._engine.read() as tx:
+            data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
+        return None if data is None else bytes(data)
 
     def keep(self, data: bytes) -> str:
         """Store bytes once; returns their hash."""
-        digest = super().keep(data)
+        digest = _hash(data)
+        self._newest[digest] = data
+        for one in list(self._newest)[:-_NEWEST]:
+            self._newest.pop(one, None)
         with self._engine.write(alone=False) as tx:
             self._put(tx, digest)
         return digest
 
     def has(self, digest: str) -> bool:
-        """Whether the bytes are in the shared table."""
+        """Whether the bytes are stored."""
         with self._engine.read() as tx:
             return tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is not None
 
     def size(self, digest: str) -> int | None:
-        """The size of the bytes under this hash, here or in the shared table."""
-        found = super().size(digest)
-        if found is not None:
-            return found
+        """The size of the bytes stored under this hash; None when there are none."""
+        if digest in self._newest:  # a tenant sees only what a message refers to
+            return len(self._newest[digest])
         with self._engine.read() as tx:
             length = tx.value("SELECT length(data) FROM attachment_data WHERE hash = ?", (digest,))
         return None if length is None else int(length)
 
     def damage(self, digest: str) -> str | None:
-        """What is wrong with the bytes in the shared table under this name, or None."""
-        import hashlib
-
-        with self._engine.read() as tx:
-            data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
-        if data is None:
-            return GONE
-        if hashlib.sha256(data).hexdigest() != digest:
-            return "is damaged: its bytes are not those that were stored"
-        return None
+        """What is wrong with the bytes stored under this name, or None."""
+        data = self._stored(digest)
+        return GONE if data is None else None if _hash(data) == digest else _DAMAGED
 
     def any_here(self) -> bool:
-        """Whether the shared table has any."""
+        """Whether there are any."""
         with self._engine.read() as tx:
             return tx.row("SELECT 1 FROM attachment_data LIMIT 1") is not None
 
     def _put(self, tx: Tx, digest: str) -> None:
-        if tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
-            data = Blob(read_attachment(self.folder, digest))
+        if digest in self._newest and tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
+            data = Blob(self._newest[digest])
             tx.run("INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING", (digest, data))
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
-        """Store again what another host just removed because no message referred to it then."""
+        """Store again what another process has just removed because no message referred to it then."""
         for digest, _, _ in lifted:
-            if self.path(digest).is_file():
-                self._put(tx, digest)
+            self._put(tx, digest)
+            self._newest.pop(digest, None)
         super().secure(tx, lifted)
 
-    def fetch(self, tx: Tx, digests: Iterable[str]) -> None:
-        """Fetch the files that other hosts have stored."""
-        for digest in digests:
-            if not self.path(digest).exists():
-                data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
-                if data is not None:
-                    super().keep(data)
-
     def forget(self, digests: Iterable[str]) -> None:
-        """Remove files that no message refers to any more."""
+        """Remove what no message refers to any more, and this host's files of it."""
         gone = list(digests)
         super().forget(gone)
+        for digest in gone:
+            self._newest.pop(digest, None)
         if gone:
             with self._engine.write() as tx:
                 for digest in gone:
@@ -391,8 +385,3 @@ class SharedAttachments(Attachments):
                         " WHERE a.hash = attachment_data.hash)",
                         (digest,),
                     )
-
-
-def attachments_of(engine: Engine, folder: Path, key: DataKey | None = None) -> Attachments:
-    """The attachments that belong to a store."""
-    return SharedAttachments(engine, folder, key) if engine.shared else Attachments(folder, key)

@@ -1,68 +1,254 @@
-"""The command `python -m hermes.store.check FILE`: check a store, and with `--repair` repair it."""
+"""Checks that a store is complete and consistent.
+
+`check` reads the file, every value of every row, the index, the references, the counters, the attachments and the
+transcripts. Other processes may write meanwhile: what differs in a session that one is changing is looked at again first.
+"""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from hermes.errors import HermesError, StoreCorrupt
-from hermes.home import companion, settled
-from hermes.store.db import SessionDB
-from hermes.store.repair import salvage
+from hermes.errors import StoreCorrupt
+from hermes.store import codec, message_values, sessions, transcript_replay
+from hermes.store.attachments import GONE, Attachments, noted
+from hermes.store.engines.base import Engine, Progress, Tx, finding
+from hermes.store.retention import SHREDDING, half_deleted, with_unneeded
+from hermes.store.transcript_writer import LOST, TranscriptWriter
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
-_USAGE = "FILE [--repair [--from-transcripts | --from-database]]"
-_USES: tuple[set[str], ...] = (set(), {"--repair"}, {"--repair", "--from-transcripts"}, {"--repair", "--from-database"})
+_PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+_AT_ONCE = 32  # sessions compared within one view of the database
+DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps
+_LOST = "its newest messages were lost, the transcripts have them; `hermes sessions rebuild` brings them back"
+DELETED = "its session was deleted, the transcript was not"
+TABLES = ("session_refs", "session_tags", "session_members", "session_rewinds")  # whose rows belong to a session
+T = TypeVar("T")
 
 
-def main(arguments: list[str]) -> int:
-    """`python -m hermes.store.check FILE [--repair …]`: 0 sound, 1 problems found (or remaining), 2 wrong usage."""
-    files = [argument for argument in arguments if not argument.startswith("-")]
-    options = {argument for argument in arguments if argument.startswith("-")}
-    if len(files) != 1 or options not in _USES:
-        print(f"usage: python -m hermes.store.check {_USAGE}", file=sys.stderr)
-        return 2
-    path, repairing = settled(files[0]), "--repair" in options
-    side = {"from_transcripts": "--from-transcripts" in options, "from_database": "--from-database" in options}
-    if not path.exists():
-        print(f"{path} does not exist; give the path of a state.db", file=sys.stderr)
-        return 2
+def check(
+    engine: Engine, transcripts: TranscriptWriter, attachments: Attachments, progress: Progress | None = None
+) -> list[Finding]:
+    """Everything that is wrong, [] when the store is sound. `progress` is called with (subject, done, total)."""
+    found: list[Finding] = []
     try:
-        with SessionDB(db_path=path) as db:
-            found = db.check()
-            _print(found)
-            if not repairing or (db.read_only and not found):
-                return 1 if found else 0
-            for step in db.repair(rebuild_index=True, **side):
-                print(f"repaired: {step}")
-            left = db.check()
+        transcripts.settle()
+        found = engine.problems(progress)
+        if not DAMAGED.isdisjoint(one["kind"] for one in found):
+            return found
+        with engine.read() as tx:
+            found += [*_orphans(tx), *_counters(tx), *_prompts(tx), *_noted(tx)]
+            is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
+        found += _confirmed(engine, lambda: _half_deleted(engine))
+        found += _attachments(engine, attachments, progress)
+        told = _transcripts(engine, transcripts, progress)
+        if is_empty and any("rebuild" in one["detail"] for one in told):
+            found.append(finding("lost", "the database", _LOST))
+        found += told
     except StoreCorrupt as error:
-        print(f"corruption: {error}")
-        if not repairing or path.is_dir():
-            return 1 if not path.is_dir() else 2
-        for step in salvage(path, companion(path, "sessions")):
-            print(f"repaired: {step}")
-        with SessionDB(db_path=path) as db:
-            for step in db.repair(**side):
-                print(f"repaired: {step}")
-            left = db.check()
-    except HermesError as error:
-        print(error, file=sys.stderr)
-        return 2
-    _print(left)
-    return 1 if left else 0
+        found.append(finding("corruption", "file", str(error)))
+    return found
 
 
-def _print(found: list[Finding]) -> None:
-    for finding in found[:50]:
-        print(f"{finding['kind']}: {finding['where']}: {finding['detail']}")
-    if len(found) > 50:
-        print(f"… and {len(found) - 50} more")
-    if not found:
-        print("sound")
+def _confirmed(engine: Engine, look: Callable[[], list[T]]) -> list[T]:
+    """Look again while other processes change sessions: only what is still there counts."""
+    found = look()
+    for pause in _PAUSES:
+        with engine.read() as tx:
+            if not found or tx.row("SELECT 1 FROM sessions WHERE transcript = 0 LIMIT 1") is None:
+                break
+        time.sleep(pause)
+        again = look()
+        found = [one for one in found if one in again]
+    return found
 
 
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+def _orphans(tx: Tx) -> Iterator[Finding]:
+    for session_id, count in tx.rows(
+        "SELECT m.session_id, count(*) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
+        " GROUP BY m.session_id"
+    ):
+        yield finding("orphan-messages", f"session {session_id}", f"{count} messages of a session that does not exist")
+    for session_id, parent in tx.rows(
+        "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
+        " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
+    ):
+        yield finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
+    for table in TABLES:
+        for (session_id,) in tx.rows(
+            f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
+        ):
+            yield finding("orphan-rows", f"session {session_id}", f"rows of {table} for a session that does not exist")
+
+
+def _half_deleted(engine: Engine) -> list[Finding]:
+    with engine.read() as tx:
+        ids = dict.fromkeys((*half_deleted(tx), *with_unneeded(tx)))
+    return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
+
+
+def _noted(tx: Tx) -> Iterator[Finding]:
+    """What the store has noted itself: shreddings that were cut short, and that newer messages were lost."""
+    for (key,) in tx.rows(
+        "SELECT key FROM state_meta WHERE key LIKE ? OR key = ? ORDER BY key", (SHREDDING + "%", LOST)
+    ):
+        if key == LOST:
+            yield finding("lost", "the database", _LOST)
+        else:
+            session_id = str(key).removeprefix(SHREDDING)
+            hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
+            yield finding("half-shredded", f"session {session_id}", hint)
+
+
+def _prompts(tx: Tx) -> Iterator[Finding]:
+    for session_id, digest, text in tx.rows(
+        f"SELECT s.id, s.system_prompt_hash, {sessions.PROMPT} FROM sessions s WHERE s.system_prompt_hash IS NOT NULL"
+        " AND s.system_prompt IS NULL"
+    ):
+        raw = text if isinstance(text, bytes) else (text or "").encode("utf-8", "surrogatepass")
+        if hashlib.sha256(raw).hexdigest() != digest:
+            yield finding("prompt", f"session {session_id}", "its system prompt is not the one that was stored")
+
+
+def _counters(tx: Tx) -> Iterator[Finding]:
+    """Sessions whose counters are not those of the messages they show."""
+    sql = "SELECT session_id, count(*), 0, max(timestamp) FROM messages WHERE hidden IS NULL GROUP BY session_id"
+    right = {session_id: counted for session_id, *counted in tx.rows(sql)}
+    for session_id, calls in tx.rows(
+        "SELECT session_id, tool_calls FROM messages WHERE hidden IS NULL AND tool_calls IS NOT NULL"
+    ):
+        right[session_id][1] += message_values.count_calls(codec.restored(calls))
+    sql = "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), active_at FROM sessions WHERE purged IS NULL"
+    for session_id, *counters in tx.rows(sql):
+        wanted = right.get(session_id, [0, 0, None])
+        if counters != wanted:
+            detail = f"the row has {counters}, its messages give {wanted}"
+            yield finding("counters", f"session {session_id}", detail)
+
+
+def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
+    """Files that are missing or whose bytes do not match their name, which is their SHA-256.
+
+    Attachments that an import did not bring are recorded and no finding. In stores older than that record: without any
+    attachments folder none was ever stored.
+    """
+    with engine.read() as tx:
+        had_some, absent = noted(tx)
+        rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
+    found = []
+    may_be_gone = had_some or (bool(rows) and attachments.any_here())
+    for number, (digest, size, message_id) in enumerate(rows):
+        detail = attachments.damage(digest)
+        if detail == GONE and (
+            not size or not may_be_gone or digest in absent
+        ):  # a text may name one that was never stored here
+            detail = None
+        if detail is not None:
+            with engine.read() as tx:  # it may have been deleted meanwhile
+                if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
+                    continue
+            found.append(finding("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
+        if progress is not None:
+            progress("attachments", number + 1, len(rows))
+    return found
+
+
+# ---------------------------------------------------------------------------------------- transcripts
+
+
+def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progress | None) -> list[Finding]:
+    """Transcripts that differ from their sessions, are missing or can't be read, and those without a session."""
+    if transcripts.which == "off" or engine.shared or not transcripts.files.folder.is_dir():
+        return []  # of a shared store each host has the transcripts of the sessions it served: copies
+    with engine.read() as tx:
+        ids = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY id")]
+    found = _differing(engine, transcripts, ids, progress)
+    found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found])) if found else []
+    return [
+        finding("transcript", where, detail)
+        for where, detail in [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
+    ]
+
+
+def _differing(
+    engine: Engine, transcripts: TranscriptWriter, ids: list[str], progress: Progress | None = None
+) -> list[tuple[str, str]]:
+    found = []
+    for start in range(0, len(ids), _AT_ONCE):
+        with engine.read() as tx:
+            left = set(half_deleted(tx))
+            for session_id in ids[start : start + _AT_ONCE]:
+                row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+                if row is None or session_id in left:
+                    continue
+                if (detail := _difference(tx, transcripts, session_id, row[0] is not None)) is not None:
+                    found.append((session_id, detail))
+        if progress is not None:
+            progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
+    return found
+
+
+def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one: bool) -> str | None:
+    """How a session's transcript differs from its rows, which count; None where it agrees, or none is wanted."""
+    try:
+        told = transcript_replay.read_transcript(transcripts.files.path(session_id))
+    except FileNotFoundError:
+        showing = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
+        is_missed = had_one or any(transcripts.files.exists(row[0]) for row in showing)  # they have not its messages
+        return "its transcript is missing" if is_missed else None
+    except OSError as error:
+        return f"its transcript is unreadable: {error.strerror or error}"
+    if not told.is_ours:
+        return None  # another program's file
+    try:
+        found = transcript_replay.compare(tx, session_id, told)
+    except transcript_replay.MALFORMED:
+        return "its transcript differs: damaged or doubled lines"
+    parts = [
+        *_messages(found.extra, "not in the database"), *_messages(found.lacking, "without a line"),
+        *_messages(found.changed, "with another text"), *found.other,
+    ]  # fmt: skip
+    return f"its transcript differs: {', '.join(parts)}" if parts else None
+
+
+def _messages(ids: list[int], how: str) -> Iterable[str]:
+    if ids:
+        yield f"message {ids[0]} {how}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]} …) {how}"
+
+
+def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
+    """The files of transcripts whose session the database does not have, each with the reason."""
+    paths = sorted(transcripts.files.folder.glob("*.jsonl"))  # before the names: files follow their sessions
+    with engine.read() as tx:
+        known = {transcripts.files.path(row[0]).name for row in tx.rows("SELECT id FROM sessions")}
+        for path in (one for one in paths if one.name not in known and one.is_file()):
+            try:
+                told = transcript_replay.read_transcript(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                yield path.name, f"it is unreadable: {error.strerror or error}"
+                continue
+            if told.is_empty or told.is_copy(path):
+                continue
+            if is_deleted(tx, path, told):
+                yield path.name, DELETED
+            else:
+                yield path.name, "its session is not in the database; `hermes sessions rebuild` brings it back"
+
+
+def is_deleted(tx: Tx, path: Path, told: transcript_replay.ReplayedSession) -> bool:
+    """Whether the session of a transcript was deleted after the file was written; an import may have brought it back since."""
+    sql = "SELECT at, detail FROM audit WHERE session_id = ? AND action = 'delete' ORDER BY id DESC LIMIT 1"
+    row = tx.row(sql, (str(told.columns["id"]),))
+    if row is None or str(row[1] or "").startswith("shredded"):
+        return row is not None  # what was shredded never comes back
+    stamps = [told.columns.get("started_at"), *(one.get("timestamp") for one in told.messages.values())]
+    if not told.columns.get("purged"):  # that of a tombstone is written after the deletion
+        stamps.append(path.stat().st_mtime)
+    return all(stamp <= row[0] for stamp in stamps if isinstance(stamp, (int, float)))

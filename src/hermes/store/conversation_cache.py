@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hermes.store import message_reading, sessions
+from hermes.store.db_open import read_again
 from hermes.store.engines.base import Row
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class CachedConversation:
     def __init__(self) -> None:
         self._known: dict[int, tuple[Row, ChatMessage]] = {}
 
+    @read_again
     def read(self, db: SessionDB, session_id: str) -> list[ChatMessage]:
         """What get_messages_as_conversation gives, attachments as references. Callers must not change them.
 
@@ -28,7 +30,6 @@ class CachedConversation:
         with db._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, None):
                 return []
-            db._bring_files(tx, session_id)
             rows = message_reading.shown_rows(tx, session_id, message_reading.TURN_ROW)
         known, now = self._known, {}
         for row in rows:
@@ -38,6 +39,7 @@ class CachedConversation:
         return [now[row[0]][1] for row in rows]
 
 
+@read_again
 def last_id(db: SessionDB, session_id: str) -> int:
     """The id of the last message a session shows; 0 when there is none."""
     with db._engine.read() as tx:
@@ -45,6 +47,7 @@ def last_id(db: SessionDB, session_id: str) -> int:
     return int(shown[-1][0]) if shown else 0
 
 
+@read_again
 def messages_after(db: SessionDB, session_id: str, message_id: int) -> list[MessageRow]:
     """The messages a session shows that have a higher id, as get_messages gives them; the others are not read."""
     with db._engine.read() as tx:

@@ -1,7 +1,7 @@
 """Jobs by the clock, and their runs, in the same store as the sessions. The tables are made with the first job.
 
 A run is claimed in one transaction: the job's next time moves on and the run's row appears, or neither, so of any number of
-gateways one has it. While it is under way its claimer holds the lease `cron:<run>`; a run without a living claimer is
+gateways one has it. While it is under way its claimer holds the lease `job:cron:<run>`; a run without a living claimer is
 taken up again. A run ends in one transaction, too: its status, and what is to be sent, in the outbox.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
@@ -71,7 +71,7 @@ _RUN = ", ".join(field.name for field in fields(Run))
 
 def lease_of(run_id: str) -> str:
     """The lease of who works on a run."""
-    return f"cron:{run_id}"
+    return f"job:cron:{run_id}"
 
 
 class CronDB:
@@ -107,10 +107,7 @@ class CronDB:
 
     def jobs(self) -> list[Job]:
         """All jobs, the oldest first."""
-        if not self.is_there():
-            return []
-        with self._store.read() as tx:
-            return [_job(row) for row in tx.rows(f"SELECT {_JOB} FROM cron_jobs ORDER BY created_at, id")]
+        return self._jobs("ORDER BY created_at, id")
 
     def find(self, words: str) -> Job | None:
         """The job with this id, or the only one whose id begins so."""
@@ -151,35 +148,28 @@ class CronDB:
 
     def log(self, job_id: str | None = None, limit: int = 20) -> list[Run]:
         """The latest runs (of one job), the newest first."""
-        if not self.is_there():
-            return []
-        which, values = ("", ()) if job_id is None else (" WHERE job_id = ?", (job_id,))
-        with self._store.read() as tx:
-            rows = tx.rows(
-                f"SELECT {_RUN} FROM cron_runs{which} ORDER BY started_at DESC, id LIMIT ?", (*values, limit)
-            )
-            return [_run(row) for row in rows]
+        return self._runs("WHERE job_id = coalesce(?, job_id) ORDER BY started_at DESC, id LIMIT ?", job_id, limit)
 
     def due(self) -> list[Job]:
         """Jobs whose time has come."""
-        if not self.is_there():
-            return []
-        now = self.clock()
-        with self._store.read() as tx:
-            rows = tx.rows(
-                f"SELECT {_JOB} FROM cron_jobs WHERE wanted_at IS NOT NULL OR (paused_at IS NULL AND next_at <= ?)"
-                " ORDER BY next_at, id",
-                (now,),
-            )
-            return [_job(row) for row in rows]
+        due = "WHERE wanted_at IS NOT NULL OR (paused_at IS NULL AND next_at <= ?) ORDER BY next_at, id"
+        return self._jobs(due, self.clock())
 
     def under_way(self) -> list[Run]:
         """Runs that have begun and not ended, of all processes."""
-        if not self.is_there():
-            return []
+        return self._runs("WHERE status = ? ORDER BY started_at, id", RUNNING)
+
+    def _jobs(self, which: str, *values: Any) -> list[Job]:
+        rows = self._rows(f"SELECT {_JOB} FROM cron_jobs {which}", values)
+        return [replace(job, prompt=codec.restored(job.prompt)) for job in (Job(*row) for row in rows)]
+
+    def _runs(self, which: str, *values: Any) -> list[Run]:
+        rows = self._rows(f"SELECT {_RUN} FROM cron_runs {which}", values)
+        return [replace(run, text=run.text and codec.restored(run.text)) for run in (Run(*row) for row in rows)]
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Sequence[Any]]:
         with self._store.read() as tx:
-            rows = tx.rows(f"SELECT {_RUN} FROM cron_runs WHERE status = ? ORDER BY started_at, id", (RUNNING,))
-            return [_run(row) for row in rows]
+            return list(tx.rows(sql, values)) if tx.has_table("cron_runs") else []
 
     def claim(
         self, job: Job, run_id: str, *, next_at: float | None, session_id: str | None, skip: str | None = None
@@ -246,13 +236,3 @@ class CronDB:
                 )
                 for number, (platform, chat, part) in enumerate(outgoing)
             ]
-
-
-def _job(row: Sequence[Any]) -> Job:
-    values = dict(zip((field.name for field in fields(Job)), row, strict=True))
-    return Job(**{**values, "prompt": codec.restored(values["prompt"])})
-
-
-def _run(row: Sequence[Any]) -> Run:
-    values = dict(zip((field.name for field in fields(Run)), row, strict=True))
-    return Run(**{**values, "text": None if values["text"] is None else codec.restored(values["text"])})

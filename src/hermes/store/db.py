@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import session_exports
+from hermes.store import codec, session_exports
+from hermes.store.arguments import guarded
 from hermes.store.db_exchange import ExchangeCalls
 from hermes.store.db_keeping import Keeping
 from hermes.store.db_messages import MessageCalls
+from hermes.store.db_open import read_again
 from hermes.store.db_sessions import SessionCalls
 from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["SessionDB"]
 
 
+@guarded
 class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     """Every conversation in one place.
 
@@ -41,7 +44,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
     `prepared_statements` ("auto", "on", "off") applies to PostgreSQL: "auto" uses none behind a connection pooler.
-    `timeout`: after this many seconds without an answer to a call, the server is probed whether it is still alive.
+    `timeout`: seconds in which a server has to begin or commit a transaction; other statements may take ten times as long.
     `patience`: so many seconds a call waits for a lock, a connection or a server that is being restarted before it fails.
 
     Errors are those of `hermes.errors`: an unknown session is SessionNotFound where a message would be lost (append,
@@ -63,25 +66,25 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
             found = (one for one in other.iter_export() if only is None or only(one))
-            counts = self.import_sessions(found, attachments_dir=other.attachments_dir, again=again)
+            counts = self.import_sessions(found, attachments=other.read_attachment, again=again)
             if only is not None:
                 return counts
             with other._engine.read() as tx:
-                values = session_exports.meta_of(tx)
+                values = [(key, self._masked(codec.restored(value))) for key, value in session_exports.meta_of(tx)]
         with self._engine.write() as tx:
             session_exports.bring_meta(tx, values)
         return counts
 
-    def backup(self, path: Path | str) -> None:
+    def backup(self, path: Path | str) -> bool:
         """Write a consistent copy of the database while others write to it. The target must not exist.
 
-        Of a server's store, the copy is a complete SQLite file with an attachments folder next to it.
+        Of a server's store, the copy is a complete SQLite file with an attachments folder next to it. → whether the store
+        has noted where the copy lies, so that `shred_session` names it: a store that can only be read can't.
         """
         target = Path(path)
         if not self._engine.shared:
             self._engine.backup(target)
-            self._note_backup(target)
-            return
+            return self._note_backup(target)
         if target.exists():
             raise InvalidInput(f"{target} exists already; choose the name of a new file")
         from hermes.store.store_copy import snapshot
@@ -90,16 +93,19 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
                 snapshot(self, copy)
         except BaseException:  # what is not whole is no backup, and a second try finds the name free
-            for end in ("", "-wal", "-shm", "-queue", "-indexing"):
+            for end in ("", "-wal", "-shm", "-queue"):
                 target.with_name(target.name + end).unlink(missing_ok=True)
             raise
-        self._note_backup(target)
+        return self._note_backup(target)
 
-    def _note_backup(self, target: Path) -> None:
+    def _note_backup(self, target: Path) -> bool:
         """What is shredded later is looked for there, too."""
-        if not self.read_only:
-            with suppress(StoreError), self._engine.write() as tx:
+        try:
+            with self._engine.write() as tx:
                 note_backup(tx, target)
+        except StoreError:
+            return False
+        return True
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
@@ -107,43 +113,45 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         Rows that another program has written are adopted first, as before a list. `progress` is called with the current
         subject, the number of items done, and their total.
         """
-        from hermes.store import consistency
+        from hermes.store.check import check
 
         with suppress(StoreError), self._take_in():  # if they can't be, the check finds out why
             pass
-        return consistency.check(self._engine, self._scribe, self._attachments, progress)
+        return check(self._engine, self._transcripts, self._attachments, progress)
 
-    def repair(
-        self, *, rebuild_index: bool = False, from_transcripts: bool = False, from_database: bool = False
-    ) -> list[str]:
-        """Repair what check() finds, after a backup next to the file; returns the list of repairs. Nothing is dropped.
+    def repair(self, *, rebuild_index: bool = False) -> list[str]:
+        """Repair what check() finds, after a backup next to the file; returns the list of repairs.
 
-        The database is authoritative: changes and deletions made with SQL stay, content lost to damage is restored.
-        Findings of the kind `transcript-differs`, where the cause is unknown, are left as they are, unless
-        `from_transcripts` restores what the transcripts hold, or `from_database` rewrites the transcripts.
-        `rebuild_index` always rebuilds the full-text index: a flipped bit in it can go undetected.
+        The database is the truth: transcripts that differ are written again, and the old ones set aside. Where rows can't be
+        read, or newer ones were lost, the file is rebuilt. `rebuild_index` always rebuilds the full-text index: a flipped bit in
+        it can go undetected.
         """
-        from hermes.store import repair
-
-        if from_transcripts and from_database:
-            raise InvalidInput("repair takes from_transcripts or from_database, not both")
-        side = repair.TRANSCRIPTS if from_transcripts else repair.DATABASE if from_database else None
-
-        def repaired(rebuild: bool) -> list[str] | None:
-            place = (self._engine, self._scribe, self._attachments, self.path, self.backup)
-            return repair.repair(*place, rebuild_index=rebuild, side=side)
-
-        done = repaired(rebuild_index)
+        done = self._repaired(rebuild_index)
         if done and not self._engine.shared and any(one["kind"] == "corruption" for one in self._engine.problems()):
             done = None  # damage that only a write reveals
-        if done is None and self._engine.shared:
+        return self.rebuild() if done is None else done
+
+    def rebuild(self) -> list[str]:
+        """Make the database anew from all rows that can be read and what only the transcripts have; returns what was done."""
+        from hermes.store.rebuild import rebuild_store
+
+        if self._engine.shared:
             raise StoreCorrupt(f"{self.where} is damaged; restore it from a backup of the server")
-        if done is None:  # the file itself is damaged: readable content is copied into a new one
-            self.close()
-            done = repair.salvage(self.path, self.sessions_dir)
-            self._open()
-            done += repaired(False) or []
-        return done
+        self.close()
+        try:
+            done = rebuild_store(self.path, self.sessions_dir)
+        except BaseException:
+            with suppress(StoreError):
+                self._open()  # as it was
+            raise
+        self._open()
+        return done + (self._repaired(False) or [])
+
+    def _repaired(self, rebuild_index: bool) -> list[str] | None:
+        from hermes.store.repair import repair
+
+        place = (self._engine, self._transcripts, self._attachments, self.path, self.backup)
+        return repair(*place, rebuild_index=rebuild_index)
 
 
 class Transactions:
@@ -174,3 +182,13 @@ class Transactions:
 def transactions(db: SessionDB) -> Transactions:
     """The transactions of an open SessionDB, for other tables in the same store (gateway_db.py)."""
     return Transactions(db)
+
+
+_READING = """get_session get_sessions get_side_usage chosen_model session_count source_counts resolve_session_id
+    session_ids_with_prefix list_sessions_rich search_sessions insights facets session_states get_session_title
+    get_session_by_title resolve_session_by_title get_next_title_in_lineage get_tags tags_of get_compression_tip
+    get_compression_chain get_subagents get_family resolve_resume_session_id get_messages get_messages_as_conversation
+    get_session_events message_count session_of_message search_messages list_trash audit_log get_meta lease_holder is_live
+    session_holder get_handoff_state list_pending_handoffs export_session sql"""
+for _name in _READING.split():
+    setattr(SessionDB, _name, read_again(getattr(SessionDB, _name)))

@@ -16,18 +16,11 @@ from hermes.errors import (
     StoreReadOnly,
     StoreUnreachable,
 )
-from hermes.store import (
-    codec,
-    foreign_rows,
-    import_updates,
-    message_attachments,
-    retention,
-    session_events,
-    session_exports,
-    sessions,
-)
-from hermes.store.attachments import note
+from hermes.store import codec, ingest, message_attachments, retention, session_events, session_exports
+from hermes.store.arguments import checked_text
+from hermes.store.attachments import Attachments, Read, note
 from hermes.store.db_open import OpenStore
+from hermes.store.ingest import Ingested
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
@@ -44,7 +37,6 @@ class ExchangeCalls(OpenStore):
     def export_session(self, session_id: str, *, visible_to: User | None = None) -> ExportedSession | None:
         """The session with its messages, or None."""
         with self._engine.read() as tx:
-            self._bring_files(tx, session_id)
             return session_exports.export(tx, session_id, visible_to)
 
     def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[ExportedSession]:
@@ -53,40 +45,45 @@ class ExchangeCalls(OpenStore):
 
     def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[ExportedSession]:
         """Every session with its messages, one at a time, in constant memory."""
-        return session_exports.iterate(self._engine, source, visible_to)
+        return session_exports.iterate(self._engine, checked_text(source, "source"), visible_to)
 
     def import_session(self, data: Mapping[str, Any]) -> bool:
         """Store an exported session under its own ids; False when that session exists (it stays unchanged)."""
-        return self._import(data, {}, None)
+        return self._ingest(data, "keep", {}, None).is_new
 
-    def _import(self, data: Mapping[str, Any], ids: dict[int, int], folder: Path | None) -> bool:
-        session_id = str(data.get("id")) if isinstance(data, dict) else ""
+    def _ingest(
+        self, data: Mapping[str, Any], policy: ingest.Policy, ids: dict[int, int], read: Read | None
+    ) -> Ingested:
+        """Bring a session in (see ingest.py), with its transcript and its attachments."""
         with self._engine.read() as tx:
-            known = tx.row("SELECT 1 FROM sessions WHERE id = ?", (codec.storable(session_id),)) is not None
-        if isinstance(data, dict) and not known:
-            data = foreign_rows.lifted_export(data, self._attachments)
-        if session_exports.has_events(data):
-            session_events.prepare(self._engine)
-        with self._writing(session_id) as tx:
-            done = session_exports.bring_in(self._engine, tx, data, ids)
-            for other in done.all() if done is not None else ():
-                self._scribe.intends(other)
-        carried = data.get(session_exports.FILES) if isinstance(data, Mapping) else None
+            session_id = ingest.checked(data)
+            known = tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
+        carried = data.get(ingest.FILES)
         files = carried if isinstance(carried, Mapping) else {}
-        if done is not None:
-            self._scribe.arrived(data["id"], done)
-            self._files_came(data["id"], folder, files)
-        elif folder is not None or files:  # an import that was killed may have left some of them behind
-            self._files_came(session_id, folder, files, again=True)
-        return done is not None
+        done = Ingested()
+        if not known or policy != "keep":
+            told = ingest.prepared(data, self._attachments, self._mask)
+            if told["events"]:
+                session_events.prepare(self._engine)
+            with self._writing(session_id) as tx:
+                done = ingest.ingest(self._engine, tx, told, policy, ids)
+                self._transcripts.mark(tx, done.touched.all())
+        if done.is_new or done.revised:
+            self._transcripts.arrived(session_id, done.touched)
+        else:
+            for message_id, ready in done.added:
+                self._transcripts.message_stored(session_id, message_id, ready)
+            if done.columns:
+                self._transcripts.changed(session_id, "import", *done.columns)
+        if done or read is not None or files:  # an import that was killed may have left some of them behind
+            self._files_came(session_id, read, files, again=not done)
+        return done
 
-    def _files_came(
-        self, session_id: str, folder: Path | None, files: Mapping[str, bytes | str], *, again: bool = False
-    ) -> None:
-        """Copy the attachments of an imported session from a folder or the export, and record which of them are missing."""
+    def _files_came(self, session_id: str, read: Read | None, files: Mapping[str, bytes | str], *, again: bool) -> None:
+        """Copy the attachments of an imported session from another store or the export, and record which of them are missing."""
         with self._engine.read() as tx:
             wanted = message_attachments.attachments_shown(tx, session_id)
-        taken = [digest for digest in wanted if self._attachments.take_over(folder, digest, files.get(digest))]
+        taken = [digest for digest in wanted if self._attachments.take_over(read, digest, files.get(digest))]
         if not wanted or (again and not taken):
             return
         here = [digest for digest in wanted if self._attachments.has(digest)]
@@ -98,12 +95,14 @@ class ExchangeCalls(OpenStore):
         exported: Iterable[Mapping[str, Any]],
         *,
         attachments_dir: Path | str | None = None,
+        attachments: Read | None = None,
         refused: Callable[[Mapping[str, Any], Exception], None] | None = None,
         update: bool = False,
         again: bool = True,
     ) -> dict[str, int]:
         """Store exported sessions one after the other; references between them stay valid. Attachments are those that a
-        session carries (`attachments`: bytes or base64 by SHA-256), or are copied from `attachments_dir`, if it is given.
+        session carries (`attachments`: bytes or base64 by SHA-256), or are copied from `attachments_dir`, if it is given, or from
+        what `attachments` reads by a hash (another store's `read_attachment`).
         A session that can't be imported raises, or goes to `refused`, if given.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped, also those in the trash:
@@ -112,8 +111,11 @@ class ExchangeCalls(OpenStore):
         `again`, a session that was deleted here stays deleted: {"deleted": n} counts them. One that was shredded here
         never comes back.
         """
+        if attachments_dir is not None:
+            attachments = Attachments(Path(attachments_dir)).read
         counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
+        policy: ingest.Policy = "follow" if update else "keep"
         with self._engine.read() as tx:
             deleted, trashed = retention.deleted(tx), retention.trashed_ids(tx)
         for data in exported:
@@ -122,7 +124,7 @@ class ExchangeCalls(OpenStore):
                 counts["deleted"] = counts.get("deleted", 0) + 1
                 continue
             try:
-                done = self._import(data, ids, None if attachments_dir is None else Path(attachments_dir))
+                done = self._ingest(data, policy, ids, attachments)
             except _STORE_TROUBLE:  # the store failed, not this session: the next one would fail as well
                 raise
             except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
@@ -130,16 +132,16 @@ class ExchangeCalls(OpenStore):
                     raise
                 refused(data, error)
                 continue
-            if done:
+            if done.is_new:
                 if gone is not None:
                     with self._engine.write() as tx:
                         retention.audit(tx, "restore", data["id"], "import")
                 counts["sessions"] += 1
                 rows = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in rows)
-            elif update and (made := self._update_import(data)):
+            elif done:
                 counts["updated"] += 1
-                counts["messages"] += len(made.added)
+                counts["messages"] += len(done.added)
             else:
                 counts["skipped"] += 1
                 if data["id"] in trashed:
@@ -151,22 +153,3 @@ class ExchangeCalls(OpenStore):
         with self._engine.read() as tx:
             sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
             return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
-
-    def _update_import(self, data: Mapping[str, Any]) -> import_updates.Update:
-        """Update a session that was imported from another program with what that program has now."""
-        session_id = data["id"]
-        data = foreign_rows.lifted_export(data, self._attachments)
-        with self._writing(session_id) as tx:
-            if not sessions.is_shown(tx, session_id, None):  # in the trash: it stays there unchanged
-                return import_updates.Update()
-            made = import_updates.update(self._engine, tx, session_id, session_exports.with_attachments(data))
-        if made.changed or made.hidden:
-            self._scribe.rewritten(session_id)
-        else:
-            for message_id, ready in made.added:
-                self._scribe.message_stored(session_id, message_id, ready)
-            if made.columns:
-                self._scribe.changed(session_id, "import", *made.columns)
-        if made:
-            self._files_came(session_id, None, {})
-        return made

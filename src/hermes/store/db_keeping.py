@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hermes.errors import InvalidInput
+from hermes.errors import Fenced, InvalidInput, SessionBusy
 from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import OpenStore
@@ -33,12 +34,9 @@ class Keeping(OpenStore):
 
     def delete_session(self, session_id: str, sessions_dir: Path | str | None = None, *, by: str = "") -> bool:
         """Delete a session at once, with its transcript and attachments; its children stay, without a parent."""
-        from hermes.store import drafts
-
-        self._scribe.also_in = None if sessions_dir is None else Path(sessions_dir)
-        self._scribe.intends(session_id)
-        drafts.forget(self.path, session_id)
-        return retention.purge(self._engine, session_id, by, self._scribe)
+        self._transcripts.also_in = None if sessions_dir is None else Path(sessions_dir)
+        self.drafts.forget(session_id)
+        return retention.purge(self._engine, session_id, by, self._transcripts)
 
     def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
@@ -52,7 +50,7 @@ class Keeping(OpenStore):
         from hermes.store import shredding
 
         typed = self.path.with_name("history") if history is None else Path(history)
-        place = shredding.StoreFiles(self._engine, self._scribe, self._attachments, self.path, typed)
+        place = shredding.StoreFiles(self._engine, self._transcripts, self._attachments, self.drafts, self.path, typed)
         return shredding.shred(place, session_id, by)
 
     def prune_sessions(
@@ -79,7 +77,7 @@ class Keeping(OpenStore):
             return len(ids)
         if trash:
             return sum(self.trash_session(session_id, by=by) for session_id in ids)
-        retention.finish_deletions(self._engine, self._scribe)
+        retention.finish_deletions(self._engine, self._transcripts)
         return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
 
     def prunable_sessions(
@@ -102,7 +100,7 @@ class Keeping(OpenStore):
         now = time.time()
         moved = self._each_part(session_id, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
         for part in moved:
-            self._scribe.changed(part, "trash", *retention.MOVED)
+            self._transcripts.changed(part, "trash", *retention.MOVED)
         return bool(moved)
 
     def restore_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
@@ -110,7 +108,7 @@ class Keeping(OpenStore):
         number of that title."""
         moved = self._each_part(session_id, lambda tx, part: retention.restore(tx, part, by), whole=whole)
         for part in moved:
-            self._scribe.changed(part, "restore", *retention.MOVED)
+            self._transcripts.changed(part, "restore", *retention.MOVED)
         return bool(moved)
 
     def list_trash(self) -> list[TrashedSession]:
@@ -128,7 +126,7 @@ class Keeping(OpenStore):
 
         Deletions that a crash interrupted are finished, too.
         """
-        retention.finish_deletions(self._engine, self._scribe)
+        retention.finish_deletions(self._engine, self._transcripts)
         with self._engine.read() as tx:
             ids = retention.trashed_before(tx, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
@@ -159,8 +157,9 @@ class Keeping(OpenStore):
         """End compression children older than a week that never made a model call; returns how many."""
         with self._engine.write() as tx:
             ids = retention.close_orphaned_compressions(tx)
+            self._transcripts.mark(tx, ids)
         for session_id in ids:
-            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
         return len(ids)
 
     def vacuum(self) -> None:
@@ -177,28 +176,38 @@ class Keeping(OpenStore):
         retention_by_source: Mapping[str, float] | None = None,
     ) -> MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
-        the sessions of some sources: {"cron": 7}.
+        the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
+        is closed, the process killed) goes on with the next call.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
         result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
+        token = None
         try:
             checked_period(retention_days, "retention_days", "days")
             with self._engine.write() as tx:
-                due = retention.claim_interval(tx, min_interval_hours)
-            if not due:
+                token = retention.begin_auto_prune(tx, min_interval_hours)
+            if token is None:
                 result["skipped"] = True
                 return result
-            result["pruned"] = self.prune_sessions(
-                retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune", by_source=retention_by_source
-            )
+            self._pruning = token
+            retention.finish_deletions(self._engine, self._transcripts)
+            for session_id in self.prunable_sessions(retention_days, whole=True, by_source=retention_by_source):
+                for part in self.get_compression_chain(session_id):
+                    if not all(self.renew_leases([(leases.AUTO_PRUNE, token, retention.PRUNING_SECONDS)])):
+                        raise Fenced(leases.AUTO_PRUNE)  # closed meanwhile, or another process goes on
+                    result["pruned"] += self.delete_session(part, sessions_dir, by="auto_prune")
             self.end_abandoned_sessions()
             if vacuum and result["pruned"]:
                 self._engine.reclaim()
                 result["vacuumed"] = True
+            with self._engine.write() as tx:
+                retention.finish_auto_prune(tx)
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
+        if token is not None:
+            self._stop_pruning()
         return result
 
     # ------------------------------------------------------------------------------------------ meta, leases, handoff
@@ -210,8 +219,8 @@ class Keeping(OpenStore):
         return None if value is None else str(codec.restored(value))
 
     def set_meta(self, key: str, value: str) -> None:
-        """Set a value of state_meta."""
-        stored = checked_text(key, "key"), checked_text(value, "value")
+        """Set a value of state_meta; secrets in it are masked."""
+        stored = checked_text(key, "key"), self._masked(checked_text(value, "value"))
         if key is None:
             raise InvalidInput("a value of state_meta needs a key")
         with self._changing(alone=False) as tx:
@@ -222,46 +231,26 @@ class Keeping(OpenStore):
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
         """Take a lease; its fencing token (higher each time), or None while another process holds it."""
-        with self._engine.write(alone=False) as tx:
+        with self._leasing() as tx:
             return leases.acquire(tx, name, holder, ttl)
 
-    def renew_lease(self, name: str, token: int, ttl: float = 120.0) -> bool:
-        """Renew a lease; False when this token no longer holds it."""
-        with self._engine.write(alone=False) as tx:
-            return leases.renew(tx, name, token, ttl)
-
-    def release_leases(self, held: Iterable[tuple[str, int]]) -> None:
-        """Release several leases, each (name, token), in one transaction."""
-        with self._engine.write(alone=False, lasting=False) as tx:
-            leases.release_all(tx, held)
+    def renew_lease(self, name: str, token: int, ttl: float = 120.0, *, reason: str | None = None) -> bool:
+        """Renew a lease (of a session: if given, for another reason); False when this token no longer holds it."""
+        with self._leasing() as tx:
+            return leases.renew(tx, name, token, ttl, reason)
 
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
         """Renew several leases, each (name, token, ttl), in one transaction; the result of renew_lease for each."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._leasing() as tx:
             return leases.renew_all(tx, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Release a lease."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._leasing() as tx:
             return leases.release(tx, name, token)
 
-    def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
-        """Take the compression lock of a session; False while another holder has it. It expires after `ttl_seconds`."""
-        return self.acquire_lease(leases.compression_lease(session_id), holder, ttl_seconds) is not None
-
-    def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = 300.0) -> bool:
-        """Renew the compression lock; False when this holder does not have it (any more)."""
-        with self._engine.write(alone=False) as tx:
-            return leases.renew_of(tx, leases.compression_lease(session_id), holder, ttl_seconds)
-
-    def release_compression_lock(self, session_id: str, holder: str) -> None:
-        """Release the compression lock, if this holder has it."""
-        with self._engine.write(alone=False) as tx:
-            leases.release_of(tx, leases.compression_lease(session_id), holder)
-
-    def get_compression_lock_holder(self, session_id: str) -> str | None:
-        """The holder of a session's compression lock; None when it is free."""
-        return self.lease_holder(leases.compression_lease(session_id))
+    def _leasing(self) -> AbstractContextManager[Tx]:
+        return self._engine.write(alone=False, lasting=False)
 
     def lease_holder(self, name: str) -> str | None:
         """The holder name of a lease; None when the lease is free."""
@@ -269,27 +258,29 @@ class Keeping(OpenStore):
             return leases.holder_of(tx, name)
 
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
-        """Make a session live: held by a running process, never pruned. Renew with renew_lease("session:<id>", token)."""
-        with self._engine.write(alone=False) as tx:
+        """Make a session live: open in a running process, never pruned. The token of the lease "session:<id>", to renew and
+        release; None while another process holds it."""
+        with self._leasing() as tx:
             sessions.require(tx, session_id)
-            return leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
+            return leases.acquire(tx, leases.session_lease(session_id), holder, ttl, leases.OPEN)
 
-    def take_turn(self, session_id: str, holder: str, ttl: float = 120.0) -> tuple[int | None, int | None]:
-        """Make a session live as hold_session does, and take its turn lease ("turn:<id>"); returns both tokens.
+    def take_turn(self, session_id: str, holder: str, ttl: float = 120.0, *, reason: str = leases.TURN) -> int:
+        """Take the lease "session:<id>" to answer in a session (or to compress it: `reason`), also where another process
+        merely has it open; its token.
 
-        The first is None while another holds the session, the second while another answers in it; then no lease was taken.
+        SessionBusy while another process answers there or compresses it, or while it is being handed over to another platform
+        than the holder's (its name ends with `:<platform>`).
         """
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._leasing() as tx:
             sessions.require(tx, session_id)
-            turn = leases.turn_lease(session_id)
-            answering = leases.holder_of(tx, turn)
-            if answering is not None and answering != holder:
-                return None, None
-            held = leases.acquire(tx, leases.session_lease(session_id), holder, ttl)
-            token = leases.acquire(tx, turn, holder, ttl)
-            if token is None and held is not None:  # another host took it at this moment
-                leases.release(tx, leases.session_lease(session_id), held)
-            return (held, token) if token is not None else (None, None)
+            if (platform := handoffs.keeps_out(tx, session_id, holder)) is not None:
+                raise SessionBusy(session_id, f"handoff to {platform}", "handoff")
+            name = leases.session_lease(session_id)
+            token = leases.acquire(tx, name, holder, ttl, reason)
+            if token is None:
+                other, doing, _ = leases.held(tx, name) or (None, reason, 0)
+                raise SessionBusy(session_id, leases.source_of(other), doing)
+            return token
 
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""
@@ -297,20 +288,26 @@ class Keeping(OpenStore):
             return leases.is_live(tx, session_id)
 
     def session_holder(self, session_id: str) -> str | None:
-        """The name that the session's holder gave to hold_session; None when it is not live."""
+        """The holder name of the session's lease; None when it is not live."""
+        return self.lease_holder(leases.session_lease(session_id))
+
+    def turn_holder(self, session_id: str) -> str | None:
+        """The holder name of the session's lease, if that process does more than to have it open; else None."""
         with self._engine.read() as tx:
-            return leases.holder(tx, session_id)
+            held = leases.held(tx, leases.session_lease(session_id))
+        return None if held is None or held[1] == leases.OPEN else held[0]
 
     def end_abandoned_sessions(self, after_hours: float = 24) -> int:
         """End sessions whose holder's lease expired longer ago than this, with reason "abandoned"; returns how many."""
         with self._engine.write() as tx:
             ids = leases.end_abandoned(tx, after_hours)
+            self._transcripts.mark(tx, ids)
         for session_id in ids:
-            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
         return len(ids)
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
-        """Request a handoff of a session; False while one is in progress."""
+        """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
     def get_handoff_state(self, session_id: str) -> HandoffState | None:
@@ -328,14 +325,14 @@ class Keeping(OpenStore):
         return self.take_handoff(session_id, lease=lease) is not None
 
     def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
-        """As claim_handoff, with the token of the claim: `fenced("handoff:<id>", token)` stops a suspended process from
+        """As claim_handoff, with the token of the claim: `fenced("job:handoff:<id>", token)` stops a suspended process from
         renewing, completing or failing a handoff that another process has claimed since."""
         return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Renew a claim."""
         with self._changing(session_id, alone=False) as tx:
-            return handoffs.heartbeat(tx, session_id, lease)
+            return leases.renew(tx, leases.handoff_lease(session_id), None, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
@@ -361,5 +358,5 @@ class Keeping(OpenStore):
         with self._writing(session_id, alone=False) as tx:
             done = step(tx)
         if done:
-            self._scribe.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
+            self._transcripts.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
         return done

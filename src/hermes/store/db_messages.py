@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
     InvalidInput,
     StoreError,
-    StoreGone,
     StoreUnreachable,
 )
 from hermes.store import (
@@ -99,7 +98,8 @@ class MessageCalls(OpenStore):
         If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
         end = time.monotonic() + self._patience * 2 / 3  # the last try may take all of it
-        changed: list[str] = []
+        used: dict[str, Any] = {}
+        self._transcripts.look_first(session_id)
         while True:
             try:
                 with self._writing(session_id, alone=bool(ready.lifted), storing=True) as tx:
@@ -107,21 +107,17 @@ class MessageCalls(OpenStore):
                     message_id = messages.append(tx, session_id, ready)
                     if counts:
                         changed = _usage.update(tx, session_id, counts, absolute=False)
+                        used = self._transcripts.values(tx, session_id, changed)
                     if also is not None:
                         also(tx, message_id)
-                    tx.meanwhile(partial(self._scribe.prepare, session_id, message_id, ready))
                 break
             except StoreUnreachable as error:
                 if error.maybe_stored or time.monotonic() > end:
                     raise
-        try:
-            self._scribe.message_stored(session_id, message_id, ready, used=changed)
+        self._transcripts.message_stored(session_id, message_id, ready, used)
+        with suppress(StoreError, RuntimeError):  # the message is stored: an error would make the caller store it twice
             self._engine.appended(message_id, ready.size)
             self._meaning.appended()
-        except StoreGone:
-            raise
-        except StoreError:  # closed by another thread, or connection lost: the message is stored, and an error
-            pass  # would make the caller store it twice. The next opening writes its transcript line.
         return message_id
 
     def keep_attachment(self, data: bytes) -> str:
@@ -131,6 +127,8 @@ class MessageCalls(OpenStore):
         """
         from hermes.store.attachments import PREFIX
 
+        with self._engine.read():  # a closed store keeps nothing
+            pass
         return PREFIX + self._attachments.keep(data)
 
     def replace_messages(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
@@ -145,15 +143,15 @@ class MessageCalls(OpenStore):
                 self._attachments.secure(tx, message.lifted)
                 messages.append(tx, session_id, message)
             messages.recount(tx, session_id)
-        self._scribe.rewritten(session_id)
+        self._transcripts.rewritten(session_id)
 
     def clear_messages(self, session_id: str) -> None:
         """Remove a session's messages and keep the session. An unknown session is ignored."""
         with self._writing(session_id) as tx:
             self._clear(tx, session_id, "clear")
             messages.recount(tx, session_id)
-            tx.run("UPDATE sessions SET preview = NULL WHERE id = ?", (session_id,))
-        self._scribe.rewritten(session_id)
+            tx.run("UPDATE sessions SET first_words = NULL WHERE id = ?", (session_id,))
+        self._transcripts.rewritten(session_id)
 
     def _clear(self, tx: Tx, session_id: str, action: str) -> None:
         count = messages.remove_own(self._engine, tx, session_id)
@@ -178,7 +176,7 @@ class MessageCalls(OpenStore):
                 return False
             message_edits.redact(tx, message_id, place)
             owner = place.owner
-        self._scribe.restated(owner, "redact", hides=[message_id])
+        self._transcripts.restated(owner, "redact", hides=[message_id])
         return True
 
     def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:
@@ -201,7 +199,7 @@ class MessageCalls(OpenStore):
                 return True
             self._attachments.secure(tx, ready.lifted)
             version, keeper = message_edits.edit(self._engine, tx, message_id, ready, place)
-        self._scribe.edited(place.owner, message_id, version, keeper)
+        self._transcripts.edited(place.owner, message_id, version, keeper)
         return True
 
     def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
@@ -209,7 +207,6 @@ class MessageCalls(OpenStore):
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
-            self._bring_files(tx, session_id)
             rows = message_reading.shown_rows(tx, session_id)
         return [message_reading.decode(row) for row in rows]
 
@@ -229,7 +226,6 @@ class MessageCalls(OpenStore):
         with self._engine.read() as tx:
             if not sessions.is_shown(tx, session_id, visible_to):
                 return []
-            self._bring_files(tx, session_id)
             if include_ancestors:
                 rows = lineage.with_ancestors(tx, session_id, message_reading.TURN_ROW, visible_to)
             else:
@@ -248,7 +244,6 @@ class MessageCalls(OpenStore):
         """
         digests = [digest for digest, _, _ in references(codec.to_json(message))]
         with self._engine.read() as tx:
-            self._attachments.fetch(tx, digests)
             kinds = message_attachments.kinds_of(tx, digests)
         if isinstance(message, dict) and "role" in message:
             return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
@@ -266,7 +261,7 @@ class MessageCalls(OpenStore):
             if sessions.get(tx, session_id, None) is None:
                 return False
             event = session_events.record(tx, session_id, kind, self._masked(text) or "")
-        self._scribe.happened(session_id, session_events.line_of(event))
+        self._transcripts.happened(session_id, session_events.line_of(event))
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from hermes.errors import (
-    InvalidInput,
-)
+from hermes.errors import AttachmentNotFound, InvalidInput, StoreError, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
-from hermes.store import foreign_rows, leases, lineage, message_attachments, message_values, sessions
-from hermes.store.attachments import attachments_of
+from hermes.store import foreign_rows, leases, lineage, message_values, sessions
+from hermes.store.arguments import checked_number, checked_text
+from hermes.store.attachments import DIGEST, Attachments, TableAttachments
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.store_address import file_of, open_engine
 from hermes.store.meaning.vector_indexer import VectorIndexer
@@ -24,7 +25,28 @@ from hermes.store.transcript_writer import TranscriptWriter
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
+    from hermes.store.drafts import Drafts
+
 MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
+AWAY = 5.0  # seconds: a server that could not be reached for so long has been waited for
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def read_again(call: Callable[P, R]) -> Callable[P, R]:
+    """Repeat a call that only reads, once, if the connection to the server was lost meanwhile."""
+
+    @wraps(call)
+    def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
+        began = time.monotonic()
+        try:
+            return call(*args, **kwargs)
+        except StoreUnreachable:
+            if time.monotonic() - began > AWAY:
+                raise
+            return call(*args, **kwargs)
+
+    return repeated
 
 
 class OpenStore:
@@ -76,6 +98,7 @@ class OpenStore:
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
         self._patience = patience
+        self._pruning: int | None = None  # the token of the lease, while this store runs the automatic clean-up
         self._options = (url, read_only, durability, transcripts, prepared_statements, timeout)
         self._open()
 
@@ -85,34 +108,35 @@ class OpenStore:
             self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout,
             patience=self._patience,
         )  # fmt: skip
-        key = None
-        if has_key_file(self.path):
-            from hermes.store import encryption_keys
-
-            key = encryption_keys.writing_key(self.path)
-        self._attachments = attachments_of(self._engine, self.attachments_dir, key)
-        mode = "off" if self._engine.read_only else transcripts
-        self._scribe = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments, key)
+        self.is_encrypted = not self._engine.shared and has_key_file(self.path) and self._keeps_everything_inside()
+        if self._engine.shared or self.is_encrypted:
+            self._attachments: Attachments = TableAttachments(self._engine, self.attachments_dir)
+        else:
+            self._attachments = Attachments(self.attachments_dir)
+        mode = "off" if self._engine.read_only or self.is_encrypted else transcripts
+        self._transcripts = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._meaning = VectorIndexer(self._engine)
         self._engine.on_parts = self._lift_parts
-        self._engine.on_differing = self._follow
-        self._scribe.repair()
+        self._transcripts.complete_marked()
         self._engine.start_background()
+
+    def _keeps_everything_inside(self) -> bool:
+        """Whether the file is encrypted; then it has tables for what lies in files beside a plain one."""
+        from hermes.store.engines.sqlite import cipher, schema
+
+        if not cipher.is_encrypted(self.path):
+            return False  # it is being encrypted, or a killed process left the key file
+        with self._engine.read() as tx:
+            is_ready = tx.has_table("drafts")
+        if not is_ready and not self._engine.read_only:
+            self._engine.make_tables(schema.INSIDE)
+        return True
 
     def _lift_parts(self, message_ids: Sequence[int]) -> None:
         """Payloads in messages that another program stored become attachments, also in the transcripts."""
         for session_id in foreign_rows.lift_rows(self._engine, self._attachments, message_ids):
-            if self._scribe.journal.exists(session_id):
-                self._scribe.rewritten(session_id)
-
-    def _follow(self, session_ids: Sequence[str]) -> None:
-        """Another program hid or showed messages of these sessions, or archived them: apply that here."""
-        with self._writing(*session_ids) as tx:
-            for session_id in session_ids:
-                foreign_rows.follow(tx, session_id)
-        for session_id in session_ids:
-            self._scribe.restated(session_id, "rewind")
-            self._scribe.changed(session_id, "archive", "archived_at")
+            if self._transcripts.files.exists(session_id):
+                self._transcripts.rewritten(session_id)
 
     @property
     def db_path(self) -> Path:
@@ -142,6 +166,33 @@ class OpenStore:
         """Whether the store is on a server that other hosts can use as well."""
         return self._engine.shared
 
+    @property
+    def drafts(self) -> Drafts:
+        """The received parts of replies that are still being streamed."""
+        from hermes.store.drafts import Drafts
+
+        return Drafts(self._engine, self.path, inside=self.is_encrypted)
+
+    def read_attachment(self, digest: str) -> bytes:
+        """The bytes of an attachment by their SHA-256; AttachmentNotFound when they are not here."""
+        self._require_hash(digest)
+        try:
+            return self._attachments.read(digest)
+        except FileNotFoundError:
+            raise AttachmentNotFound(digest) from None
+
+    def attachment_file(self, digest: str) -> Path | None:
+        """The path of a file with an attachment's bytes, for programs that take one. None: an encrypted store has no files."""
+        self._require_hash(digest)
+        return self._attachments.file(digest)
+
+    def _require_hash(self, digest: str) -> None:
+        """AttachmentNotFound for what is no hash: it names a file."""
+        with self._engine.read():
+            pass  # StoreClosed, if it is
+        if not DIGEST.fullmatch(checked_text(digest, "the hash of an attachment") or ""):
+            raise AttachmentNotFound(digest)
+
     def size(self) -> int:
         """How many bytes the store takes, without its transcript and attachment files."""
         return self._engine.size()
@@ -150,13 +201,22 @@ class OpenStore:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         if self._process == os.getpid():
             self._meaning.stop()
+            self._stop_pruning()
+            self._transcripts.settle()
         self._engine.close()
-        if self._process == os.getpid():  # a forked child leaves the parent's files alone
-            self._scribe.close()
-            if self._temporary is not None:
-                self._temporary.cleanup()
+        if (
+            self._process == os.getpid() and self._temporary is not None
+        ):  # a forked child leaves the parent's files alone
+            self._temporary.cleanup()
 
-    def sql(self, query: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    def _stop_pruning(self) -> None:
+        """Let another process go on with the automatic clean-up, if this one runs it."""
+        token, self._pruning = self._pruning, None
+        if token is not None:
+            with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
+                leases.release(tx, leases.AUTO_PRUNE, token)
+
+    def sql(self, query: str, params: Sequence[str | bytes | float | bool | None] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT over the tables of docs/format.md, each a dict keyed by column name; `?` stands for a parameter.
 
         It reads: whatever would change something is InvalidInput. No other library needs to open the file.
@@ -173,11 +233,12 @@ class OpenStore:
     ) -> None:
         self.close()
 
-    def _writing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> AbstractContextManager[Tx]:
-        """A write transaction; it records before the commit that these sessions' transcripts will change."""
-        for session_id in session_ids:
-            self._scribe.intends(session_id)
-        return self._changing(*session_ids, alone=alone, storing=storing)
+    @contextmanager
+    def _writing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> Iterator[Tx]:
+        """A write transaction; it marks these sessions, whose transcripts have to follow."""
+        with self._changing(*session_ids, alone=alone, storing=storing) as tx:
+            yield tx
+            self._transcripts.mark(tx, session_ids)
 
     def _changing(
         self, *session_ids: str, alone: bool = True, storing: bool = False, lasting: bool = True
@@ -206,8 +267,9 @@ class OpenStore:
         meanwhile, can't write stale data. Blocks may be nested: all their leases must hold. Fences cover all writes
         to sessions and messages; they do not cover leases themselves, deletions and housekeeping.
         """
+        fence = checked_text(name, "name") or "", checked_number(token, "token", "INTEGER")
         before = getattr(self._fences, "held", ())
-        self._fences.held = (*before, (name, token))
+        self._fences.held = (*before, fence)
         try:
             yield
         finally:
@@ -259,8 +321,3 @@ class OpenStore:
         """The sessions of sub-agents that worked for this session, the oldest first; none that are in the trash."""
         with self._engine.read() as tx:
             return lineage.subagents(tx, session_id)
-
-    def _bring_files(self, tx: Tx, session_id: str) -> None:
-        """Fetch attachment files that another host stored and that these messages refer to."""
-        if self._engine.shared:
-            self._attachments.fetch(tx, message_attachments.attachments_shown(tx, session_id))

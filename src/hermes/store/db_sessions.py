@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
@@ -25,7 +26,6 @@ from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import tzinfo
 
     from hermes.store.rows import Facets, Insights, Relative, SessionRow
     from hermes.store.usage import SideUsage
@@ -43,7 +43,7 @@ class SessionCalls(OpenStore):
         model: str | None = None,
         model_config: dict[str, Any] | str | None = None,
         system_prompt: str | None = None,
-        user_id: str | None = None,
+        user_id: str | int | None = None,
         parent_session_id: str | None = None,
         *,
         started_at: float | None = None,
@@ -61,13 +61,13 @@ class SessionCalls(OpenStore):
         columns = {
             "model": checked_text(model, "model"), "model_config": self._masked(codec.json_field(model_config)),
             "system_prompt": self._masked(checked_text(system_prompt, "system_prompt")),
-            "user_id": checked_text(user_id, "user_id"), "transcript": self._scribe.wanted(source) or None,
+            "user_id": checked_text(user_id, "user_id"), "transcript": self._transcripts.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": checked_text(cwd, "cwd"),
         }  # fmt: skip
         with self._writing(session_id, alone=system_prompt is not None or parent_session_id is not None) as tx:
             made = sessions.create(tx, session_id, source, columns)
         if made:
-            self._scribe.opened(session_id, source)
+            self._transcripts.opened(session_id, source)
         return session_id
 
     def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None, **columns: Any) -> str:
@@ -86,18 +86,18 @@ class SessionCalls(OpenStore):
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first end reason stays until the session is reopened."""
-        end_reason = checked_text(end_reason, "end_reason")
+        end_reason = self._masked(checked_text(end_reason, "end_reason"))
         with self._writing(session_id, alone=False) as tx:
             done = sessions.end(tx, session_id, end_reason)
         if done:
-            self._scribe.changed(session_id, "end", "ended_at", "end_reason")
+            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
 
     def reopen_session(self, session_id: str) -> None:
         """Reopen a session: clear its end time and end reason."""
         with self._writing(session_id, alone=False) as tx:
             done = sessions.reopen(tx, session_id)
         if done:
-            self._scribe.changed(session_id, "reopen", "ended_at", "end_reason")
+            self._transcripts.changed(session_id, "reopen", "ended_at", "end_reason")
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
@@ -106,9 +106,9 @@ class SessionCalls(OpenStore):
             before = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
             done = sessions.set_prompt(tx, session_id, text)
         if done:
-            self._scribe.changed(session_id, "prompt", system_prompt=text)
+            self._transcripts.changed(session_id, "prompt", system_prompt=text)
             if before is not None:
-                self._scribe.prompt_dropped(before)
+                self._transcripts.prompt_dropped(before)
 
     def update_token_counts(
         self,
@@ -136,10 +136,11 @@ class SessionCalls(OpenStore):
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
         values = _usage.checked(values)
+        values["billing_base_url"] = self._masked(values["billing_base_url"])
         with self._writing(session_id, alone=False) as tx:
             changed = _usage.update(tx, session_id, values, absolute=absolute)
         if changed:
-            self._scribe.changed(session_id, "usage", *changed)
+            self._transcripts.changed(session_id, "usage", *changed)
 
     def move_folder(self, old: str, new: str) -> int:
         """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
@@ -148,7 +149,7 @@ class SessionCalls(OpenStore):
         with self._writing(*(session_id for session_id, _ in held)) as tx:
             moved = sessions.move_folder(tx, old, new)
         for session_id in moved:
-            self._scribe.changed(session_id, "folder", "cwd")
+            self._transcripts.changed(session_id, "folder", "cwd")
         return len(moved)
 
     def add_side_usage(
@@ -202,12 +203,12 @@ class SessionCalls(OpenStore):
     def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
         """Ids with this prefix: the candidates when it is ambiguous."""
         with self._engine.read() as tx:
-            return sessions.with_prefix(tx, prefix, visible_to, limit)
+            return sessions.with_prefix(tx, prefix, visible_to, session_lists.checked_page(limit, 0)[0])
 
     def list_sessions_rich(
         self,
         source: str | None = None,
-        exclude_sources: list[str] | None = None,
+        exclude_sources: Sequence[str] | None = None,
         limit: int | None = 20,
         offset: int = 0,
         include_children: bool = False,
@@ -299,7 +300,7 @@ class SessionCalls(OpenStore):
             titles.take_in(tx)
             done = titles.set_title(tx, session_id, title, only_if_untitled=only_if_untitled)
         if done:
-            self._scribe.changed(session_id, "title", "title", "title_base", "title_no")
+            self._transcripts.changed(session_id, "title", "title", "title_base", "title_no")
         return done
 
     def get_session_title(self, session_id: str, *, visible_to: User | None = None) -> str | None:
@@ -339,7 +340,7 @@ class SessionCalls(OpenStore):
 
         changed = self._each_part(session_id, change)
         for part in changed:
-            self._scribe.restated(part, "tags")
+            self._transcripts.restated(part, "tags")
         return bool(changed)
 
     def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
@@ -363,7 +364,7 @@ class SessionCalls(OpenStore):
     def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
         changed = self._each_part(session_id, lambda tx, part: sessions.stamp(tx, part, column, on))
         for part in changed:
-            self._scribe.changed(part, what, column)
+            self._transcripts.changed(part, what, column)
         return bool(changed)
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
@@ -371,7 +372,7 @@ class SessionCalls(OpenStore):
         with self._writing(session_id) as tx:
             done = sessions.share(tx, session_id, source, user_id)
         if done:
-            self._scribe.restated(session_id, "share")
+            self._transcripts.restated(session_id, "share")
         return done
 
     # ------------------------------------------------------------------------------------------ lineage
@@ -406,11 +407,10 @@ class SessionCalls(OpenStore):
         """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
         sessions.checked_id(new_session_id)
         title = self._masked(checked_text(title, "title"))
-        self._scribe.intends(session_id)
         with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
-        self._scribe.rewritten(new_session_id)
-        self._scribe.changed(session_id, "branch", also={"branch": new_session_id, "at_message": at_message})
+        self._transcripts.rewritten(new_session_id)
+        self._transcripts.changed(session_id, "branch", also={"branch": new_session_id, "at_message": at_message})
         return new_session_id
 
     def compress_session(
@@ -432,8 +432,8 @@ class SessionCalls(OpenStore):
         ready = self._ready({"role": summary_role, "content": summary})
         with self._writing(session_id, new_session_id) as tx:
             lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
-        self._scribe.rewritten(new_session_id)
-        self._scribe.changed(session_id, "end", "ended_at", "end_reason", also={"continued_in": new_session_id})
+        self._transcripts.rewritten(new_session_id)
+        self._transcripts.changed(session_id, "end", "ended_at", "end_reason", also={"continued_in": new_session_id})
         return new_session_id
 
     def rewind(self, session_id: str, message_id: int) -> int:
@@ -441,12 +441,12 @@ class SessionCalls(OpenStore):
         checked_message_id(message_id)
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
-        self._scribe.restated(session_id, "rewind", hides=hidden)
+        self._transcripts.restated(session_id, "rewind", hides=hidden)
         return len(hidden)
 
     def unrewind(self, session_id: str) -> int:
         """Undo the last rewind; returns how many messages are shown again. Messages stored since are hidden instead."""
         with self._writing(session_id) as tx:
             shown, hidden = lineage.unrewind(tx, session_id)
-        self._scribe.restated(session_id, "unrewind", shows=shown, hides=hidden)
+        self._transcripts.restated(session_id, "unrewind", shows=shown, hides=hidden)
         return len(shown)

@@ -1,12 +1,13 @@
 """Drafts: the received part of a reply that is still being streamed.
 
-A message can only be stored when it is whole. Until then its text is in a small file that grows with each piece, so
+A message can only be stored when it is whole. Until then its text is in a small file, written again with each piece, so
 that a process killed in the middle of a reply loses no word that was shown. The writer holds a lock on the file; the
-system releases the lock when the process dies, which distinguishes an abandoned draft from one in progress.
+system releases the lock when the process dies, which distinguishes an abandoned draft from one in progress. Of an encrypted
+store the text is in the table `drafts`, and the file is empty: it is only the lock.
 
-Secrets are masked in it as well. A secret may arrive in several pieces, so the last line is written again with each of them
-(secrets are on one line, except private keys: their block counts as one), and the end of it waits as long as it may be
-the beginning of a secret: `ghp_abc`, or what follows `password: `.
+Secrets are masked in it as well. A secret may arrive in several pieces, so the last line is masked again with each of them
+(secrets are on one line, except in private keys, .netrc files and continued commands: those count as one line), and the
+end of it waits as long as it may be the beginning of a secret: `ghp_abc`, or what follows `password: `.
 """
 
 from __future__ import annotations
@@ -17,27 +18,25 @@ import hashlib
 import json
 import os
 import re
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hermes.errors import StoreError
-from hermes.home import companion, has_key_file, make_private
-from hermes.store import sealed_files
+from hermes.home import companion, make_private
+from hermes.store.codec import Blob
+from hermes.store.engines.base import Engine
 
-if TYPE_CHECKING:
-    from hermes.store import encryption_keys
-
-_LONGEST_LINE = 32_000  # characters that are written again with each piece; a longer line is taken as two
+_LONGEST_LINE = 32_000  # characters that are masked again with each piece; a longer line is taken as two
 _REACH = 1_000  # characters before the end of a line in which the name of a secret is searched
 # What may follow the beginning of a secret: with one of these behind it, masking recognises it.
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
-_LENGTH = struct.Struct("<Q")
-_WHOLE = 2**64 - 1  # nothing is cut
-_OF_ONE_LENGTH = re.compile(r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$")  # recognised by their length
+_NETRC_LINES = 4  # machine, login, account, password
+_OF_ONE_LENGTH = re.compile(
+    r"(?:A[KSBC]|SK)[A-Za-z0-9]*$|[0-9]{6}:[\w-]*$|SG\.[\w-]*$|key-[0-9a-z]*$"
+)  # recognised by their length
+_MAILGUN = re.compile(r"(?<![\w-])[0-9a-f]{8,32}(?:-[0-9a-f]{0,8}){0,2}$")
+_MAILGUN_ENDING = f"{'0' * 32}-{'0' * 8}-{'0' * 8}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,134 +48,125 @@ class LeftBehind:
     model: str | None
 
 
-def _key_of(database: Path) -> encryption_keys.DataKey | None:
-    from hermes.store import encryption_keys
+class Drafts:
+    """The drafts of one store, in files; those of an encrypted one are `inside` its database."""
 
-    return encryption_keys.writing_key(database)
+    def __init__(self, engine: Engine, database: Path, *, inside: bool) -> None:
+        self.folder, self.inside, self._engine = companion(database, "drafts"), inside, engine
 
+    def path(self, session_id: str) -> Path:
+        """The file of a session's draft. Its id may hold any character, so the file is named by a hash."""
+        return self.folder / hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-def draft_path(database: Path, session_id: str) -> Path:
-    """The draft of a session. Its id may hold any character, so the file is named by a hash."""
-    return Path(_draft_name(database, session_id))
+    def begin(
+        self, session_id: str, *, after: int, model: str | None, mask: Callable[[str], str] | None = None
+    ) -> Draft:
+        """The draft of a reply that begins after this message; `mask` masks secrets in a text (None: there is no need)."""
+        head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
+        return Draft(self, self.path(session_id), head, mask or str)
 
+    @contextlib.contextmanager
+    def left_behind(self, session_id: str) -> Iterator[LeftBehind | None]:
+        """The draft that a dead process left for a session, or None. It is deleted when the block ends without an error."""
+        path = self.path(session_id)
+        try:
+            if self.inside and self._row(path) is None:
+                raise FileNotFoundError
+            handle = open_locked(path, make=self.inside)
+        except OSError:
+            yield None
+            return
+        if handle is None:  # its writer is running
+            yield None
+            return
+        try:
+            yield _parsed(self._row(path) or b"" if self.inside else path.read_bytes(), session_id)
+            self.forget(session_id)
+        finally:
+            os.close(handle)
 
-@lru_cache(maxsize=1000)
-def _draft_name(database: Path, session_id: str) -> str:
-    return str(
-        companion(database, "drafts") / hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    )
+    def forget(self, session_id: str) -> None:
+        """Remove the draft of a session."""
+        path = self.path(session_id)
+        if self.inside and self._row(path) is not None:
+            with contextlib.suppress(StoreError), self._engine.write(alone=False) as tx:
+                tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    def sessions(self) -> list[str]:
+        """The sessions with a draft, of a running process or of one that is gone."""
+        found = []
+        for data in self._all():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # not begun yet
+                found.append(str(json.loads(data.partition(b"\n")[0])["session"]))
+        return found
+
+    def _all(self) -> Iterator[bytes]:
+        if self.inside:
+            with self._engine.read() as tx:
+                yield from [bytes(row[0]) for row in tx.rows("SELECT data FROM drafts ORDER BY name")]
+            return
+        with contextlib.suppress(OSError):
+            for path in sorted(self.folder.iterdir()):
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    yield path.read_bytes()
+
+    def _row(self, path: Path) -> bytes | None:
+        with self._engine.read() as tx:
+            data = tx.value("SELECT data FROM drafts WHERE name = ?", (path.name,))
+        return None if data is None else bytes(data)
+
+    def save(self, path: Path, handle: int, data: bytes, same: int, before: int) -> None:
+        """Put this in place of a draft, which had `before` bytes, `same` of them as now; it survives the death of the process."""
+        if not self.inside:
+            os.pwrite(handle, data[same:], same)
+            if len(data) < before:
+                os.ftruncate(handle, len(data))
+            return
+        with self._engine.write(alone=False, lasting=False) as tx:
+            sql = "INSERT INTO drafts(name, data) VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET data = excluded.data"
+            tx.run(sql, (path.name, Blob(data)))
 
 
 class Draft:
     """A reply in progress. No file is created before the first piece; without a writable folder there is no draft."""
 
-    def __init__(
-        self,
-        database: Path,
-        session_id: str,
-        *,
-        after: int,
-        model: str | None,
-        mask: Callable[[str], str] | None = None,
-    ) -> None:
-        """`mask` masks secrets in a text; None: there is no need."""
-        self._path = _draft_name(database, session_id)
-        self._head = json.dumps({"session": session_id, "after": after, "model": model}).encode() + b"\n"
+    def __init__(self, drafts: Drafts, path: Path, head: bytes, mask: Callable[[str], str]) -> None:
+        self._drafts, self._path, self._head, self._mask = drafts, path, head, mask
         self._handle: int | None = None
         self._useless = False
         self._stale = False
-        self._mask = mask
-        self._key = _key_of(database) if has_key_file(database) else None
-        self._seal: sealed_files.Seal | None = None
-        self._told = b""  # in an encrypted draft: what is written of the last line
+        self._done = b""  # masked, up to the last line
+        self._same = 0  # how much of what is written stays as it is
+        self._length = 0  # how much is written
         self._line = ""  # the last text, from where a secret could reach into the next piece
-        self._line_at = len(self._head)  # where it begins in the file
-        self._length = 0  # how much of a plain draft is written
 
     def write(self, text: str) -> None:
         """Add a piece; once this returns, it survives the death of the process."""
         if self._useless or not text:
             return
         try:
-            if self._handle is None:
-                self._begin()
-            if self._handle is not None:
-                if self._stale:
-                    self._cut(self._handle, len(self._head))
-                    self._stale = False
-                    self._line, self._line_at = "", len(self._head)
-                if self._mask is None:
-                    self._add(self._handle, text.encode(errors="replace"))
-                else:
-                    self._write_masked(self._handle, text, self._mask)
-        except OSError:  # a full disk must not stop the reply; the message itself is stored, or fails, by its own rules
+            if self._handle is None and (handle := open_locked(self._path, make=True)) is not None:
+                self._handle, self._length = handle, os.fstat(handle).st_size  # an unreadable one of a dead process
+            if self._handle is None:  # another process writes in this session: the draft is its own
+                self._useless = True
+                return
+            if self._stale:
+                self._stale, self._done, self._line, self._same = False, b"", "", 0
+            self._line += text
+            begins = _last_line(self._line)
+            done, self._line = self._mask(self._line[:begins]), self._line[begins:]
+            self._done += done.encode(errors="replace")
+            self._save(_certain(self._mask, self._line))
+        except (OSError, StoreError):  # a full disk must not stop the reply; the message itself is what matters
             self._useless = True
 
-    def _write_masked(self, handle: int, text: str, mask: Callable[[str], str]) -> None:
-        self._line += text
-        begins = _last_line(self._line)
-        done = mask(self._line[:begins]).encode(errors="replace")
-        rest = _certain(mask, self._line[begins:])
-        shown = rest.encode(errors="replace")
-        self._put(handle, done + shown)
-        self._line, self._line_at, self._told = self._line[begins:], self._line_at + len(done), shown
-
-    # A plain draft is the head and the text. An encrypted one is a sealed file whose pieces are changes: eight bytes with the
-    # length to which the text so far is cut, and what follows from there.
-
-    def _add(self, handle: int, data: bytes) -> None:
-        if self._seal is not None:
-            self._add_change(handle, _WHOLE, data)
-            return
-        os.lseek(handle, 0, os.SEEK_END)
-        self._length += os.write(handle, data if self._length else self._head + data)
-
-    def _cut(self, handle: int, length: int) -> None:
-        if self._seal is None:
-            os.ftruncate(handle, length)
-            self._length = min(self._length, length)
-        else:
-            self._add_change(handle, length, b"")
-            self._told = b""
-
-    def _put(self, handle: int, data: bytes) -> None:
-        """Replace the text from the last line on."""
-        if self._seal is None:
-            head = self._head if self._length == 0 else b""
-            os.pwrite(handle, head + data, self._line_at - len(head))
-            end = self._line_at + len(data)
-            if end < self._length:
-                os.ftruncate(handle, end)
-            self._length = end
-            return
-        same = next((at for at, pair in enumerate(zip(self._told, data)) if pair[0] != pair[1]), len(self._told))
-        same = min(same, len(data))
-        self._add_change(handle, self._line_at + same, data[same:])
-
-    def _add_change(self, handle: int, length: int, data: bytes) -> None:
-        if self._seal is not None:
-            os.lseek(handle, 0, os.SEEK_END)
-            os.write(handle, self._seal.piece(_LENGTH.pack(length) + data))
-
-    def _begin(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        try:
-            handle = os.open(self._path, flags, 0o600)
-        except FileNotFoundError:
-            make_private(Path(self._path).parent)
-            handle = os.open(self._path, flags, 0o600)
-        if not _locked(handle):  # another process writes in this session: the draft is its own
-            os.close(handle)
-            self._useless = True
-            return
-        if os.fstat(handle).st_size:  # an unreadable one that a dead process left
-            os.ftruncate(handle, 0)
-        self._length = 0  # a plain one is written with its head at the first piece
-        if self._key is not None:
-            self._seal = sealed_files.Seal(self._key)
-            os.write(handle, self._seal.header + self._seal.piece(_LENGTH.pack(0) + self._head))
-            self._told = b""
-        self._handle = handle
+    def _save(self, line: str) -> None:
+        assert self._handle is not None
+        data = self._head + self._done + line.encode(errors="replace")
+        self._drafts.save(self._path, self._handle, data, self._same, self._length)
+        self._same, self._length = len(self._head) + len(self._done), len(data)
 
     def restart(self) -> None:
         """The reply starts over: the old text stays until the first new piece replaces it."""
@@ -184,15 +174,15 @@ class Draft:
 
     def close(self, *, keep: bool) -> None:
         """The reply is stored, or there is none: the draft is no longer needed. `keep` leaves it for `left_behind`."""
-        if self._handle is not None:
-            if keep and self._mask is not None:  # nothing more comes: the withheld end can be written
-                with contextlib.suppress(OSError):
-                    self._put(self._handle, self._mask(self._line).encode(errors="replace"))
+        if self._handle is None:
+            return
+        with contextlib.suppress(OSError, StoreError):
             if not keep:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path)
-            os.close(self._handle)
-            self._handle = None
+                self._drafts.forget(str(json.loads(self._head)["session"]))
+            else:  # nothing more comes: the withheld end can be written
+                self._save(self._mask(self._line))
+        os.close(self._handle)
+        self._handle = None
 
 
 def _last_line(text: str) -> int:
@@ -201,6 +191,11 @@ def _last_line(text: str) -> int:
     key = text.rfind("-----BEGIN ")
     if key >= 0 and "\n" not in text[max(text.find("-----END ", key), key) :].partition("-----END ")[2]:
         begins = min(begins, key)
+    machine = text.rfind("machine ", max(0, begins - _REACH))
+    if machine >= 0 and text.count("\n", machine) <= _NETRC_LINES:
+        begins = min(begins, machine)
+    while text.endswith("\\\n", 0, begins):
+        begins = text.rfind("\n", 0, begins - 1) + 1
     return begins if len(text) - begins <= _LONGEST_LINE else len(text)
 
 
@@ -234,85 +229,28 @@ def _endings(tail: str) -> Iterator[str]:
     if _OF_ONE_LENGTH.search(tail):
         yield from ("0" * count for count in range(1, 37))
         yield from (f"{'0' * count}.{_ENDING[:43]}" for count in range(23))
+    if begun := _MAILGUN.search(tail):
+        yield _MAILGUN_ENDING[len(begun[0]) :]
 
 
-def forget(database: Path, session_id: str) -> None:
-    """Remove the draft of a session that is deleted."""
-    with contextlib.suppress(OSError):
-        draft_path(database, session_id).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def left_behind(database: Path, session_id: str) -> Iterator[LeftBehind | None]:
-    """The draft that a dead process left for a session, or None. It is deleted when the block ends without an error."""
-    try:
-        handle = os.open(_draft_name(database, session_id), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        yield None
-        return
-    path = draft_path(database, session_id)
-    try:
-        if not _locked(handle):  # its writer is running
-            yield None
-            return
-        yield _read(handle, session_id, path)
-        path.unlink(missing_ok=True)
-    finally:
-        os.close(handle)
-
-
-def drafted(database: Path) -> list[str]:
-    """The sessions with a draft, of a running process or of one that is gone."""
-    found = []
-    for path in _files(companion(database, "drafts")):
-        try:
-            with path.open("rb") as file:
-                found.append(str(json.loads(file.readline())["session"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # removed meanwhile, or not begun yet
-    return found
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _locked(handle: int) -> bool:
-    """Whether we locked the file, and its name still refers to it."""
+def open_locked(path: Path, *, make: bool) -> int | None:
+    """A descriptor of the file with its lock; None while another one has it. OSError when there is no file."""
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0)
+    if make:
+        make_private(path.parent)
+    handle = os.open(path, flags, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:  # its name still refers to it
+            return handle
     except OSError:
-        return False
-    return os.fstat(handle).st_nlink > 0
+        pass
+    os.close(handle)
+    return None
 
 
-def draft_content(raw: bytes, path: Path) -> bytes:
-    """The head and the text of a draft from the bytes of its file, encrypted or not."""
-    try:
-        seal = sealed_files.seal_of(raw[: sealed_files.HEADER], path)
-    except StoreError:
-        return b""
-    if seal is None:
-        return b"" if sealed_files.is_sealed(raw) else raw
-    text = b""
-    for change, whole in seal.pieces(raw, sealed_files.HEADER):
-        if whole and len(change) >= _LENGTH.size:
-            text = text[: _LENGTH.unpack_from(change)[0]] + change[_LENGTH.size :]
-    return text
-
-
-def sealed_draft(content: bytes, key: encryption_keys.DataKey) -> bytes:
-    """The inverse of draft_content()."""
-    seal = sealed_files.Seal(key)
-    return seal.header + seal.piece(_LENGTH.pack(0) + content)
-
-
-def _read(handle: int, session_id: str, path: Path) -> LeftBehind | None:
-    with os.fdopen(os.dup(handle), "rb") as file:
-        head, _, rest = draft_content(file.read(), path).partition(b"\n")
+def _parsed(content: bytes, session_id: str) -> LeftBehind | None:
+    head, _, rest = content.partition(b"\n")
     try:
         known = json.loads(head)
         text = rest.decode(errors="ignore")  # a character cut in half by the end is not a character

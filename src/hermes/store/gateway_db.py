@@ -25,7 +25,7 @@ from hermes.store import (
     sessions,
     transcript_replay,
 )
-from hermes.store.attachments import read_attachment, references
+from hermes.store.attachments import references
 from hermes.store.db import transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_inbox import Received
@@ -93,25 +93,13 @@ class GatewayDB:
         self.clock = clock
         self._store = transactions(db)
         self._oldest = gateway_queues.Oldest()  # of a file: no row below this waits
-        if db.read_only:
-            return
-        if not self.is_there():
+        if not db.read_only and not self.is_there():
             self._store.make_tables(statements(shared=db.is_shared))
-        elif not db.is_shared:
-            self._lighten()
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._store.read() as tx:
             return tx.has_table("gateway_serving")
-
-    def _lighten(self) -> None:
-        """Upgrade a file of an older version, whose queues had counters and indexes that made every write slower."""
-        with self._store.read() as tx:
-            heavy = gateway_queues.is_heavy(tx)
-        if heavy:
-            with self._store.write() as tx:
-                gateway_queues.lighten(tx)
 
     def together(self, steps: Sequence[Callable[[Tx], Any]], *, lasting: bool = True) -> list[Any]:
         """Run several small steps in one transaction; returns the result of each. (`lasting`: see Engine.write.)"""
@@ -423,18 +411,16 @@ class GatewayDB:
 
     def attachment(self, reference: str) -> bytes | None:
         """The bytes of an attachment; None when they are gone, with the messages that held it."""
-        files = self._store.attachments
         for digest, _, _ in references(reference):
-            with self._store.read() as tx:
-                files.fetch(tx, [digest])
             try:
-                return read_attachment(files.folder, digest)
+                return self._store.attachments.read(digest)
             except OSError:
                 return None
         return None
 
     unsent = reading(gateway_outbox.unsent)
     is_waiting = reading(gateway_outbox.is_waiting)
+    untold = reading(gateway_outbox.untold)
     is_question = reading(gateway_outbox.is_question)
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
@@ -445,8 +431,8 @@ class GatewayDB:
     def forget_mail(self, older_than_days: float = 7, last_days: float = 1) -> int:
         """Remove rows finished longer ago; returns how many.
 
-        Redeliveries older than this are not recognised, except webhook deliveries that are signed without a time, and the
-        events of each platform's last day with any.
+        Redeliveries older than this are not recognised, except webhook deliveries and short messages that are signed without a
+        time, mails of proven senders, and the events of each platform's last day with any.
         """
         with self._store.write() as tx:
             instances.forget_served(tx)

@@ -15,6 +15,7 @@ from hermes.store import leases
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_inbox import marks
 
+OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
 
 
@@ -22,7 +23,8 @@ FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the b
 
 
 SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
-_PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
+TRIES = "tries"  # in the latter: how often it failed to be sent, and when it first did
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION, TRIES)  # not needed once it is sent
 _SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
 _OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
 
@@ -149,10 +151,43 @@ def without_context(chat: str) -> str | None:
     return json.dumps({name: value for name, value in json.loads(chat).items() if name not in _PASSING})
 
 
-def unsendable(tx: Tx, outbox_id: int, error: str, now: float) -> None:
-    """Record that a part can't be sent, and why. The text stays for inspection."""
-    tx.run("UPDATE gateway_outbox SET error = ?, begun_at = ? WHERE id = ?", (error, now, outbox_id))
+def failed_again(chat: str, now: float) -> tuple[str, int, float]:
+    """An outgoing message's chat with one more failed try: how many there were, and when the first was."""
+    found = json.loads(chat)
+    count, since = found.get(TRIES) or (0, now)
+    return json.dumps({**found, TRIES: [count + 1, since]}), count + 1, since
+
+
+def note_try(tx: Tx, outbox_id: int, chat: str) -> None:
+    """Store a part's chat with its tries: a later process goes on counting."""
+    tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (chat, outbox_id))
+
+
+def unsendable(tx: Tx, outbox_id: int, error: str, now: float, told_at: float | None = None) -> None:
+    """Record that a part can't be sent, and why; `told_at`: when the person was told. The text stays for inspection."""
+    tx.run(
+        "UPDATE gateway_outbox SET error = ?, begun_at = ?, sent_at = ? WHERE id = ?", (error, now, told_at, outbox_id)
+    )
     drop_contexts(tx, "id = ?", (outbox_id,))
+
+
+def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
+    """The parts that were given up without the person's knowledge: number, chat and nonce.
+
+    Without questions, which need no answer any more, and summaries of handoffs, which failed with them.
+    """
+    rows = tx.rows(
+        "SELECT id, chat, nonce FROM gateway_outbox o WHERE error IS NOT NULL AND sent_at IS NULL AND text IS NOT NULL"
+        " AND platform = ? AND instr(nonce, ?) = 0 AND NOT EXISTS"
+        " (SELECT 1 FROM gateway_inbox i WHERE i.id = o.inbox_id AND i.event_id LIKE ?) ORDER BY id",
+        (platform, QUESTION, f"{OWN_ID}%"),
+    )
+    return [(int(number), str(chat), str(nonce)) for number, chat, nonce in rows]
+
+
+def told(tx: Tx, outbox_ids: Sequence[int], now: float) -> None:
+    """Record that the person knows of parts that were given up."""
+    tx.run(f"UPDATE gateway_outbox SET sent_at = ? WHERE id IN ({marks(outbox_ids)})", (now, *outbox_ids))
 
 
 def drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:

@@ -63,13 +63,16 @@ def counts(tx: Tx) -> dict[str, dict[str, int]]:
     return found
 
 
-# Webhook deliveries that are identified by their bytes (<route>:<sha256>) or by GitLab's id, and Twilio's messages. Their
-# signature has no time in it, so a captured one could be sent again for ever: they are never removed. Such a row has no text.
-_LASTING = ("%:" + "_" * 64, "%:gitlab-%")
+# Events that would be taken again if their row were removed: their proof has no time in it, or an old one can be accepted,
+# so that a captured one could be sent again for ever. Webhook deliveries that are identified by their bytes (<route>:<sha256>)
+# or by GitLab's id, Twilio's messages, mails of proven senders (<Message-ID> <address>). Such a row has no text.
+_LASTING = (("webhook", "%:" + "_" * 64), ("webhook", "%:gitlab-%"), ("sms", "%"), ("email", "%> %@%"))
+_MAY_GO = " AND ".join(["NOT ((platform = ? OR platform LIKE ?) AND event_id LIKE ?)"] * len(_LASTING))
+_KEPT = tuple(value for platform, ids in _LASTING for value in (platform, f"{platform}/%", ids))
 
 
 def forget(tx: Tx, before: float, last: float) -> int:
-    """Remove rows finished before then, except those that detect repeated signed deliveries; returns how many.
+    """Remove rows finished before then, except those that detect repeated deliveries and mails; returns how many.
 
     Of each platform, the events of the `last` seconds before its newest one stay, however long ago that was: after a quiet
     month an adapter asks its platform for what came after its last message, and a little before it. The newest row of each
@@ -81,15 +84,13 @@ def forget(tx: Tx, before: float, last: float) -> int:
     ):
         gone += tx.run(
             "DELETE FROM gateway_inbox WHERE platform = ? AND finished_at < ? AND key <> '' AND received_at < ?"
-            " AND id < (SELECT max(id) FROM gateway_inbox)"
-            " AND NOT (platform = 'webhook' AND (event_id LIKE ? OR event_id LIKE ?))"
-            " AND platform <> 'sms' AND platform NOT LIKE 'sms/%'",
-            (platform, before, newest - last, *_LASTING),
+            f" AND id < (SELECT max(id) FROM gateway_inbox) AND {_MAY_GO}",
+            (platform, before, newest - last, *_KEPT),
         )
     gone += tx.run(  # edits and deletions, which no adapter asks for
         "DELETE FROM gateway_inbox WHERE key = '' AND finished_at < ? AND id < (SELECT max(id) FROM gateway_inbox)"
-        " AND platform <> 'sms' AND platform NOT LIKE 'sms/%'",
-        (before,),
+        f" AND {_MAY_GO}",
+        (before, *_KEPT),
     )
     return gone + tx.run(
         "DELETE FROM gateway_outbox WHERE (sent_at IS NOT NULL OR error IS NOT NULL) AND created_at < ?"
@@ -111,7 +112,7 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
     )
     drop_contexts(tx, f"inbox_id IN ({events})", session_ids)
     for number, chat in tx.rows(
-        "SELECT id, chat FROM gateway_outbox WHERE sent_at IS NULL AND instr(chat, ?) > 0", (f'"{SESSION}"',)
+        "SELECT id, chat FROM gateway_outbox WHERE text IS NOT NULL AND instr(chat, ?) > 0", (f'"{SESSION}"',)
     ):
         if json.loads(chat).get(SESSION) in session_ids:
             tx.run(
@@ -128,53 +129,3 @@ def shred(tx: Tx, session_ids: Sequence[str]) -> None:
     )
     tx.run(f"DELETE FROM gateway_aliases WHERE session_id IN ({marks(session_ids)})", session_ids)
     tx.run(f"UPDATE gateway_routes SET pending_title = NULL WHERE session_id IN ({marks(session_ids)})", session_ids)
-
-
-# ------------------------------------------------------------------------------------------ files of older versions
-
-_BOXES = ("gateway_inbox", "gateway_outbox")
-_HEAVY_INDEXES = ("idx_inbox_key", "idx_outbox_open")
-
-
-def is_heavy(tx: Tx) -> bool:
-    """Whether the queues of a file are of an older version, with counters and indexes on waiting rows."""
-    return (
-        tx.row(
-            f"SELECT 1 FROM sqlite_master WHERE name IN ({marks(_HEAVY_INDEXES)})"
-            f" OR (name IN ({marks(_BOXES)}) AND instr(sql, 'AUTOINCREMENT') > 0)",
-            (*_HEAVY_INDEXES, *_BOXES),
-        )
-        is not None
-    )
-
-
-def lighten(tx: Tx) -> None:
-    """Migrate the queues of such a file with all their rows; other columns stay as well."""
-    for name in _HEAVY_INDEXES:
-        tx.run(f"DROP INDEX IF EXISTS {name}")
-    for name in _BOXES:
-        sql = tx.value("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (name,))
-        if sql is None or " AUTOINCREMENT" not in sql:
-            continue
-        given_out = tx.last_number(name)
-        indexes = tx.rows(
-            "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (name,)
-        )
-        tx.run(str(sql).replace(" AUTOINCREMENT", "").replace(name, f"{name}_lighter", 1))
-        tx.run(f"INSERT INTO {name}_lighter SELECT * FROM {name}")
-        tx.run(f"DROP TABLE {name}")
-        tx.run(f"ALTER TABLE {name}_lighter RENAME TO {name}")
-        for (index,) in indexes:
-            tx.run(index)
-        if name == "gateway_inbox":
-            number_above(tx, given_out)
-
-
-def number_above(tx: Tx, given_out: int) -> None:
-    """Make the next events get higher numbers than this: the names of replies on the platforms contain them."""
-    if given_out > int(tx.value("SELECT max(id) FROM gateway_inbox") or 0):
-        now = tx.now()
-        tx.run(
-            "INSERT INTO gateway_inbox(id, platform, event_id, key, received_at, finished_at) VALUES(?, '', ?, '', ?, ?)",
-            (given_out, f"number {given_out}", now, now),
-        )

@@ -1,8 +1,8 @@
 """Handoffs: moving a session from one platform to another.
 
-NULL → pending → running → completed or failed. A claim carries a lease: when the claimer dies, the handoff can be
-claimed again after the lease has expired. `handoff:<id>` in the leases holds the token of the claim, so that a late claimer is
-distinguished from the current one.
+NULL → pending → running → completed or failed. The claimer holds the lease `job:handoff:<id>`: when it dies, the handoff can
+be claimed again after the lease has expired. What nobody claims within two minutes is over: the process that requested it
+is gone.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from hermes.errors import InvalidInput
 from hermes.store import codec, leases, sessions
 from hermes.store.arguments import checked_text, checked_ttl
 from hermes.store.engines.base import Tx
+from hermes.store.leases import handoff_lease
 
 if TYPE_CHECKING:
     from hermes.store.rows import HandoffState, PendingHandoff
 
 LEASE_SECONDS = 120.0
-CLAIMER = "claimer"
+REQUEST_SECONDS = 120.0  # how long a request, or a claim that ran out, waits for a claimer; the terminal waits 60 s
+_RUNS_UNTIL = "coalesce((SELECT l.expires_at FROM leases l WHERE l.name = 'job:handoff:' || s.id), 0)"
+# The handoffs that can be claimed; its values are those of `_waiting`.
+_WAITS = (
+    "(s.handoff_state = 'pending' AND coalesce(s.handoff_requested_at, 0) >= ?"
+    f" OR s.handoff_state = 'running' AND {_RUNS_UNTIL} BETWEEN ? AND ?)"
+)
 
 
-def lease_of(session_id: str) -> str:
-    """The name of the lease whose token distinguishes claims."""
-    return f"handoff:{session_id}"
+def _waiting(now: float) -> tuple[float, float, float]:
+    return now - REQUEST_SECONDS, now - REQUEST_SECONDS, now
 
 
 def request(tx: Tx, session_id: str, platform: str) -> bool:
@@ -32,14 +38,15 @@ def request(tx: Tx, session_id: str, platform: str) -> bool:
         raise InvalidInput("a handoff needs a platform to go to")
     now = tx.now()
     done = tx.run(
-        "UPDATE sessions SET handoff_state = 'pending', handoff_platform = ?, handoff_error = NULL,"
-        " handoff_requested_at = ?, handoff_lease_until = NULL WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+        "UPDATE sessions AS s SET handoff_state = 'pending', handoff_platform = ?, handoff_error = NULL,"
+        " handoff_requested_at = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
         " AND (handoff_state IS NULL OR handoff_state IN ('completed', 'failed')"
-        " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
-        (platform, now, session_id, now),
+        " OR (handoff_state = 'pending' AND coalesce(handoff_requested_at, 0) < ?)"
+        f" OR (handoff_state = 'running' AND {_RUNS_UNTIL} < ?))",
+        (platform, now, session_id, now - REQUEST_SECONDS, now),
     )
     if done:
-        leases.void(tx, lease_of(session_id))
+        leases.release(tx, handoff_lease(session_id))
     return bool(done)
 
 
@@ -59,72 +66,60 @@ def pending(tx: Tx) -> list[PendingHandoff]:
     """Sessions that wait to be claimed, the oldest request first; including those whose claim expired."""
     rows: list[PendingHandoff] = tx.dicts(
         f"SELECT {sessions.COLUMNS}, s.handoff_requested_at FROM sessions s WHERE s.trashed_at IS NULL AND s.purged IS NULL"
-        " AND s.handoff_state IS NOT NULL"
-        " AND (s.handoff_state = 'pending' OR (s.handoff_state = 'running' AND coalesce(s.handoff_lease_until, 0) < ?))"
-        " ORDER BY coalesce(s.handoff_requested_at, 0), s.id",
-        (tx.now(),),
+        f" AND s.handoff_state IS NOT NULL AND {_WAITS} ORDER BY coalesce(s.handoff_requested_at, 0), s.id",
+        _waiting(tx.now()),
     )
     return [sessions.tidy(row) for row in rows]
 
 
-def claim(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> int | None:
+def claim(tx: Tx, session_id: str, ttl: float = LEASE_SECONDS) -> int | None:
     """Claim a pending handoff (or one whose claim expired); one winner. Returns the token of the claim, or None."""
-    now = tx.now()
+    checked_ttl(ttl)
     if not tx.run(
-        "UPDATE sessions SET handoff_state = 'running', handoff_lease_until = ? WHERE id = ? AND (handoff_state = 'pending'"
-        " OR (handoff_state = 'running' AND coalesce(handoff_lease_until, 0) < ?))",
-        (now + checked_ttl(lease), session_id, now),
+        f"UPDATE sessions AS s SET handoff_state = 'running' WHERE id = ? AND {_WAITS}",
+        (session_id, *_waiting(tx.now())),
     ):
         return None
-    return leases.seize(tx, lease_of(session_id), CLAIMER, lease)
-
-
-def heartbeat(tx: Tx, session_id: str, lease: float = LEASE_SECONDS) -> bool:
-    """Renew a claim."""
-    until = tx.now() + checked_ttl(lease)
-    done = tx.run(
-        "UPDATE sessions SET handoff_lease_until = ? WHERE id = ? AND handoff_state = 'running'", (until, session_id)
-    )
-    if done:
-        tx.run("UPDATE leases SET expires_at = ? WHERE name = ? AND holder IS NOT NULL", (until, lease_of(session_id)))
-    return bool(done)
+    return leases.acquire(tx, handoff_lease(session_id), leases.holder_name("handoff"), ttl)
 
 
 def withdraw(tx: Tx, session_id: str, error: str) -> bool:
     """Cancel a request that is not claimed. False when it was claimed meanwhile."""
-    return bool(
-        tx.run(
-            "UPDATE sessions SET handoff_state = 'failed', handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
-            " AND handoff_state = 'pending'",
-            (error, session_id),
-        )
-    )
+    return _finish(tx, session_id, "failed", error, "pending")
 
 
 def seconds_left(tx: Tx, session_id: str) -> float | None:
     """Seconds until the claim on a session expires (negative: it has expired); None when it is not claimed."""
-    until = tx.value(
-        "SELECT handoff_lease_until FROM sessions WHERE id = ? AND handoff_state = 'running'", (session_id,)
-    )
+    until = tx.value(f"SELECT {_RUNS_UNTIL} FROM sessions s WHERE id = ? AND handoff_state = 'running'", (session_id,))
     return None if until is None else float(until) - tx.now()
+
+
+def keeps_out(tx: Tx, session_id: str, holder: str) -> str | None:
+    """The platform a session is being handed over to, if that keeps this holder of leases from answering in it."""
+    going = tx.value(
+        f"SELECT handoff_platform FROM sessions s WHERE id = ? AND handoff_state = 'running' AND {_RUNS_UNTIL} > ?",
+        (session_id, tx.now()),
+    )
+    platform = None if going is None else str(codec.restored(going))
+    return None if platform is None or holder.rpartition(":")[2] == platform.partition("/")[0] else platform
 
 
 def complete(tx: Tx, session_id: str) -> bool:
     """Mark a handoff as completed."""
-    return _finish(tx, session_id, "completed", None)
+    return _finish(tx, session_id, "completed", None, "running", "pending")
 
 
 def fail(tx: Tx, session_id: str, error: str) -> bool:
     """Mark a handoff as failed, with the reason; it can be requested again."""
-    return _finish(tx, session_id, "failed", error)
+    return _finish(tx, session_id, "failed", error, "running", "pending")
 
 
-def _finish(tx: Tx, session_id: str, outcome: str, error: str | None) -> bool:
+def _finish(tx: Tx, session_id: str, outcome: str, error: str | None, *under_way: str) -> bool:
     done = tx.run(
-        "UPDATE sessions SET handoff_state = ?, handoff_error = ?, handoff_lease_until = NULL WHERE id = ?"
-        " AND handoff_state IN ('pending', 'running')",
-        (outcome, error, session_id),
+        "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ?"
+        f" AND handoff_state IN ({', '.join('?' for _ in under_way)})",
+        (outcome, error, session_id, *under_way),
     )
     if done:
-        leases.void(tx, lease_of(session_id))
+        leases.release(tx, handoff_lease(session_id))
     return bool(done)

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apsw
-
 from hermes.errors import StoreCorrupt
 from hermes.store import message_reading, sessions
-from hermes.store.engines.sqlite import locks, migrate
-from hermes.store.engines.sqlite.file_identity import holder_of
+from hermes.store.engines.sqlite import cipher, migrate
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.engines.sqlite.file_connection import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.meaning import vectors
@@ -25,7 +25,7 @@ from hermes.store.meaning import vectors
 class Health:
     """The result of a quick check. Only a file of the current version is counted."""
 
-    kind: str  # current, earlier, old, newer, empty or foreign-application
+    kind: str  # current, old, newer, empty or foreign-application
     bytes: int
     wal_bytes: int
     sessions: int = 0
@@ -49,42 +49,40 @@ def look(path: Path, seconds: float = 3.0) -> Health:
 
 
 def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
-    uri = path.absolute().as_uri() + ("?immutable=1" if alone else "")
     try:
-        connection = locks.connect(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-    except apsw.Error as error:
+        connection = driver.connect(path, key=cipher.key_of(path), read_only=True, immutable=alone)
+    except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_timeout(1000)
         health = Health(migrate.inspect(connection).kind, path.stat().st_size, _size(wal))
         health.used_by = holder_of(path).strip(" ()")
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
-            tx = SqliteTx(connection)
+            tx = SqliteTx(connection, SqliteFullText())
             health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
             if vectors.are_kept(tx):
                 health.vectors = vectors.counts(tx)
                 health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
         return health
-    except (apsw.Error, UnicodeDecodeError) as error:
+    except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be read ({error})") from error
     finally:
         connection.close()
-        locks.tidy()
 
 
-def _search_for_damage(connection: apsw.Connection, health: Health, seconds: float) -> None:
+def _search_for_damage(connection: Connection, health: Health, seconds: float) -> None:
     end = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
     try:
         found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
         health.damage = [text for text in found if text != "ok"]
-    except apsw.InterruptError:
+    except driver.Error as error:
+        if code(error) != codes.SQLITE_INTERRUPT:
+            raise
         health.finished = False
     finally:
-        connection.set_progress_handler(None)
+        connection.set_progress_handler(None, 0)
 
 
 def _size(path: Path) -> int:

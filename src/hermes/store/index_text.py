@@ -342,6 +342,18 @@ def plain_calls(tool_calls: Any) -> str:
     return "\n".join(out)
 
 
+def call_ids(tool_calls: Any) -> list[str]:
+    """The ids of a list of tool calls."""
+    calls = tool_calls if isinstance(tool_calls, list) else []
+    return [call["id"] for call in calls if isinstance(call, dict) and isinstance(call.get("id"), str)]
+
+
+def id_word(call_id: str) -> str:
+    """The word that a tool call's id is indexed as: its longest part, if possible one with a digit: not `call`."""
+    words = index_words(call_id)
+    return max(words, key=lambda word: (any(c.isdigit() for c in word), len(word)), default="")
+
+
 def plain_parts(parts: Any) -> str:
     """The text parts of a content list, in order; pictures and other payloads have no words."""
     if isinstance(parts, dict):

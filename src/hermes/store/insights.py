@@ -57,7 +57,7 @@ class _CountedSession(NamedTuple):
     id: str
     source: str
     title: str | None
-    preview: str | None
+    first_words: str | None
     model: str | None
     kind: str | None
     parent_session_id: str | None
@@ -202,7 +202,7 @@ def _candidates(
         where, params = f"{where} AND s.source = ?", [*params, source]
     rows = tx.rows(
         f"SELECT {', '.join(f's.{name}' for name in _CountedSession._fields)} FROM sessions s"
-        f" WHERE {where} AND (s.last_active >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
+        f" WHERE {where} AND (s.active_at >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
         [*params, since, since, until],
     )
     return [_CountedSession(*map(codec.restored, row)) for row in rows]
@@ -448,7 +448,7 @@ def _line(talk: _Talk) -> InsightsSession:
     return {
         "id": talk.row.id,
         "title": talk.row.title,
-        "preview": message_values.preview_of(talk.row.preview),
+        "preview": message_values.preview_of(talk.row.first_words),
         "source": talk.row.source,
         "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,

@@ -1,6 +1,6 @@
 """Gateways that share a store: which of them are alive, and which of them serves which chat.
 
-Each has a row here and a lease `gateway:<name>` as its heartbeat; what it stores is fenced by that lease. A chat (a
+Each has a row here and a lease `job:gateway:<name>` as its heartbeat; what it stores is fenced by that lease. A chat (a
 session key) is assigned to a live one when a message arrives there while none waits; until all are answered,
 further messages there go to the same one, so that they stay in order. A dead one's chats are assigned to others in the
 transaction that declares it dead: from then on its writes are refused.
@@ -38,12 +38,12 @@ class Instance:
 
 def lease_of(name: str) -> str:
     """The lease that is an instance's heartbeat."""
-    return f"gateway:{name}"
+    return f"job:gateway:{name}"
 
 
 def platform_lease(platform: str) -> str:
     """The lease of the instance that is connected to a platform."""
-    return f"platform:{platform}"
+    return f"job:platform:{platform}"
 
 
 def question_mark(name: str) -> str:
@@ -53,7 +53,8 @@ def question_mark(name: str) -> str:
 
 def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
     """Register an instance; returns the token of its lease. Questions without an instance are cancelled."""
-    token = leases.seize(tx, lease_of(name), name, ttl)
+    token = leases.acquire(tx, lease_of(name), name, ttl)
+    assert token is not None  # its name is new
     tx.run(
         "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
         (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
@@ -66,7 +67,7 @@ def everyone(tx: Tx) -> list[Instance]:
     """All instances, including dead ones not detected yet; the oldest first."""
     rows = tx.rows(
         f"SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, CASE WHEN {_LIVES} THEN 1 ELSE 0 END"
-        " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'gateway:' || i.name ORDER BY i.joined_at, i.name",
+        " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'job:gateway:' || i.name ORDER BY i.joined_at, i.name",
         (tx.now(),),
     )
     return [
@@ -174,7 +175,7 @@ def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
         # Other holder names of its process hold its sessions. If a live one has its number, that process has ended.
         again = any(other.owner == one.owner for other in living)
         for lease in _held(tx, one.name if again else one.owner):
-            leases.void(tx, lease)
+            leases.release(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
     gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in living])
     names = {one.name for one in living}

@@ -1,9 +1,13 @@
 """Leases: which process holds which resource, and until when.
 
+There are two kinds. `session:<id>` is held by the process that uses a session, for a reason: `open` (a terminal shows it),
+`turn` (it answers there) or `compression`. A session is live while it is held. A session that is merely open can be taken for
+another reason; the process that had it open takes it back when it is free again. `job:<name>` is held by the process
+that does a job of which the store has one: the connection to a platform, a run of a scheduled prompt, a handoff, a title.
+
 A lease has one holder and expires unless it is renewed, so a crashed process frees what it held. Each acquisition gets a
-higher token (a fence): a process that resumes with an old one is detected (`check`). A session is live while a process
-holds the lease `session:<id>`, and a turn runs in it while one holds `turn:<id>`: a terminal keeps a session live for
-hours and lets other processes run turns in between.
+higher token (a fence): a process that resumes with an old one is detected (`check`). A holder is named
+`host:pid:…:source`; if it was a process of this machine that no longer runs, its lease is free at once.
 
 Where a transaction locks sessions and leases, it locks sessions first, and leases in the order of their names: so that no two
 transactions wait for each other.
@@ -11,7 +15,11 @@ transactions wait for each other.
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Iterable
+from pathlib import Path
 
 from hermes.errors import Fenced, InvalidInput
 from hermes.store import codec
@@ -19,36 +27,69 @@ from hermes.store.arguments import checked_period, checked_text, checked_ttl
 from hermes.store.engines.base import Tx
 
 ABANDONED = "abandoned"
+AUTO_PRUNE = "job:auto_prune"  # one process at a time prunes
+OPEN, TURN, COMPRESSION = "open", "turn", "compression"  # why a session is held
 
 
-def acquire(tx: Tx, name: str, holder: str, ttl: float) -> int | None:
-    """Take a free, expired or own lease; returns its fencing token, or None while another holder has it."""
+def session_lease(session_id: str) -> str:
+    """The name of the lease that makes a session live."""
+    return f"session:{session_id}"
+
+
+def handoff_lease(session_id: str) -> str:
+    """The name of the lease of the gateway that carries out a session's handoff."""
+    return f"job:handoff:{session_id}"
+
+
+def title_lease(session_id: str) -> str:
+    """The name of the lease of the process that makes a title for a session."""
+    return f"job:title:{session_id}"
+
+
+def acquire(tx: Tx, name: str, holder: str, ttl: float, reason: str | None = None) -> int | None:
+    """Take a lease that is free, expired, the holder's own, a dead process's, or (for another reason) of a session that is
+    merely open; returns its fencing token, or None while another holder has it."""
     if not checked_text(name, "the name of a lease") or checked_ttl(ttl) <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
-    checked_text(holder, "the holder of a lease")
+    checked_text(holder, "the holder of a lease"), checked_text(reason, "the reason of a lease")
+    token = _taken(tx, name, holder, ttl, reason)
+    other = held(tx, name) if token is None else None
+    if other is not None and (is_gone(other[0]) or (other[1] == OPEN and reason not in (OPEN, None))):
+        token = _taken(tx, name, holder, ttl, reason, other[2])
+    return token
+
+
+def _taken(tx: Tx, name: str, holder: str, ttl: float, reason: str | None, over: int = -1) -> int | None:
+    """Take a lease that is free, expired, the holder's own or that of the token `over`."""
     now = tx.now()
     taken = tx.rows(
-        "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
-        " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at"
-        " WHERE leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder RETURNING token",
-        (name, holder, now + ttl, now),
+        "INSERT INTO leases(name, holder, reason, token, expires_at) VALUES(?, ?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
+        " holder = excluded.holder, reason = excluded.reason, token = leases.token + 1, expires_at = excluded.expires_at"
+        " WHERE leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder OR leases.token = ?"
+        " RETURNING token",
+        (name, holder, reason, now + ttl, now, over),
     )
     return int(taken[0][0]) if taken else None
 
 
-def seize(tx: Tx, name: str, holder: str, ttl: float) -> int:
-    """Take a lease from any holder: for transfers decided elsewhere. Returns its token."""
-    taken = tx.rows(
-        "INSERT INTO leases(name, holder, token, expires_at) VALUES(?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
-        " holder = excluded.holder, token = leases.token + 1, expires_at = excluded.expires_at RETURNING token",
-        (name, holder, tx.now() + checked_ttl(ttl)),
+def held(tx: Tx, name: str) -> tuple[str, str | None, int] | None:
+    """The holder of a lease, its reason and its token; None when it is free."""
+    row = tx.row(
+        "SELECT holder, reason, token FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
+        (name, tx.now()),
     )
-    return int(taken[0][0])
+    return None if row is None else (str(codec.restored(row[0])), row[1], int(row[2]))
 
 
-def void(tx: Tx, name: str) -> None:
-    """Release a lease of any holder."""
-    tx.run("UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder IS NOT NULL", (tx.now(), name))
+def holder_of(tx: Tx, name: str) -> str | None:
+    """The holder name of a lease; None when it is free."""
+    found = held(tx, name)
+    return None if found is None else found[0]
+
+
+def is_live(tx: Tx, session_id: str) -> bool:
+    """Whether a running process holds the session."""
+    return held(tx, session_lease(session_id)) is not None
 
 
 def check(tx: Tx, fences: Iterable[tuple[str, int]]) -> None:
@@ -61,89 +102,39 @@ def check(tx: Tx, fences: Iterable[tuple[str, int]]) -> None:
             raise Fenced(name)
 
 
-def renew(tx: Tx, name: str, token: int, ttl: float) -> bool:
-    """Renew a lease; False when another holder has taken it or it was released."""
+def renew(tx: Tx, name: str, token: int | None, ttl: float, reason: str | None = None) -> bool:
+    """Renew the lease of this token (None: of any holder), if given for another reason; False when it does not hold."""
     return bool(
         tx.run(
-            "UPDATE leases SET expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
-            (tx.now() + checked_ttl(ttl), name, token),
+            "UPDATE leases SET expires_at = ?, reason = coalesce(?, reason) WHERE name = ? AND token = coalesce(?, token)"
+            " AND holder IS NOT NULL",
+            (tx.now() + checked_ttl(ttl), reason, name, token),
         )
     )
 
 
-def renew_all(tx: Tx, held: Iterable[tuple[str, int, float]]) -> list[bool]:
+def renew_all(tx: Tx, several: Iterable[tuple[str, int, float]]) -> list[bool]:
     """Renew several, each (name, token, ttl); the result of `renew` for each."""
-    leases = list(held)
-    done = {name: renew(tx, name, token, ttl) for name, token, ttl in sorted(leases)}
-    return [done[name] for name, _, _ in leases]
+    leases = [(name, token, ttl) for name, token, ttl in several]
+    done = {lease: renew(tx, *lease) for lease in sorted(leases)}
+    return [done[lease] for lease in leases]
 
 
-def release(tx: Tx, name: str, token: int) -> bool:
-    """Release a lease; the row stays, so that tokens only grow."""
+def release(tx: Tx, name: str, token: int | None = None) -> bool:
+    """Release the lease of this token (None: of any holder); the row stays, so that tokens only grow."""
     return bool(
         tx.run(
-            "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND token = ? AND holder IS NOT NULL",
+            "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND token = coalesce(?, token)"
+            " AND holder IS NOT NULL",
             (tx.now(), name, token),
         )
     )
 
 
-def release_all(tx: Tx, held: Iterable[tuple[str, int]]) -> None:
-    """Release several, each (name, token)."""
-    for name, token in sorted(held):
-        release(tx, name, token)
-
-
-def compression_lease(session_id: str) -> str:
-    """The name of the lease for compressing a session."""
-    return f"compress:{session_id}"
-
-
-def renew_of(tx: Tx, name: str, holder: str, ttl: float) -> bool:
-    """Renew a lease that this holder has."""
-    now = tx.now()
-    sql = "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND expires_at > ?"
-    return bool(tx.run(sql, (now + checked_ttl(ttl), name, holder, now)))
-
-
-def release_of(tx: Tx, name: str, holder: str) -> bool:
-    """Release a lease that this holder has."""
-    sql = "UPDATE leases SET holder = NULL, expires_at = ? WHERE name = ? AND holder = ?"
-    return bool(tx.run(sql, (tx.now(), name, holder)))
-
-
-def session_lease(session_id: str) -> str:
-    """The name of the lease that makes a session live."""
-    return f"session:{session_id}"
-
-
-def turn_lease(session_id: str) -> str:
-    """The name of the lease for a turn in a session."""
-    return f"turn:{session_id}"
-
-
-def is_live(tx: Tx, session_id: str) -> bool:
-    """Whether a running process holds the session."""
-    return (
-        tx.row(
-            "SELECT 1 FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
-            (session_lease(session_id), tx.now()),
-        )
-        is not None
-    )
-
-
-def holder(tx: Tx, session_id: str) -> str | None:
-    """The holder name of the session's lease; None when it is free."""
-    return holder_of(tx, session_lease(session_id))
-
-
-def holder_of(tx: Tx, name: str) -> str | None:
-    """The holder name of a lease; None when it is free."""
-    found = tx.value(
-        "SELECT holder FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?", (name, tx.now())
-    )
-    return None if found is None else str(codec.restored(found))
+def forget(tx: Tx, session_id: str) -> None:
+    """Remove the leases of a deleted session."""
+    for lease in (session_lease, handoff_lease, title_lease):
+        tx.run("DELETE FROM leases WHERE name = ?", (lease(session_id),))
 
 
 def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
@@ -165,3 +156,40 @@ def end_abandoned(tx: Tx, after_hours: float) -> list[str]:
             tx.run("UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ?", (now, ABANDONED, session_id))
             ended.append(session_id)
     return ended
+
+
+# ---------------------------------------------------------------------------------------------- the names of holders
+
+
+def holder_name(source: str) -> str:
+    """A unique holder name for a part of this process: `cli`, `telegram` …"""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}:{source}"
+
+
+def source_of(holder: str | None) -> str:
+    """The entry point of a holder: `cli`, `telegram` …"""
+    parts = (holder or "").split(":", 3)
+    return parts[3] if len(parts) == 4 else "another program"
+
+
+def is_ours(holder: str) -> bool:
+    """Whether a holder is a part of this process."""
+    return holder.startswith(f"{socket.gethostname()}:{os.getpid()}:")
+
+
+def is_gone(holder: str) -> bool:
+    """Whether a holder was a process of this machine that no longer runs."""
+    host, _, rest = holder.partition(":")
+    number = rest.partition(":")[0]
+    if host != socket.gethostname() or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False
+    try:  # dead, but its parent has not noticed yet
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError, UnicodeDecodeError):
+        return False

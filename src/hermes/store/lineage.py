@@ -42,12 +42,17 @@ def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
 
 
 def _refer(tx: Tx, session_id: str, places: Sequence[Place], after_id: int, *, born: int | None = None) -> None:
+    add_refs(tx, session_id, [(*one, after_id, None, born) for one in ranges(tx, places)])
+
+
+def add_refs(tx: Tx, session_id: str, refs: Iterable[Sequence[Any]]) -> None:
+    """Let a session show these ranges after those it has: owner, first, last, after, rewound, born."""
     start = int(tx.value("SELECT coalesce(max(ord), 0) FROM session_refs WHERE session_id = ?", (session_id,)))
-    for number, (owner, first, last) in enumerate(ranges(tx, places), start + 1):
+    for number, row in enumerate(refs, start + 1):
         tx.run(
-            "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, born)"
-            " VALUES(?, ?, ?, ?, ?, ?, ?)",
-            (session_id, number, owner, first, last, after_id, born),
+            "INSERT INTO session_refs(session_id, ord, from_session, first_id, last_id, after_id, rewound, born)"
+            " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            (session_id, number, *row),
         )
 
 
@@ -125,11 +130,16 @@ def rewind(tx: Tx, session_id: str, message_id: int) -> list[int]:
     after = _after(shown_places(tx, session_id), message_id, session_id)
     if not after:
         return []
-    batch = 1 + int(tx.value("SELECT coalesce(max(batch), 0) FROM session_rewinds WHERE session_id = ?", (session_id,)))
-    tx.run("INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)", (session_id, batch, message_id))
-    _hide(tx, session_id, after, batch)
+    _hide(tx, session_id, after, new_rewind(tx, session_id, message_id))
     messages.recount(tx, session_id)
     return [place[0] for place in after]
+
+
+def new_rewind(tx: Tx, session_id: str, cut: int) -> int:
+    """Note a rewind to a message (0: before the first); its number, which the messages it hides get."""
+    batch = 1 + int(tx.value("SELECT coalesce(max(batch), 0) FROM session_rewinds WHERE session_id = ?", (session_id,)))
+    tx.run("INSERT INTO session_rewinds(session_id, batch, cut_id) VALUES(?, ?, ?)", (session_id, batch, cut))
+    return batch
 
 
 def _after(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:

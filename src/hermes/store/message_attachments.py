@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
@@ -62,16 +62,6 @@ def mentions(content: Any) -> bool:
     if isinstance(content, str):
         return PREFIX in content
     return content is not None and PREFIX in codec.to_json(content)
-
-
-def set_attachment_kinds(tx: Tx, session_id: str, kinds: Mapping[str, Sequence[Any]]) -> None:
-    """Restore the types and sizes in an export's `attachment_kinds`."""
-    for digest, (mime, size) in kinds.items():
-        tx.run(
-            "UPDATE attachments SET mime = ?, bytes = ? WHERE hash = ?"
-            " AND message_id IN (SELECT id FROM messages WHERE session_id = ?)",
-            (str(mime), int(size), digest, session_id),
-        )
 
 
 def attachments_of(tx: Tx, session_id: str) -> list[str]:

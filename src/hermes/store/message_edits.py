@@ -7,6 +7,7 @@ into a row of its own with `hidden` = -4, the same time and the same role.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hermes.store import codec, message_values, messages, transcript_replay
@@ -25,6 +26,11 @@ class MessageHome:
     def sessions(self) -> tuple[str, ...]:
         """All sessions whose rows a change may affect."""
         return (self.owner, *self.carriers)
+
+    @property
+    def keeper(self) -> str:
+        """The owner of earlier versions: of a deleted session only carried rows stay, so it is the first that carries it."""
+        return self.carriers[0] if self.deleted else self.owner
 
 
 def find(tx: Tx, message_id: int) -> MessageHome | None:
@@ -54,20 +60,30 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
 
 
 def edit(engine: Engine, tx: Tx, message_id: int, ready: message_values.Ready, place: MessageHome) -> tuple[int, str]:
-    """Replace a message's content; returns the row with the earlier version, and its owner.
+    """Replace a message's content; returns the row with the earlier version, and its owner."""
+    version = replace(engine, tx, message_id, ready, place.owner, place.keeper, messages.set_content)
+    for session_id in place.sessions:
+        messages.recount(tx, session_id)
+    return version, place.keeper
 
-    Of a deleted session only carried rows stay, so the earlier version belongs to the first session that carries it.
-    """
-    keeper = place.carriers[0] if place.deleted else place.owner
-    (was,) = transcript_replay.with_attachments(tx, place.owner, [transcript_replay.message(tx, message_id)])
+
+def replace(
+    engine: Engine,
+    tx: Tx,
+    message_id: int,
+    ready: message_values.Ready,
+    owner: str,
+    keeper: str,
+    put: Callable[[Tx, int, message_values.Ready], None] = messages.set_values,
+) -> int:
+    """Store another version of a message; the earlier one moves to a row of `keeper`, which is returned."""
+    (was,) = transcript_replay.with_attachments(tx, owner, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, keeper, message_values.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])
-    messages.set_content(tx, message_id, ready)
+    put(tx, message_id, ready)
     engine.fulltext.reindex(tx, [message_id])
-    for session_id in place.sessions:
-        messages.recount(tx, session_id)
-    return version, keeper
+    return version
 
 
 def same_content(tx: Tx, message_id: int, ready: message_values.Ready) -> bool:

@@ -5,12 +5,13 @@ A session shows its own rows and, by reference, ranges of other sessions' rows (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
-from hermes.store.engines.base import COMPACTED, REDACTED, Row, Tx
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.visibility import User, session_clause
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 _ID = itemgetter(0)
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
+# Rows that a deletion still has to process: not those that stay only for other sessions (of a redacted one: its place).
+UNSETTLED = (
+    f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"
+    " session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id BETWEEN r.first_id AND"
+    " r.last_id)))"
+)
 SHOWN = (
     "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
     "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
@@ -130,12 +137,24 @@ def decode(row: Row) -> MessageRow:
     }
 
 
+_LEAKED = re.compile(
+    r"\A<memory-context>.*?</memory-context>\s*", re.DOTALL
+)  # put before a prompt by the first program
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 _TURN_COLUMNS = ("id", "role", "content", *_TURN, "content_format", "content_rest")
 
 
 turn_id_and_content = itemgetter(_TURN_COLUMNS.index("id"), _TURN_COLUMNS.index("content"))
 TURN_ROW = ", ".join(f"m.{name}" for name in _TURN_COLUMNS)
+
+
+def _without_leak(content: Any) -> Any:
+    """A prompt, or its first part, without what the first program's memory had put before it."""
+    if type(content) is str:
+        return _LEAKED.sub("", content) if "<memory-context>" in content[:40] else content
+    if isinstance(content, list) and content and isinstance(content[0], dict) and type(content[0].get("text")) is str:
+        return [{**content[0], "text": _without_leak(content[0]["text"])}, *content[1:]]
+    return content
 
 
 def as_turn(row: Row) -> ChatMessage:
@@ -145,6 +164,8 @@ def as_turn(row: Row) -> ChatMessage:
         content = codec.joined(content, rest)
     if form is not None or (content and content[0] == "\0"):
         content = codec.content_value(content, form)
+    if role == "user":
+        content = _without_leak(content)
     turn: ChatMessage = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
     if calls is not None and (given := codec.from_json(calls)):
         turn["tool_calls"] = given

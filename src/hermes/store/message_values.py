@@ -68,7 +68,6 @@ class Ready:
     is_json: bool = False
     clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
-    line: bytes | None = None  # its transcript line, once it has an id
 
     @property
     def form(self) -> str | None:
@@ -126,7 +125,7 @@ def make_ready(
         reasoning = mask(reasoning) if reasoning else reasoning
         reasoning_content = mask(reasoning_content) if reasoning_content else reasoning_content
     size, whole = len(content) if content else 0, content
-    if lift is None:  # from a file: it lists its attachments, or is so old that every reference counts
+    if lift is None:  # from a file, which lists its attachments; else every reference counts
         told = get("attachments")
         lifted = as_told(told) if isinstance(told, list) else references(content)
     if role == "tool" and content:

@@ -6,29 +6,23 @@ statements. message_reading.py reads messages back, message_attachments.py knows
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hermes.errors import SessionNotFound
 from hermes.store import codec
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx
 from hermes.store.index_text import plain_parts
 from hermes.store.message_attachments import refer
-from hermes.store.message_reading import shown_rows
+from hermes.store.message_reading import UNSETTLED, shown_rows
 from hermes.store.message_values import Ready, StoredColumns, count_calls, preview_of
 
-# Rows that a deletion still has to process: not those that stay only for other sessions (of a redacted one: its place).
-UNSETTLED = (
-    f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"
-    " session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id BETWEEN r.first_id AND"
-    " r.last_id)))"
-)
 STORED = ("session_id", *StoredColumns._fields)
 _INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
 _COUNT = (
     "UPDATE sessions SET message_count = coalesce(message_count, 0) + 1,"
     " tool_call_count = coalesce(tool_call_count, 0) + ?,"
-    " last_active = CASE WHEN last_active > ? THEN last_active ELSE ? END, preview = coalesce(preview, ?)"
+    " active_at = CASE WHEN active_at > ? THEN active_at ELSE ? END, first_words = coalesce(first_words, ?)"
     " WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
 )
 _ALL = 1 << 62
@@ -62,15 +56,6 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
     )
     refer(tx, message_id, ready.lifted)
     return message_id
-
-
-def overwrite(tx: Tx, message_id: int, ready: Ready) -> None:
-    """Put a message's own text back into a damaged row."""
-    names = StoredColumns._fields
-    tx.run(
-        f"UPDATE messages SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?", (*ready.values, message_id)
-    )
-    tx.changed_by_us([message_id])
 
 
 def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
@@ -107,7 +92,7 @@ def recount(tx: Tx, session_id: str) -> None:
         last = stamp if last is None else max(last, stamp)
     preview = _first_words(tx, session_id)
     tx.run(
-        "UPDATE sessions SET message_count = ?, tool_call_count = ?, last_active = ?, preview = ? WHERE id = ?",
+        "UPDATE sessions SET message_count = ?, tool_call_count = ?, active_at = ?, first_words = ? WHERE id = ?",
         (count, calls, last, None if preview is None else codec.storable(preview), session_id),
     )
 
@@ -123,9 +108,6 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
             if preview:
                 return preview
     return None
-
-
-# ---------------------------------------------------------------------------------------------- reading
 
 
 # ---------------------------------------------------------------------------------------------- removing
@@ -151,9 +133,14 @@ def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | Non
             (message_id,),
         )
     gone = [i for i in ids if i not in set(kept)] if kept else ids
-    engine.fulltext.drop(tx, gone)
-    for message_id in gone:
+    delete(engine, tx, gone)
+    return len(ids)
+
+
+def delete(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
+    """Delete the rows of messages, with their index entries."""
+    engine.fulltext.drop(tx, ids)
+    for message_id in ids:
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
-    tx.changed_by_us(gone)
-    return len(ids)
+    tx.changed_by_us(ids)

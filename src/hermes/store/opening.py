@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hermes.config import Config
 from hermes.home import default_database
@@ -21,15 +22,16 @@ def store_url(config: Config) -> str | None:
     return given or config.store.url
 
 
-def open_configured(config: Config, *, read_only: bool = False) -> SessionDB:
-    """The user's store. Reading from one that does not exist yet opens (and creates) an empty one."""
-    url = store_url(config)
+def open_configured(config: Config, *, read_only: bool = False, path: Path | None = None) -> SessionDB:
+    """The user's store, or the file `path`. Reading from one that does not exist yet opens (and creates) an empty one."""
+    url = store_url(config) if path is None else None
     config.require_set("privacy", "sessions")
     config.require_known("store")
-    missing = url is None and not default_database().exists()
+    missing = url is None and path is None and not default_database().exists()
 
     def opened(reading: bool) -> SessionDB:
         return SessionDB(
+            path,
             url=url,
             read_only=reading,
             durability=config.store.durability,

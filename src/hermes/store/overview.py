@@ -45,7 +45,7 @@ def facets(tx: Tx, visible_to: User | None) -> Facets:
 def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
     """See SessionDB.get_family."""
     where, params = session_clause(visible_to)
-    columns = "s.id, s.parent_session_id, s.kind, s.end_reason, s.title, s.preview, s.message_count, s.started_at"
+    columns = "s.id, s.parent_session_id, s.kind, s.end_reason, s.title, s.first_words, s.message_count, s.started_at"
     shown = f"SELECT 1 FROM sessions s WHERE s.id = ? AND {where}"
     chain = lineage.ancestors(tx, session_id)
     level = [one for one in chain if tx.row(shown, [one, *params]) is not None][:1]  # the oldest that may be seen
@@ -77,7 +77,7 @@ def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     for start in range(0, len(session_ids), _AT_ONCE):
         some = session_ids[start : start + _AT_ONCE]
         rows = tx.rows(
-            "SELECT s.id, s.message_count, s.last_active, s.ended_at, s.trashed_at FROM sessions s"
+            "SELECT s.id, s.message_count, s.active_at, s.ended_at, s.trashed_at FROM sessions s"
             f" WHERE s.id IN ({', '.join('?' * len(some))})",
             list(some),
         )

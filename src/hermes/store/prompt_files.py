@@ -11,13 +11,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.home import make_private
-from hermes.store import sealed_files
-
-if TYPE_CHECKING:
-    from hermes.store.encryption_keys import DataKey
+from hermes.whole_files import write_whole
 
 FOLDER = "prompts"
 _TEXT, _HASH = "system_prompt", "system_prompt_hash"
@@ -44,7 +41,7 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
     if not isinstance(digest, str) or len(digest) != 64 or not digest.isalnum():
         return None
     try:
-        raw = sealed_files.read_bytes(prompt_path(sessions, digest))
+        raw = prompt_path(sessions, digest).read_bytes()
     except OSError:
         return None
     return raw.decode("utf-8", "surrogatepass") if _sha256(raw) == digest else None
@@ -52,7 +49,7 @@ def read_prompt(sessions: Path, digest: Any) -> str | None:
 
 def _holds(path: Path, raw: bytes) -> bool:
     try:
-        return sealed_files.content_size(path) == len(raw) and sealed_files.read_bytes(path) == raw
+        return path.stat().st_size == len(raw) and path.read_bytes() == raw
     except OSError:
         return False
 
@@ -60,9 +57,8 @@ def _holds(path: Path, raw: bytes) -> bool:
 class PromptFiles:
     """The prompts of one folder of transcripts."""
 
-    def __init__(self, sessions: Path, lock: Callable[[int], bool], key: DataKey | None = None) -> None:
+    def __init__(self, sessions: Path, lock: Callable[[int], bool]) -> None:
         self.sessions = sessions
-        self._key = key
         self._lock = lock  # waits for a while; False when another process still holds it
 
     def named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +75,7 @@ class PromptFiles:
         target = prompt_path(self.sessions, digest)
         with self._alone():  # or unlocked, if another process hangs: storing it matters more
             if not _holds(target, raw):
-                sealed_files.put(target, raw, self._key, sync=False)
+                write_whole(target, raw, sync=False)
         return digest
 
     def drop(self, digests: list[str] | None, is_used: Callable[[str], bool]) -> None:

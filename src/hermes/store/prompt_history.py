@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from hermes.store import encryption_keys, sealed_files
+from hermes.whole_files import write_whole
 
 try:
     import fcntl
@@ -30,7 +30,7 @@ def forget_texts(path: Path, texts: Collection[str]) -> None:
     for _ in range(_TRIES):
         try:
             before = path.stat()
-            lines = sealed_files.content(path).decode("utf-8", "surrogateescape").split("\n")
+            lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
         except FileNotFoundError:
             return
         kept = [line for entry, text in _entries(lines) if text is None or text.strip() not in wanted for line in entry]
@@ -42,8 +42,8 @@ def forget_texts(path: Path, texts: Collection[str]) -> None:
 
 
 def read_history(path: Path) -> str:
-    """The text of the file, encrypted or not."""
-    return sealed_files.content(path).decode("utf-8", "replace")
+    """The text of the file."""
+    return path.read_bytes().decode("utf-8", "replace")
 
 
 def load_history(path: Path) -> list[str]:
@@ -53,15 +53,13 @@ def load_history(path: Path) -> list[str]:
 
 
 def append_history(path: Path, data: bytes) -> None:
-    """Add to the file as it is, or as one encrypted piece; OSError when that fails."""
+    """Add to the file; OSError when that fails."""
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if fcntl is not None:
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)
-        form = sealed_files.Appending(path, encryption_keys.writing_key_near(path))
-        start = form.at_start(handle, os.fstat(handle).st_size)
-        os.write(handle, start + form.made(data))
+        os.write(handle, data)
     finally:
         os.close(handle)
 
@@ -69,7 +67,7 @@ def append_history(path: Path, data: bytes) -> None:
 def replace_history(path: Path, text: str) -> None:
     """Put this text in place of the whole file."""
     path = Path(os.path.realpath(path))
-    sealed_files.put(path, text.encode("utf-8", "replace"), encryption_keys.writing_key_near(path), sync=False)
+    write_whole(path, text.encode("utf-8", "replace"), sync=False)
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
@@ -89,9 +87,7 @@ def _replaced(path: Path, text: str, before: os.stat_result) -> bool:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".history.")  # made with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(
-                sealed_files.sealed(text.encode("utf-8", "surrogateescape"), encryption_keys.writing_key_near(path))
-            )
+            file.write(text.encode("utf-8", "surrogateescape"))
             file.flush()
             os.fsync(file.fileno())
         now = path.stat()

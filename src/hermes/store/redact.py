@@ -1,9 +1,10 @@
 """Masks secrets in text before it is stored: `redact(text)` replaces each one by `[masked:<kind>]`.
 
 Nearly every message holds no secret, so that case is made cheap: a few passes at C speed over a copy with one
-byte a character decide whether a closer look is needed. Three searches follow: tokens of a known shape
+byte a character decide whether a closer look is needed. Four searches follow: tokens of a known shape
 (each begins a run of at least 20 word characters), values assigned to a secret's name (`PASSWORD=…`,
-`"api_key": "…"`), and places (private-key blocks, URLs, headers). The shapes of providers' tokens are facts,
+`"api_key": "…"`), places (private-key blocks, URLs, headers, cookies), and passwords given to a command
+(`curl -u ada:…`) or told in a sentence ("my password is …"). The shapes of providers' tokens are facts,
 collected from their documentation and from the rules of public secret scanners.
 """
 
@@ -61,6 +62,7 @@ _TOKENS = (
     ("grafana", "gl", r"glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}"),
     ("groq", "gs", r"gsk_[A-Za-z0-9]{40,}"),
     ("linear", "li", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),
+    ("mailgun", "ke", r"key-#[0-9a-z]{32}(?!~)|[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}(?!~)"),  # the second: 50 long
     ("notion", "nt", r"ntn_[A-Za-z0-9]{40,}"),
     ("nvidia", "nv", r"nvapi-~{40,}"),
     ("perplexity", "pp", r"pplx-[A-Za-z0-9]{40,}"),
@@ -100,6 +102,18 @@ _NOTHING = (
     " sha256 sha512 base64 utf8 aes128 aes256 true false none null uint8 uint16 uint32 uint64 int32 int64"
 )
 _NO_VALUES = frozenset(_NOTHING.split())  # words in a secret's position that are no secrets
+# Programs with a password among their arguments.
+_PROGRAMS = ("curl", "mysql", "mariadb", "redis-cli", "sshpass")
+_COMMAND = 2000  # characters of a command, across continued lines
+# Words of which one stands in front of a password in a sentence, in six languages, each with its end.
+_TOLD = (
+    (b"pass", rb"(?:wor[dt]|phrase|code|e(?<=mot de passe))"),
+    (b"contrase", rb"(?:\xf1|\\{1,7}u00f1)a"),
+    (b"senha", rb""),
+)
+_HASHES = ("argon", "bcrypt", "scrypt", "pbkdf", "sha", "md5")  # "the password is argon2id"
+_ATTRIBUTES = frozenset("path expires max-age domain samesite version priority comment".split())  # of a Set-Cookie
+_LOGINS = ("sess", "sid", "auth", "token", "csrf", "xsrf", "jwt", "login", "remember")  # in names of cookies
 
 
 class _Patterns:
@@ -155,6 +169,37 @@ class _Patterns:
             r"|.*?(?:\.\.\.|…|\*\*\*|xxxx|\$\{|\{\{|\{[a-z_][\w.]*\}|%\(|<[a-z_ -]+>|`|::)",
             re.IGNORECASE,
         )
+        # Each begins with a literal, which is searched for at C speed. In JSON, \n is a line break.
+        self.programs = tuple(
+            (word, re.compile(
+                rf"{word}(?:(?<![\w.-]{word})|(?<=\\[nt]{word}))(?:-?(?:dump|admin|import|check|show|slap))?(?:\.exe)?(?=[ \t])"
+            ))
+            for word in _PROGRAMS
+        )  # fmt: skip
+        # A line break ends a command unless a backslash stands before it; in JSON that is \n, and \\\n if continued.
+        self.command_end = re.compile(r"(?<!\\)(?:\n|\\{1,2}n)|&&|\|\||\|[ \t]|;(?=[\s\\]|$)")
+        login = re.compile(r"[ \t](?:-[a-zA-Z]{0,8}[uU][ \t]*|--(?:proxy-)?user(?:[ \t]+|=))(?=[^\s-])")
+        after_p = re.compile(r"[ \t](?:-p|--password=)(?=[^\s-])")
+        after_a = re.compile(r"[ \t](?:-a|--pass)[ \t]+(?=[^\s-])")
+        after_pass = re.compile(r"[ \t]-p[ \t]*(?=[^\s-])")
+        self.options = {"c": login, "m": after_p, "r": after_a, "s": after_pass}  # by the first letter of the program
+        self.any_password = re.compile(r"--(?:[a-z]{1,20}-)?pass(?:word|wd|phrase)?[ \t]{1,4}(?=[^\s-])")
+        between = r"(?:\s|\\{1,7}[nrt]){1,8}"
+        self.netrc = re.compile(
+            rf"machine{between}([^\s\"'\\]{{1,200}}){between}login{between}[^\s\"'\\]{{1,200}}{between}"
+            rf"(?:account{between}[^\s\"'\\]{{1,200}}{between})?password{between}([^\s\"'\\]{{1,200}})"
+        )
+        self.cookies = re.compile(
+            r"ookie(?<=[Cc]ookie)(?:(?<=--cookie)[ \t=]|(?:\\{0,7}[\"'])?[ \t]{0,4}:)[ \t]{0,4}(?:\\{0,7}[\"'])?"
+        )
+        self.cookie = re.compile(r"[ ]?([\w.!#$%&*+^|~-]{1,64})(?:=([^;\s\"'\\]{0,4096}))?[^;\n\"'\\]{0,64}(;?)")
+        tells = (
+            rb"(?:[ \t]{1,4}(?:for|of|to|on|f\xfcr|von|pour|de|para|per)[ \t][^\n.,:;?!\"\\]{1,40}?)?"
+            rb"[ \t]{1,4}(?:is|was|ist|war|lautet|est|es|\xe9|\xe8|e|\\{1,7}u00e[89])"
+            rb"(?:[ \t]{1,4}(?:now|still|set to|jetzt))?[ \t]?:?[ \t]{1,4}"
+        )
+        self.told = tuple((word, re.compile(word + rest + tells)) for word, rest in _TOLD)
+        self.said = re.compile(r"[^\s\"'`\\<>()\[\]{},;|]{4,128}")
         self.identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:(?:\.|->)[A-Za-z_][A-Za-z0-9_]*)*[?!.:]?$")
         self.words = re.compile(r"[A-Z]*[a-z0-9]+|[A-Z0-9]+")  # of snake_case and camelCase
         self.technical = re.compile(
@@ -200,12 +245,20 @@ def _find(text: str) -> list[Span]:
     del words  # its memory serves the next copy
     if "@" in text:
         spans += _urls(p, text)
-    folded = raw.translate(_FOLD, _GLUE)
+    low, folded = raw.lower(), raw.translate(_FOLD, _GLUE)
     if p.assigns(folded) or folded.startswith(b"pwd="):
-        del folded
-        low = raw.lower()
         spans += _headers(p, text, low)
         spans += _assignments(p, text, low)
+    passes = b"pass" in low
+    if " -" in text and (passes or any(map(text.__contains__, _PROGRAMS))):
+        spans += _arguments(p, text)
+    accents = not text.isascii() or b"\\u00" in low
+    if passes or (accents and (b"contrase" in low or b"senha" in low)):
+        spans += _sentences(p, text, low)
+    if passes and "machine" in text:
+        spans += _netrc(p, text)
+    if "ookie" in text:
+        spans += _cookies(p, text)
     return spans
 
 
@@ -240,7 +293,13 @@ def _tokens(p: _Patterns, text: str, raw: bytes, words: bytes) -> Iterator[Span]
             slash = slash or tail[-1:] == b"/"
             start = _token_start(raw, tail[-1:], at)
         first = raw[start : start + 2]
-        if first in heads or tail in tails or (raw[end] == 0x2E and first[:1] in b"MNO"):
+        if (
+            first in heads
+            or tail in tails
+            or (raw[end] == 0x2E and first[:1] in b"MNO")
+            or end - start == 50
+            or end < 0
+        ):
             bearer = bearer or tail.lower() == b"er "
             found = _token(p, text, start)
             if found and not text.startswith("+", found[1]):  # "+": we are inside of base64
@@ -297,10 +356,7 @@ def _private_keys(p: _Patterns, text: str) -> Iterator[Span]:
 def _urls(p: _Patterns, text: str) -> Iterator[Span]:
     """The password of scheme://user:password@host."""
     for m in p.url.finditer(text):
-        value = m[2]
-        if _MASK in value or value.lower() in _EXAMPLES or len(set(value)) < 2:
-            continue
-        if not p.placeholder.match(value):
+        if _is_given(p, m[2]):
             yield *m.span(2), "password"
 
 
@@ -326,6 +382,105 @@ def _is_basic(value: str) -> bool:
         return b":" in a2b_base64(value + "=" * (-len(value) % 4), strict_mode=True)
     except ValueError:
         return False
+
+
+def _arguments(p: _Patterns, text: str) -> Iterator[Span]:
+    """Passwords among the arguments of a command: curl -u ada:…, mysql -p…, redis-cli -a …, sshpass -p …"""
+    found = [m for word, pattern in p.programs if word in text for m in pattern.finditer(text)]
+    commands = sorted(found, key=lambda m: m.start())
+    ends = [*(one.start() for one in commands[1:]), len(text)]  # none reaches into the next: the work is linear
+    for command, last in zip(commands, ends if commands else (), strict=True):
+        last = min(last, command.end() + _COMMAND)
+        over = p.command_end.search(text, command.end(), last)
+        last = over.start() if over else last
+        for option in p.options[command[0][0]].finditer(text, command.end(), last):
+            argument = _argument(p, text, option.end())
+            if argument is None:
+                continue
+            start, end = argument
+            if command[0] == "curl":
+                start = text.find(":", start, end) + 1 or end
+            if _is_given(p, text[start:end]):
+                yield start, end, "password"
+    for option in p.any_password.finditer(text):  # of any program
+        if argument := _argument(p, text, option.end()):
+            yield from _told_value(p, text, argument, quoted=argument[0] > option.end())
+
+
+def _argument(p: _Patterns, text: str, at: int) -> tuple[int, int] | None:
+    """Where the argument that begins here starts and ends, without its quotes."""
+    if opening := p.quote.match(text, at):
+        return None if opening[1] else _quoted(p, text, opening)
+    bare = p.bare_line.match(text, at)
+    return bare and bare.span()
+
+
+def _is_given(p: _Patterns, value: str) -> bool:
+    """Whether a value in a password's place is one, and not an example or a placeholder."""
+    if _MASK in value or value.lower() in _EXAMPLES or len(set(value)) < 2:
+        return False
+    return not p.placeholder.match(value)
+
+
+def _netrc(p: _Patterns, text: str) -> Iterator[Span]:
+    """The passwords of a .netrc file: machine example.org login ada password …"""
+    for m in p.netrc.finditer(text):
+        is_host = "." in m[1] or m[1] == "localhost"
+        if _is_given(p, m[2]) and (is_host or _looks_chosen(p, m[2])):
+            yield *m.span(2), "password"
+
+
+def _cookies(p: _Patterns, text: str) -> Iterator[Span]:
+    """The values of a Cookie or Set-Cookie header, but not those that are settings (theme=dark)."""
+    looked_to = 0
+    for header in p.cookies.finditer(text):
+        at = header.end()
+        if at < looked_to:
+            continue
+        while m := p.cookie.match(text, at):
+            at = looked_to = m.end()
+            name, value = m[1].lower(), m[2] or ""
+            enough = 6 if any(word in name for word in _LOGINS) else 16
+            is_opaque = len(value) >= enough and _opaque(p, value) and name not in _ATTRIBUTES
+            if is_opaque and _is_given(p, value):
+                yield *m.span(2), "cookie"
+            if not m[3]:
+                break
+
+
+def _sentences(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:
+    """Passwords told in a sentence: my password is …, das Passwort lautet …"""
+    for m in (m for word, pattern in p.told if word in low for m in pattern.finditer(low)):
+        if opening := p.quote.match(text, m.end()):
+            if found := None if opening[1] else _quoted(p, text, opening):
+                yield from _told_value(p, text, found, quoted=True)
+        elif said := p.said.match(text, m.end()):
+            yield from _told_value(p, text, (said.start(), said.start() + len(said[0].rstrip(".:?"))), quoted=False)
+
+
+def _told_value(p: _Patterns, text: str, place: tuple[int, int], *, quoted: bool) -> Iterator[Span]:
+    """The value in a place where a password is told, unless it is a word of a sentence, an example or a placeholder."""
+    value = text[slice(*place)]
+    if quoted:
+        is_word = len(value) >= 4 and not any(c.isspace() for c in value) and value[0] not in ",:]}"
+        is_one = is_word and value.lower().rstrip("?!.") not in _NO_VALUES
+    else:
+        is_one = _looks_chosen(p, value.rstrip("!"))
+    if is_one and _is_given(p, value):
+        yield *place, "password"
+
+
+def _looks_chosen(p: _Patterns, value: str) -> bool:
+    """Whether a bare word is a password rather than a word of the sentence: digits or special characters are in it."""
+    if value.isdigit():
+        return len(value) >= 6
+    if "://" in value or value.lower().startswith(_HASHES) or (p.identifier.match(value) and _names_itself(p, value)):
+        return False
+    rest = p.technical.sub("", value).lstrip("0123456789")  # 2FA-protected, 8-character
+    if sum(c.isalpha() for c in rest) < 3:
+        return False
+    special = any(c in "@#$%^*!~=" for c in rest[1:-1])
+    return _has_digit(rest) or special or (value.isalpha() and _switches(p, value) >= 3)
 
 
 def _assignments(p: _Patterns, text: str, low: bytes) -> Iterator[Span]:

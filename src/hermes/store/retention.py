@@ -1,12 +1,12 @@
 """Retention: trash, deletion in small steps, pruning by last activity.
 
 Deleting first makes a session invisible, then deletes its rows a few at a time, so that no writer waits long for the
-write lock and a crash half-way leaves a deletion to finish later. Rows that other sessions refer to stay for them.
+write lock and a crash half-way leaves a deletion to finish later. Rows that other sessions refer to stay for them under
+the session's own id, with an empty session row (`purged`): a tombstone. Creating or importing that id revives it.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hermes.store import (
     carried_messages,
     codec,
-    handoffs,
     leases,
     lineage,
     message_attachments,
@@ -26,8 +25,8 @@ from hermes.store import (
     usage,
 )
 from hermes.store.arguments import checked_period, checked_text
-from hermes.store.carried_messages import SHELL
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx
+from hermes.store.message_reading import UNSETTLED
 
 if TYPE_CHECKING:
     from hermes.store.rows import AuditEntry, TrashedSession
@@ -37,8 +36,15 @@ DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
+PRUNING_SECONDS = (
+    60.0  # of the lease, renewed with every session: after so long another process goes on for a killed one
+)
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
-_ACTIVE = "coalesce(s.last_active, s.started_at)"
+_ACTIVE = "coalesce(s.active_at, s.started_at)"
+_UNNEEDED = (  # no other session shows it
+    "NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id"
+    " AND m.id BETWEEN r.first_id AND r.last_id)"
+)
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
@@ -124,28 +130,32 @@ def trashed(tx: Tx) -> list[TrashedSession]:
 class Witness(Protocol):
     """Callbacks for the code that maintains files next to the database: what happened to a session."""
 
-    def deleted(self, session_id: str, attachments: list[str]) -> None:
-        """A session was deleted, and with it the last message that referred to these attachments."""
+    def deleted(self, session_id: str) -> None:
+        """A session is being deleted: the last step before the commit."""
+        ...
+
+    def unused(self, attachments: list[str]) -> None:
+        """The last message that referred to these attachments was deleted."""
+        ...
+
+    def rewritten(self, session_id: str) -> None:
+        """Messages of a session were deleted that it kept for others."""
         ...
 
     def kept(self, session_id: str) -> None:
-        """Rows of a deleted session stay for other sessions, under this id."""
+        """Rows of a deleted session stay for other sessions."""
         ...
 
     def cut_off(self, session_ids: list[str]) -> None:
         """These sessions lost their parent."""
         ...
 
-    def intends(self, session_id: str) -> None:
-        """The coming commit changes what this session's files must contain."""
+    def mark(self, tx: Tx, session_ids: list[str]) -> None:
+        """This transaction changes what the files of these sessions must contain."""
         ...
 
     def prompt_dropped(self, digest: str) -> None:
         """A session no longer has this system prompt."""
-        ...
-
-    def owner_renamed(self, session_ids: list[str]) -> None:
-        """These sessions show messages whose owner has another id now."""
         ...
 
 
@@ -157,6 +167,7 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
             return False
         source, count = row
         children, prompt = mark_deleted(tx, session_id)
+        witness.mark(tx, [session_id, *children])
         audit(tx, "delete", session_id, by, f"source {codec.restored(source)}, {count or 0} messages")
     witness.cut_off(children)
     if prompt is not None:
@@ -170,7 +181,7 @@ def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
     prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
     tx.run(
         "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
-        " trashed_title = NULL, preview = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
+        " trashed_title = NULL, first_words = NULL, user_id = NULL, parent_session_id = NULL, system_prompt = NULL,"
         " system_prompt_hash = NULL, model_config = NULL, cwd = NULL WHERE id = ?",
         (session_id,),
     )
@@ -186,22 +197,26 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     hashes: set[str] = set()
     while True:
         with engine.write() as tx:
+            if _is_live(tx, session_id):
+                return  # it was created again meanwhile, without these rows
             hashes.update(message_attachments.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
                 hashes.update(gateway_outbox.forget_files(tx, session_id))
-                shells = _drop_rows(tx, session_id)
-                shell, referring = _make_shell(tx, session_id)
-                for other in (shell, *referring) if shell is not None else ():
-                    witness.intends(other)
+                owners, is_tombstone = _drop_rows(tx, session_id)
+                witness.mark(tx, [session_id])
+                witness.deleted(session_id)  # before the commit: a crash leaves no file of a session that is gone
                 gone = [h for h in hashes if not is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
-    if shell is not None:  # first the sessions that refer to it, then its own files
-        witness.kept(shell)
-        witness.owner_renamed(referring)
-    witness.deleted(session_id, gone)
-    for other in shells:
-        finish_shell(engine, other, witness)
+    if is_tombstone:
+        witness.kept(session_id)
+    witness.unused(gone)
+    for other in owners:
+        drop_unneeded(engine, other, witness)
+
+
+def _is_live(tx: Tx, session_id: str) -> bool:
+    return tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
 
 
 def is_used(tx: Tx, digest: str) -> bool:
@@ -213,25 +228,35 @@ def is_used(tx: Tx, digest: str) -> bool:
     return gateway_outbox.is_sent_file(tx, digest)
 
 
-def _drop_rows(tx: Tx, session_id: str) -> list[str]:
-    """Remove the related rows of a session without messages; returns the deleted sessions it referred to."""
-    shells = tx.rows(
-        "SELECT DISTINCT r.from_session FROM session_refs r JOIN sessions s ON s.id = r.from_session"
-        " WHERE r.session_id = ? AND s.purged IS NOT NULL AND s.id <> r.session_id",
-        (session_id,),
+def _drop_rows(tx: Tx, session_id: str) -> tuple[list[str], bool]:
+    """Remove the related rows of a session, and its own unless messages stay for others.
+
+    Returns the sessions that kept messages for it, and whether its row stays as a tombstone.
+    """
+    owners = tx.rows(
+        "SELECT DISTINCT r.from_session FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN"
+        f" r.first_id AND r.last_id AND m.hidden IN ({KEPT}, {REDACTED}) WHERE r.session_id = ? AND r.from_session <> ?",
+        (session_id, session_id),
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     carried_messages.await_no_more(tx, session_id)
     session_events.forget(tx, session_id)
-    named = leases.session_lease, leases.turn_lease, handoffs.lease_of, titles.titling_lease
-    for name in (lease(session_id) for lease in named):
-        tx.run("DELETE FROM leases WHERE name = ?", (name,))
+    leases.forget(tx, session_id)
     for key in (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id)):
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
-    if tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (session_id,)) is None:
-        tx.run("DELETE FROM sessions WHERE id = ?", (session_id,))
-    return [row[0] for row in shells]
+    return [row[0] for row in owners], not drop_empty_tombstone(tx, session_id)
+
+
+def drop_empty_tombstone(tx: Tx, session_id: str) -> bool:
+    """Delete the row of a deleted session that has no messages left; False if it has some, or is live."""
+    return bool(
+        tx.run(
+            "DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL AND NOT EXISTS"
+            " (SELECT 1 FROM messages m WHERE m.session_id = sessions.id)",
+            (session_id,),
+        )
+    )
 
 
 def _drop_prompt(tx: Tx, digest: str | None) -> None:
@@ -244,37 +269,24 @@ def _drop_prompt(tx: Tx, digest: str | None) -> None:
         )
 
 
-def _make_shell(tx: Tx, session_id: str) -> tuple[str | None, list[str]]:
-    """Move the rows of a deleted session that others need to a new id, so that the old id is free.
-
-    Returns that id, and the sessions that refer to it.
-    """
-    if session_id.startswith(SHELL) or tx.row("SELECT 1 FROM sessions WHERE id = ?", (session_id,)) is None:
-        return None, []
-    shell = f"{SHELL}{os.urandom(8).hex()}"
-    referring = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
-    tx.run("UPDATE sessions SET id = ? WHERE id = ?", (shell, session_id))
-    tx.run("UPDATE messages SET session_id = ? WHERE session_id = ?", (shell, session_id))
-    tx.changed_by_us([row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (shell,))])
-    tx.run("UPDATE session_refs SET from_session = ? WHERE from_session = ?", (shell, session_id))
-    return shell, [row[0] for row in referring]
-
-
-def finish_shell(engine: Engine, session_id: str, witness: Witness) -> None:
-    """Delete the rows of a deleted session that no session refers to any more."""
-    witness.intends(session_id)
+def drop_unneeded(engine: Engine, session_id: str, witness: Witness) -> None:
+    """Delete the rows that a session keeps for others and no session refers to any more."""
     with engine.write() as tx:
-        kept = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))]
-        ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (session_id,))
-        gone = [i for i in kept if not any(first <= i <= last for first, last in ranges)]
         hashes = message_attachments.attachments_of(tx, session_id)
-        messages.remove_own(engine, tx, session_id, gone)
-        if len(gone) == len(kept):
-            _drop_rows(tx, session_id)
+        is_live = _is_live(tx, session_id)
+        kinds = KEPT, KEPT if is_live else REDACTED
+        sql = f"SELECT m.id FROM messages m WHERE m.session_id = ? AND m.hidden IN (?, ?) AND {_UNNEEDED}"
+        messages.remove_own(engine, tx, session_id, [row[0] for row in tx.rows(sql, (session_id, *kinds))])
+        is_tombstone = not is_live and _drop_rows(tx, session_id)[1]
         loose = [h for h in hashes if not is_used(tx, h)]
-    witness.deleted(session_id, loose)
-    if len(gone) < len(kept):
+        witness.mark(tx, [session_id])
+        if not is_live:
+            witness.deleted(session_id)
+    if is_live:
+        witness.rewritten(session_id)
+    elif is_tombstone:
         witness.kept(session_id)
+    witness.unused(loose)
 
 
 def finish_deletions(engine: Engine, witness: Witness) -> int:
@@ -284,9 +296,9 @@ def finish_deletions(engine: Engine, witness: Witness) -> int:
     for session_id in left:
         finish_deletion(engine, session_id, witness)
     with engine.read() as tx:
-        loose = loose_shells(tx)
+        loose = with_unneeded(tx)
     for session_id in loose:
-        finish_shell(engine, session_id, witness)
+        drop_unneeded(engine, session_id, witness)
     return len({*left, *loose})
 
 
@@ -294,18 +306,16 @@ def half_deleted(tx: Tx) -> list[str]:
     """Sessions whose deletion was interrupted while it removed their messages."""
     rows = tx.rows(
         "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
-        f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {messages.UNSETTLED}))"
+        f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {UNSETTLED}))"
     )
     return [row[0] for row in rows]
 
 
-def loose_shells(tx: Tx) -> list[str]:
+def with_unneeded(tx: Tx) -> list[str]:
     """Deleted sessions that keep messages to which no session refers: the deletion of the last one that did was interrupted."""
     rows = tx.rows(
-        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND s.id LIKE ? AND EXISTS (SELECT 1 FROM messages m"
-        " WHERE m.session_id = s.id AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = s.id"
-        " AND m.id BETWEEN r.first_id AND r.last_id))",
-        (f"{SHELL}%",),
+        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id"
+        f" AND m.hidden IN ({KEPT}, {REDACTED}) AND {_UNNEEDED})"
     )
     return [row[0] for row in rows]
 
@@ -326,13 +336,15 @@ def prunable(
     sessions of some sources.
     """
     now, others = time.time(), by_source or {}
-    where, params = f"{_ACTIVE} < ?", list[Any]([now - _seconds(older_than_days)])
+    # Another program's messages may be newer than the stored activity.
+    old = f"{_ACTIVE} < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND m.timestamp >= ?)"
+    where, params = old, list[Any]([now - _seconds(older_than_days)] * 2)
     if others:
         where += f" AND s.source NOT IN ({', '.join('?' * len(others))})"
         params += others
         for name, days in others.items():
-            where += f" OR (s.source = ? AND {_ACTIVE} < ?)"
-            params += [name, now - _seconds(days, f"the retention of {name}")]
+            where += f" OR (s.source = ? AND {old})"
+            params += [name, *[now - _seconds(days, f"the retention of {name}")] * 2]
     where = f" AND ({where})"
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
@@ -344,9 +356,9 @@ def prunable(
     ids = [row[0] for row in rows if not leases.is_live(tx, row[0])]
     if not whole:
         return ids
-    old = set(ids)
+    all_old = set(ids)
     chains = (lineage.parts(tx, session_id) for session_id in ids)
-    return list(dict.fromkeys(chain[-1] for chain in chains if old.issuperset(chain)))
+    return list(dict.fromkeys(chain[-1] for chain in chains if all_old.issuperset(chain)))
 
 
 def _seconds(days: float, name: str = "older_than_days") -> float:
@@ -392,18 +404,26 @@ def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
     return [row["id"] for row in trashed(tx) if row["trashed_at"] <= cutoff]
 
 
-def claim_interval(tx: Tx, min_interval_hours: float) -> bool:
-    """Whether the automatic clean-up is due; the caller that gets True runs it."""
+def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
+    """The token of the lease for the automatic clean-up; None when it is not due, or another process runs it."""
     interval = checked_period(min_interval_hours, "min_interval_hours", "hours") * 3600
+    token = leases.acquire(tx, leases.AUTO_PRUNE, leases.holder_name("prune"), PRUNING_SECONDS)
+    if token is None:
+        return None
     last = tx.value("SELECT value FROM state_meta WHERE key = ?", (META_LAST_PRUNE,))
-    now = time.time()
     try:
-        due = last is None or not 0 <= now - float(last) < interval
+        due = last is None or not 0 <= time.time() - float(last) < interval
     except (TypeError, ValueError):
         due = True  # an unreadable marker counts as never run
     if due:
-        tx.run(
-            "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-            (META_LAST_PRUNE, str(now)),
-        )
-    return due
+        return token
+    leases.release(tx, leases.AUTO_PRUNE, token)
+    return None
+
+
+def finish_auto_prune(tx: Tx) -> None:
+    """Begin the interval until the next automatic clean-up: one that was cut off goes on at the next start."""
+    tx.run(
+        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        (META_LAST_PRUNE, str(time.time())),
+    )

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from hermes.errors import HermesError
 from hermes.home import has_key_file
-from hermes.store import codec, sealed_files
+from hermes.store import codec
 from hermes.store.engines.base import Tx
 from hermes.store.engines.store_address import open_engine
 
 _PIECE = 1 << 20  # bytes read at once
-_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-indexing", "-key")
+_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
 _HEAD = b"SQLite format 3\0"
 BACKUP = "backup:"  # keys of state_meta, followed by the path of a backup: when it was made
 
@@ -81,9 +81,6 @@ def _holds(path: Path, session_ids: Sequence[str]) -> bool:
         except HermesError:  # damaged, or not a record: its bytes tell
             return _names(path, [one.encode(errors="surrogatepass") for one in session_ids])
     words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
-    if sealed_files.is_sealed(start):
-        text = sealed_files.content(path)
-        return any(word.encode(errors="surrogatepass") in text for word in words)
     return _names(path, [word.encode(errors="surrogatepass") for word in words])
 
 

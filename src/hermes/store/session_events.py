@@ -70,28 +70,11 @@ def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[SessionEve
     return found
 
 
-def put_back(tx: Tx, session_id: str, told: Iterable[SessionEvent], ids: Mapping[int, int]) -> None:
-    """Set these events to those of a transcript (after `prepare`), replacing events of the same times."""
-    wanted = list(told)
-    for event in wanted:
-        tx.run("DELETE FROM session_events WHERE session_id = ? AND at = ?", (session_id, event["at"]))
-    bring_in(tx, session_id, wanted, ids)
-
-
 def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
     """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
     fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
-
-
-def follow(tx: Tx, session_id: str, moved: Mapping[int, int]) -> None:
-    """Messages of a session have other ids now (higher than all before): its events stay after the same messages."""
-    if are_kept(tx):
-        for old, new in moved.items():
-            tx.run(
-                "UPDATE session_events SET after_id = ? WHERE session_id = ? AND after_id = ?", (new, session_id, old)
-            )
 
 
 def forget(tx: Tx, session_id: str) -> None:

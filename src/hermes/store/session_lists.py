@@ -6,7 +6,7 @@ a hundred thousand. A chain of compressions is one line: its newest member, in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
@@ -19,7 +19,7 @@ from hermes.store.visibility import User, in_folder, session_clause
 if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
-_ACTIVE = "coalesce(s.last_active, s.started_at)"
+_ACTIVE = "coalesce(s.active_at, s.started_at)"
 # A child is a line of its own when it is a branch, when it began after its parent was reset, or when it only
 # continues its parent (that line is then the chain's).
 _OF_ITS_OWN = "(s.kind IN ('branch', 'reset') OR (s.kind IS NULL AND p.end_reason = 'branched'))"
@@ -31,7 +31,7 @@ def rich(
     tx: Tx,
     *,
     source: str | None,
-    exclude_sources: list[str] | None,
+    exclude_sources: Sequence[str] | None,
     limit: int | None,
     offset: int,
     include_children: bool,
@@ -50,7 +50,7 @@ def rich(
         params = [*params, *exclude_sources]
     if extra[0]:
         where, params = f"{where} AND {extra[0]}", [*params, *extra[1]]
-    order = f"{tx.active_first}{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
+    order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = project_tips and by_activity and not include_children
     if not include_children:
         hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"

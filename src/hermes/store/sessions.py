@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
+from hermes.store.message_reading import UNSETTLED
 from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ PROMPT = (
     " substr((SELECT b.text FROM system_prompts b WHERE b.hash = p.base_hash), 1, p.base_chars) || p.text END"
     " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
 )
-COLUMNS = ", ".join(f"{PROMPT} AS system_prompt" if name == "system_prompt" else f"s.{name}" for name in SHOWN)
-# The same for lists: the prompts are added afterwards, by `put_prompts`.
-LISTED = ", ".join((*(f"s.{name}" for name in SHOWN), "s.system_prompt_hash"))
+# Columns that have another name in the API: an alias `preview` or `last_active` in people's own SQL must not meet a column.
+_STORED_AS = {"preview": "s.first_words AS preview", "last_active": "s.active_at AS last_active"}
+# For lists: the prompts are added afterwards, by `put_prompts`.
+LISTED = ", ".join((*(_STORED_AS.get(name, f"s.{name}") for name in SHOWN), "s.system_prompt_hash"))
+COLUMNS = LISTED.replace("s.system_prompt,", f"{PROMPT} AS system_prompt,").removesuffix(", s.system_prompt_hash")
 KINDS = (None, "compression", "branch", "subagent", "reset")
 _ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
 _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
@@ -52,11 +55,13 @@ def checked_id(session_id: Any) -> str:
 
 def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> bool:
     """Open a session; False when the id exists already (which is then left as it is)."""
-    existing = tx.row("SELECT trashed_at FROM sessions WHERE id = ?", (session_id,))
+    existing = tx.row("SELECT trashed_at, purged FROM sessions WHERE id = ?", (session_id,))
     if existing is not None:
-        if existing[0] is not None:
+        if existing[1] is None and existing[0] is not None:
             raise InvalidInput(f"session {session_id} is in the trash; restore it, or use another id")
-        return False
+        if existing[1] is None:
+            return False
+        free_id(tx, session_id)
     parent = columns.get("parent_session_id")
     if parent is not None and tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (parent,)) is None:
         raise SessionNotFound(parent)
@@ -71,6 +76,15 @@ def create(tx: Tx, session_id: str, source: str, columns: Mapping[str, Any]) -> 
         ),
     )  # fmt: skip
     return bool(made)  # False: another process created it first
+
+
+def free_id(tx: Tx, session_id: str) -> None:
+    """Make room for a session whose id a deleted one had; the messages kept for other sessions stay under that id."""
+    if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NOT NULL", (session_id,)) is None:
+        return
+    if tx.row(f"SELECT 1 FROM messages m WHERE m.session_id = ? AND {UNSETTLED} LIMIT 1", (session_id,)) is not None:
+        raise InvalidInput(f"session {session_id} is being deleted; try again in a moment")
+    tx.run("DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL", (session_id,))
 
 
 def keep_prompt(tx: Tx, text: str | None) -> str | None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
-from hermes.store import codec, drafts, gateway_outbox, gateway_queues, leases, lineage, prompt_history, retention
+from hermes.store import codec, gateway_outbox, gateway_queues, leases, lineage, prompt_history, retention
 from hermes.store.attachments import Attachments
+from hermes.store.drafts import Drafts
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.prompt_files import prompt_path
 from hermes.store.session_copies import copies_of, noted_backups
@@ -42,7 +43,7 @@ class Plan:
     messages: int = 0
     attachments: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
-    shells: list[str] = field(default_factory=list)  # deleted sessions of which it shows messages
+    tombstones: list[str] = field(default_factory=list)  # deleted sessions of which it shows messages
     shared_with: list[str] = field(default_factory=list)
 
 
@@ -51,15 +52,16 @@ class StoreFiles:
     """The store, and the files beside it."""
 
     engine: Engine
-    scribe: TranscriptWriter
+    transcripts: TranscriptWriter
     attachments: Attachments
+    drafts: Drafts
     path: Path
     history: Path
 
     @property
     def sessions(self) -> Path:
         """The folder of the transcripts."""
-        return self.scribe.journal.folder
+        return self.transcripts.files.folder
 
 
 def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
@@ -77,11 +79,10 @@ def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
         raise StoreError(
             f"{place.history} can't be rewritten ({error.strerror or error}); nothing was deleted"
         ) from error
-    for part in parts:
-        place.scribe.intends(part)
     with engine.write() as tx:
         plan, children = _begin(tx, session_id, by)
-    place.scribe.cut_off(children)
+        place.transcripts.mark(tx, children)
+    place.transcripts.cut_off(children)
     _remove_rows(place, plan)
     unfinished += _remove_files(place, plan)
     try:
@@ -127,8 +128,8 @@ def _noted(tx: Tx, session_id: str) -> tuple[str, Plan] | None:
 def _refuse(tx: Tx, parts: Sequence[str]) -> None:
     """A conversation in use, or one of which another session shows messages, is left alone."""
     for part in parts:
-        if leases.is_live(tx, part):
-            raise SessionBusy(part, leases.holder(tx, part) or "unknown")
+        if (held := leases.held(tx, leases.session_lease(part))) is not None:
+            raise SessionBusy(part, held[0], held[1])
     if not parts:
         return
     other = tx.row(
@@ -200,10 +201,10 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
         f" WHERE r.session_id IN ({marks}) AND r.from_session NOT IN ({marks})",
         [*parts, *parts],
     )
-    shells = [owner for owner, purged in owners if purged is not None]
+    tombstones = [owner for owner, purged in owners if purged is not None]
     shared = [owner for owner, purged in owners if purged is None]
-    for shell in shells:
-        shared += _column(tx, "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", shell)
+    for tombstone in tombstones:
+        shared += _column(tx, "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", tombstone)
     own = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
     prompt = "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash IS NOT NULL"
     count = "SELECT count(*) FROM messages WHERE session_id = ?"
@@ -212,11 +213,11 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
         messages=earlier.messages + sum(int(tx.value(count, (part,))) for part in parts),
         attachments=_once(
             earlier.attachments,
-            *(_column(tx, own, one) for one in [*parts, *shells]),
+            *(_column(tx, own, one) for one in [*parts, *tombstones]),
             *(gateway_outbox.sent_files(tx, part) for part in parts),
         ),
         prompts=_once(earlier.prompts, *(_column(tx, prompt, part) for part in parts)),
-        shells=_once(earlier.shells, shells),
+        tombstones=_once(earlier.tombstones, tombstones),
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
 
@@ -239,15 +240,15 @@ def _drop_prompt(tx: Tx, digest: str) -> None:
 
 def _remove_rows(place: StoreFiles, plan: Plan) -> None:
     """The newest part first: it shows messages of the earlier ones."""
-    for session_id in [*reversed(plan.parts), *plan.shells]:
+    for session_id in [*reversed(plan.parts), *plan.tombstones]:
         with place.engine.read() as tx:
             row = tx.row("SELECT purged FROM sessions WHERE id = ?", (session_id,))
         if row is not None and row[0] is None:
             continue  # a new session that was given the id after an earlier try had deleted the old one
-        if session_id in plan.shells:
-            retention.finish_shell(place.engine, session_id, place.scribe)
+        if session_id in plan.tombstones:
+            retention.drop_unneeded(place.engine, session_id, place.transcripts)
         else:
-            retention.finish_deletion(place.engine, session_id, place.scribe)
+            retention.finish_deletion(place.engine, session_id, place.transcripts)
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -261,15 +262,15 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
         used = "SELECT 1 FROM sessions WHERE system_prompt_hash = ?"
         prompts = [digest for digest in plan.prompts if tx.row(used, (digest,)) is None]
     for part in gone:
-        drafts.forget(place.path, part)
-        place.scribe.deleted(part, [])
-    left = [place.scribe.journal.path(part) for part in gone]
-    left += [drafts.draft_path(place.path, part) for part in gone]
+        place.drafts.forget(part)
+        place.transcripts.deleted(part)
+    left = [place.transcripts.files.path(part) for part in gone]
+    left += [place.drafts.path(part) for part in gone]
     with suppress(OSError):
         place.attachments.forget(hashes)
     left += [place.attachments.path(digest) for digest in hashes]
     for digest in prompts:
-        place.scribe.prompt_dropped(digest)
+        place.transcripts.prompt_dropped(digest)
     left += [prompt_path(place.sessions, digest) for digest in prompts]
     leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
     leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from hermes.store.index_text import ASCII_WORD, UNSPACED, aligned, fold
 from hermes.store.index_text import pieces as pieces_of
@@ -13,6 +14,10 @@ BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
 _TRAILING = ("\ufe0f", "\u20e3")  # continuations of an emoji: the rest of a keycap
 _WORD = re.compile(r"[a-z0-9]*")
+_TRIES = 200  # places that are looked at one by one, which is fastest in a text of usual length
+_GAP = 1000  # characters between two words of a phrase, at most
+_STARTS = rf"(?:(?<![^\W_])|(?<={UNSPACED.pattern[:-1]}))"  # `_is_border` of the character before, and of the one after
+_ENDS = rf"(?![^\W_](?<!{UNSPACED.pattern[:-1]}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +80,18 @@ def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
     rest = _rest(what)
     spans: list[tuple[int, int]] = []
     at = folded.find(first)
-    while at >= 0 and len(spans) < most:
-        end = at + len(first)
+    for _ in range(_TRIES):
+        if at < 0 or len(spans) == most:
+            return spans
         if open_start or at == 0 or _is_border(folded[at - 1]):
-            more = rest.match(folded, end) if rest is not None else None
-            if more is not None:
-                end = more.end()
-            if (rest is None or more is not None) and (open_end or end == len(folded) or _is_border(folded[end])):
-                spans.append((at, end))
+            more = rest.match(folded, at + len(first))
+            if more is not None and (open_end or more.end() == len(folded) or _is_border(folded[more.end()])):
+                spans.append((at, more.end()))
         at = folded.find(first, at + 1)
+    if at >= 0:  # inside a long word, or many words: one search that skips them
+        start, end = "" if open_start else _STARTS, "" if open_end else _ENDS
+        whole = re.compile(f"{start}{re.escape(first)}{rest.pattern}{end}")
+        spans += [one.span() for one in islice(whole.finditer(folded, at), most - len(spans))]
     return spans
 
 
@@ -92,14 +100,14 @@ def _is_border(character: str) -> bool:
     return not character.isalnum() or UNSPACED.match(character) is not None
 
 
-def _rest(what: Needle) -> re.Pattern[str] | None:
-    if len(what.pieces) == 1:
-        return None
+def _rest(what: Needle) -> re.Pattern[str]:
+    """What follows the first piece. No gap can hold the piece that ends it: there is one way to match a text, or none."""
     pattern = ""
     before = what.pieces[0]
     for piece in what.pieces[1:]:
         glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
-        pattern += (r"[\W_]*" if glued else r"[\W_]+") + re.escape(piece)
+        gap = r"[\W_]" if piece[0].isalnum() else rf"(?:(?!{re.escape(piece)})[\W_])"
+        pattern += gap + f"{{{0 if glued else 1},{_GAP}}}" + re.escape(piece)
         before = piece
     return re.compile(pattern)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, cron_jobs, gateway_queues, session_events
+from hermes.store import codec, cron_jobs, session_events
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.engines.sqlite.schema import TABLES
@@ -66,8 +66,8 @@ def declared(statement: str) -> CopiedTable | None:
     return CopiedTable(found[1], tuple(columns), key, numbered) if key else None
 
 
-def _tables(*sources: Sequence[str]) -> list[CopiedTable]:
-    every = (declared(statement) for source in sources for statement in source)
+def _tables(statements: Sequence[str]) -> list[CopiedTable]:
+    every = [declared(one) for one in statements if one.startswith("CREATE TABLE")]
     return [table for table in every if table is not None and table.name not in _NOT_COPIED]
 
 
@@ -81,7 +81,7 @@ class CopyResult:
     removed: int = 0
     attachments: int = 0
     rounds: int = 0
-    left: list[str] = field(default_factory=list)  # what still differed after the last round
+    left: set[str] = field(default_factory=set)  # the tables that differed
 
 
 def snapshot(source: SessionDB, target: SessionDB) -> CopyResult:
@@ -95,19 +95,25 @@ def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
 
     For a target that is already in use, where `move` would remove and overwrite what was written there since.
     """
-    moved = CopyResult()
     for table in _tables(TABLES):
         if table.name not in ("sessions", "messages"):
             continue
-        copy = _Copy(source._engine, target._engine, table, moved, None)
-        there = copy._keys(target._engine)
-        more = len(set(there).difference(copy._keys(source._engine)))
-        changed = sum(copy.differing(there[start : start + AT_ONCE]) for start in range(0, len(there), AT_ONCE))
-        if more or changed:
+        copy = _Copy(source._engine, target._engine, table, CopyResult())
+        if differing := sum(map(copy.differing, _some(copy.keys(target._engine)))):
             raise InvalidInput(
-                f"{target.where} is in use: {more or changed} of its {table.name} are not in {source.where}, or differ from it,"
+                f"{target.where} is in use: {differing} of its {table.name} are not in {source.where}, or differ from it,"
                 f" and copying would undo that; import the file's sessions instead: hermes sessions import {source.path}"
             )
+
+
+def _made_when_needed(here: Engine) -> tuple[tuple[str, Sequence[str], Callable[[], Any]], ...]:
+    """Tables that a store has once it needs them: one of them, their declarations, how a store gets them."""
+    return (
+        ("gateway_aliases", GATEWAY_TABLES, lambda: here.make_tables(gateway_statements(shared=here.shared))),
+        ("session_events", session_events.TABLES, lambda: session_events.prepare(here)),
+        ("cron_runs", cron_jobs.TABLES, lambda: here.make_tables(cron_jobs.TABLES)),
+        ("sync_seen", sync_tables.TABLES, lambda: sync_tables.prepare(here)),
+    )
 
 
 def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> CopyResult:
@@ -116,57 +122,33 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         raise InvalidInput(f"{target.where} can only be read")
     if source.where == target.where:
         raise InvalidInput(f"{source.where} is already the current store")
-    there, here = source._engine, target._engine
+    there, here, moved = source._engine, target._engine, CopyResult()
     tables = _tables(TABLES)
-    with there.read() as tx:
-        gateway = there.has_table(tx, "gateway_aliases")
-    if gateway:
-        here.make_tables(gateway_statements(shared=here.shared))
-        tables = _tables(TABLES, GATEWAY_TABLES)
+    for name, statements, make in _made_when_needed(here):
         with there.read() as tx:
-            tables = [table for table in tables if there.has_table(tx, table.name)]
+            is_there = tx.has_table(name)
+        if is_there:
+            make()
+            tables += _tables(statements)
     with there.read() as tx:
-        happened = session_events.are_kept(tx)
-    if happened:
-        session_events.prepare(target._engine)
-        tables += _tables(session_events.TABLES)
-    with there.read() as tx:
-        jobs = there.has_table(tx, "cron_runs")
-    if jobs:
-        here.make_tables(cron_jobs.TABLES)
-        tables += _tables(cron_jobs.TABLES)
-    with there.read() as tx:
-        synced = there.has_table(tx, "sync_seen")
-    if synced:
-        sync_tables.prepare(here)
-        tables += _tables([one for one in sync_tables.TABLES if one.startswith("CREATE TABLE")])
-    with there.read() as tx:
-        meant = vectors.are_kept(tx)
+        meant = _tables(vectors.TABLES) if vectors.are_kept(tx) else []
     if meant:
         vectors.prepare(here)
-    moved = CopyResult()
-    while True:
+    is_same = False
+    while not is_same:
+        if moved.rounds == ROUNDS:
+            raise StoreError(
+                f"{source.where} is being written to while it is copied ({', '.join(sorted(moved.left))}); stop"
+                " the programs that use it, and run this again: it continues from here"
+            )
         moved.rounds += 1
         before = moved.written, moved.removed
         with there.read():
             for table in tables:
                 _Copy(there, here, table, moved, progress).run()
             is_same = (moved.written, moved.removed) == before
-            if is_same and meant:  # no part of the proof: they are made in the background all the time
-                for table in _tables(vectors.TABLES):
-                    _Copy(there, here, table, moved, None).run()
-        if is_same:
-            break
-        if moved.rounds == ROUNDS:
-            raise StoreError(
-                f"{source.where} is being written to while it is copied ({', '.join(sorted(set(moved.left))) or '?'}); stop"
-                " the programs that use it, and run this again: it continues from here"
-            )
-    if gateway and not here.shared:
-        with there.read() as tx:
-            highest = tx.last_number("gateway_inbox")
-        with here.write() as tx:
-            gateway_queues.number_above(tx, highest)
+            for table in meant if is_same else ():  # no part of the proof: they are made in the background all the time
+                _Copy(there, here, table, moved).run()
     _attachments(source, target, moved)
     target.catch_up()
     if not here.shared:
@@ -175,43 +157,48 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
     return moved
 
 
+@dataclass(slots=True)
 class _Copy:
     """Copy one table, one round."""
 
-    def __init__(
-        self, there: Engine, here: Engine, table: CopiedTable, moved: CopyResult, progress: Progress | None
-    ) -> None:
-        self.there, self.here, self.table, self.moved, self.progress = there, here, table, moved, progress
+    there: Engine
+    here: Engine
+    table: CopiedTable
+    moved: CopyResult
+    progress: Progress | None = None
 
     def run(self) -> None:
-        wanted, present = self._keys(self.there), set(self._keys(self.here))
-        extra = list(present.difference(wanted))
-        for start in range(0, len(extra), AT_ONCE):
-            self._remove(extra[start : start + AT_ONCE])
-        for start in range(0, len(wanted), AT_ONCE):
-            self._bring(wanted[start : start + AT_ONCE])
-            if self.progress is not None and self.table.name == "messages":
-                self.progress(min(start + AT_ONCE, len(wanted)), len(wanted))
-        if self.table.numbered:
-            self._number()
+        wanted, table = self.keys(self.there), self.table
+        for some in _some(list(set(self.keys(self.here)).difference(wanted))):
+            self._remove(some)
+        done = 0
+        for some in _some(wanted):
+            self._bring(some)
+            done += len(some)
+            if self.progress is not None and table.name == "messages":
+                self.progress(done, len(wanted))
+        if table.numbered:  # keys that were used once are not used again, even if no row has them any more
+            with self.there.read() as tx:
+                highest = tx.last_number(table.name)
+            if highest:
+                with self.here.write() as tx:
+                    tx.reserve(highest, table.name)
 
-    def _keys(self, engine: Engine) -> list[Key]:
+    def keys(self, engine: Engine) -> list[Key]:
+        """The keys of the rows that are copied."""
         names = ", ".join(self.table.key)
         with engine.read() as tx:
-            rows = [
-                tuple(map(codec.restored, row))
-                for row in tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")
-            ]
-        return [row for row in rows if self.table.name != "state_meta" or row[0] not in OWN_KEYS]
+            rows = tx.rows(f"SELECT {names} FROM {self.table.name} ORDER BY {names}")
+            keys = [tuple(map(codec.restored, row)) for row in rows]
+        return [key for key in keys if self.table.name != "state_meta" or key[0] not in OWN_KEYS]
 
-    def _rows(self, engine: Engine, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        places = [self.table.columns.index(name) for name in self.table.key]
+    def _rows(self, engine: Engine, keys: Sequence[Key]) -> dict[Key, dict[str, Any]]:
         with engine.read() as tx:
             rows = tx.rows(f"SELECT {self.table.list()} FROM {self.table.name} WHERE {self._among(keys)}", _flat(keys))
-        plain = [
-            tuple(_plain(name, value) for name, value in zip(self.table.columns, row, strict=True)) for row in rows
+        cells = [
+            {name: _plain(name, value) for name, value in zip(self.table.columns, row, strict=True)} for row in rows
         ]
-        return {tuple(row[place] for place in places): row for row in plain}
+        return {tuple(row[name] for name in self.table.key): row for row in cells}
 
     def _among(self, keys: Sequence[Key]) -> str:
         one = f"({', '.join('?' * len(self.table.key))})"
@@ -219,74 +206,56 @@ class _Copy:
 
     def differing(self, keys: Sequence[Key]) -> int:
         """How many of these rows of the target differ in the source. Which host has a transcript is no difference."""
-        aside = self.table.columns.index("transcript") if "transcript" in self.table.columns else None
         wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
-        return sum(
-            any(ours != theirs for at, (ours, theirs) in enumerate(zip(wanted[key], row, strict=True)) if at != aside)
-            for key, row in present.items()
-            if key in wanted
-        )
+        return sum({**wanted.get(key, {}), "transcript": 0} != {**row, "transcript": 0} for key, row in present.items())
 
     def _bring(self, keys: Sequence[Key]) -> None:
-        wanted, present = self._rows(self.there, keys), self._rows(self.here, keys)
+        wanted, present, table = self._rows(self.there, keys), self._rows(self.here, keys), self.table
         changed = {key: row for key, row in wanted.items() if present.get(key) != row}
         if not changed:
             return
+        known = [key for key in changed if key in present]
+        sets = ", ".join(f"{name} = excluded.{name}" for name in table.columns if name not in table.key)
         with self.here.write() as tx:
-            if self.table.numbered:
-                tx.reserve(max(key[0] for key in changed), self.table.name)
-            if self.table.name == "sessions" and (known := [key for key in changed if key in present]):
-                tx.run(
-                    f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known)
-                )  # they may swap titles
-            self._write(tx, list(changed.values()))
-            if self.table.name == "messages":
-                self._index(tx, changed, present)
-        self.moved.written += len(changed)
-        self.moved.left.append(self.table.name)
-
-    def _write(self, tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
-        table = self.table
-        others = [name for name in table.columns if name not in table.key]
-        sets = ", ".join(f"{name} = excluded.{name}" for name in others)
-        try:
-            tx.run_many(
-                f"INSERT INTO {table.name}({table.list()}) VALUES({', '.join('?' * len(table.columns))})"
-                f" ON CONFLICT({', '.join(table.key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}",
-                rows,
-            )
-        except (TypeError, ValueError, OverflowError) as error:
-            raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
-
-    def _index(self, tx: Tx, changed: dict[Key, tuple[Any, ...]], present: dict[Key, tuple[Any, ...]]) -> None:
-        """Engines index at different times: as rows are stored, or later, or on request."""
-        for key, row in changed.items():
-            if key not in present:
-                cells = dict(zip(self.table.columns, row, strict=True))
-                try:
-                    whole = codec.joined(cells["content"], cells["content_rest"])
-                except StoreCorrupt:  # it is copied unchanged; `check` reports it there as here
-                    whole = cells["content"]
-                tx.message_stored(
-                    key[0], cells["timestamp"], whole, cells["content_format"], cells["tool_name"], cells["tool_calls"]
+            if table.numbered:
+                tx.reserve(max(key[0] for key in changed), table.name)
+            if table.name == "sessions" and known:  # they may swap titles
+                tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))
+            try:
+                tx.run_many(
+                    f"INSERT INTO {table.name}({table.list()}) VALUES({', '.join('?' * len(table.columns))})"
+                    f" ON CONFLICT({', '.join(table.key)}) DO {f'UPDATE SET {sets}' if sets else 'NOTHING'}",
+                    [tuple(row.values()) for row in changed.values()],
                 )
-        self.here.fulltext.index_now(tx, [key[0] for key in changed if key not in present])
-        self.here.fulltext.reindex(tx, [key[0] for key in changed if key in present])
+            except (TypeError, ValueError, OverflowError) as error:
+                raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
+            if table.name == "messages":
+                self._index(tx, [row for key, row in changed.items() if key not in present])
+                self.here.fulltext.reindex(tx, [key[0] for key in known])
+        self.moved.written += len(changed)
+        self.moved.left.add(table.name)
+
+    def _index(self, tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
+        """Engines index at different times: as rows are stored, or later, or on request."""
+        for row in rows:
+            try:
+                whole = codec.joined(row["content"], row["content_rest"])
+            except StoreCorrupt:  # it is copied unchanged; `check` reports it there as here
+                whole = row["content"]
+            others = (row[name] for name in ("content_format", "tool_name", "tool_calls"))
+            tx.message_stored(row["id"], row["timestamp"], whole, *others)
+        self.here.fulltext.index_now(tx, [row["id"] for row in rows])
 
     def _remove(self, keys: Sequence[Key]) -> None:
         with self.here.write() as tx:
             if self.table.name == "messages":
                 self.here.fulltext.drop(tx, [key[0] for key in keys])
             self.moved.removed += tx.run(f"DELETE FROM {self.table.name} WHERE {self._among(keys)}", _flat(keys))
-        self.moved.left.append(self.table.name)
+        self.moved.left.add(self.table.name)
 
-    def _number(self) -> None:
-        """Keys that were used once are not used again, even if no row has them any more."""
-        with self.there.read() as tx:
-            highest = tx.last_number(self.table.name)
-        if highest:
-            with self.here.write() as tx:
-                tx.reserve(highest, self.table.name)
+
+def _some(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    return (keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE))
 
 
 def _flat(keys: Sequence[Key]) -> list[Any]:
@@ -300,17 +269,11 @@ def _plain(name: str, value: Any) -> Any:
     return codec.restored(value)
 
 
-def _hashes(engine: Engine) -> Iterator[str]:
-    with engine.read() as tx:
-        yield from (row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash"))
-
-
 def _attachments(source: SessionDB, target: SessionDB, moved: CopyResult) -> None:
-    for digest in list(_hashes(source._engine)):
-        with source._engine.read() as tx:
-            source._attachments.fetch(tx, [digest])
-        if target._attachments.take_over(source.attachments_dir, digest):
-            moved.attachments += 1
+    with source._engine.read() as tx:
+        hashes = [row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash")]
+    for digest in hashes:
+        moved.attachments += target._attachments.take_over(source.read_attachment, digest)
 
 
 def _transcripts(target: SessionDB) -> None:
@@ -318,5 +281,5 @@ def _transcripts(target: SessionDB) -> None:
     with target._engine.read() as tx:
         ids = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL")]
     for session_id in ids:
-        if not target._scribe.journal.exists(session_id):
-            target._scribe.rewritten(session_id)
+        if not target._transcripts.files.exists(session_id):
+            target._transcripts.rewritten(session_id)

@@ -12,11 +12,6 @@ from hermes.store.title_rules import MAX_TITLE, sanitize_title, shown_title, spl
 from hermes.store.visibility import User, session_clause
 
 
-def titling_lease(session_id: str) -> str:
-    """The name of the lease of the process that makes a title for a session."""
-    return f"title:{session_id}"
-
-
 def titled_key(session_id: str) -> str:
     """The key of state_meta that records that a title was made for a session: no process makes another."""
     return f"titled:{session_id}"

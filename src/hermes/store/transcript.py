@@ -1,7 +1,7 @@
 """Transcripts: next to the database, one JSON-lines file per session that any tool can read, follow and archive.
 
 The first line names the format and the session; one line per message and a short line per other change follow.
-The database is authoritative and commits first; a line that is missing after a crash is written when the store is
+The database is the truth and commits first; a line that is missing after a crash is written when the store is
 opened next, and a database can be rebuilt from the files alone. docs/format.md specifies each line.
 """
 
@@ -11,21 +11,14 @@ import base64
 import json
 import os
 import re
-import threading
 import time
-import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from hermes.errors import StoreError
 from hermes.home import make_private
-from hermes.store import sealed_files
 from hermes.store.prompt_files import PromptFiles
-
-if TYPE_CHECKING:
-    from hermes.store.encryption_keys import DataKey
 
 try:
     import fcntl
@@ -34,10 +27,16 @@ except ImportError:
 
 Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"
-VERSION = 2
-_OPEN_FILES = 64
+VERSION = 1
 _PATIENCE = 2.0  # seconds to wait for another process's line
-_LOOK_BACK = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
+_TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
+_DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
+_MESSAGE_ID = re.compile(rb'{"type":"message","id":(\d{1,18}),')
+_EDIT = b'{"type":"event","event":"edit",'
+_WITH_IDS = (b'{"type":"message","id":', _EDIT)
+_ID_ENDS = 44  # bytes: what follows is the message itself
+_COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
+_TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
 _LONE = re.compile("[\ud800-\udfff]")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
@@ -54,15 +53,6 @@ def file_name(session_id: str) -> str:
     return safe + ".jsonl"
 
 
-def _encode(entry: Entry) -> bytes:
-    """Loads the JSON library when it is first needed and replaces itself by it."""
-    global _encode
-    import msgspec
-
-    _encode = msgspec.json.Encoder().encode  # type: ignore[assignment]
-    return _encode(entry)
-
-
 def _decode(raw: bytes) -> Any:
     """The value of a line; Python's own parser accepts what the fast one rejects (lone surrogates, huge numbers)."""
     from msgspec import DecodeError
@@ -76,15 +66,17 @@ def _decode(raw: bytes) -> Any:
 
 def line(entry: Entry) -> bytes:
     """One line of a transcript."""
+    from msgspec.json import encode  # slow to import for callers that only list
+
     try:
-        return sealed(_encode(entry))
+        return encode(entry) + b"\n"
     except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
         import msgspec
 
         bare = {
             key: json.loads(bytes(value)) if isinstance(value, msgspec.Raw) else value for key, value in entry.items()
         }
-        return sealed(json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode())
+        return json.dumps(_readable(bare), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _readable(entry: Entry) -> Entry:
@@ -109,314 +101,195 @@ def _exact(entry: Entry) -> Entry:
     return {**rest, **exact} if isinstance(exact, dict) else rest
 
 
-SEAL = b',"crc":"'
-_SEAL_BYTES = len(SEAL) + 8 + 2  # eight hex digits, the quote and the brace
+def header(session: Mapping[str, Any], complete_to: int) -> bytes:
+    """The first line of a transcript: a message of the session up to the id `complete_to` that has no line was removed."""
+    head = {"type": "session", "format": FORMAT, "version": VERSION, "complete_to": complete_to}
+    return line({**head, "session": session})
 
 
-def sealed(data: bytes) -> bytes:
-    """A JSON object as a line that ends in its own checksum: `crc`, the CRC-32 of everything before it."""
-    body = data[:-1]
-    return b"".join((body, SEAL, b"%08x" % zlib.crc32(body), b'"}\n'))
-
-
-def is_intact(raw: bytes) -> bool | None:
-    """Whether a line matches its checksum; None where it has none (older files, other programs)."""
-    raw = raw.rstrip(b"\r\n")
-    start = len(raw) - _SEAL_BYTES
-    if start < 1 or not raw.startswith(SEAL, start) or not raw.endswith(b'"}'):
-        return None
-    return raw[-10:-2] == b"%08x" % zlib.crc32(raw[:start])
-
-
-def header(session: Mapping[str, Any]) -> bytes:
-    """The first line of a transcript."""
-    return line({"type": "session", "format": FORMAT, "version": VERSION, "session": session})
-
-
-def entries(path: Path, torn: list[bytes] | None = None) -> Iterator[Entry]:
-    """The lines of a transcript that can be read; one that is no JSON object (a crash can tear one) is skipped.
-
-    `crc` is True in a line that matches its checksum, False in one that does not, and absent in one without a checksum.
-    Lines that were skipped are added to `torn`.
-    """
-    for raw in sealed_files.lines(path):
-        entry = decoded(raw)
-        if entry is not None:
-            yield entry
-        elif torn is not None and raw.strip():
-            torn.append(raw)
-
-
-def decoded(raw: bytes) -> Entry | None:
-    """One line as `entries` gives it; None for one that can't be read."""
-    try:
-        entry = _decode(raw)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict):
-        return None
-    intact = is_intact(raw)
-    entry.pop("crc", None)
-    if intact is not None:
-        entry["crc"] = intact
-    return _exact(entry) if "exact" in entry else entry
-
-
-DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
-
-
-class Journal:
-    """Appends to the transcripts of one store. Never raises after the commit of the change that a line records."""
-
-    def __init__(self, folder: Path, key: DataKey | None = None) -> None:
-        self.folder = folder
-        self._key = key  # what new files are encrypted with
-        self._formats: dict[str, sealed_files.Appending] = {}
-        self.prompts = PromptFiles(folder, _lock_file, key)
-        self.behind: set[str] = set()  # sessions whose file could not be written
-        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
-        self._files: OrderedDict[str, int] = OrderedDict()
-        self._sizes: dict[str, int] = {}  # the size of each file after this process's last write
-        self.touched: set[str] = set()
-        self._lock = threading.Lock()
-        self._marker: int | None = None
-        self._marker_path: Path | None = None
-
-    def path(self, session_id: str) -> Path:
-        """The path of a session's transcript."""
-        return self.folder / file_name(session_id)
-
-    def write(self, session_id: str, data: bytes, message_id: int | None = None, more: bytes = b"") -> bool:
-        """Append whole lines; False when that failed (it is retried when the store is opened next).
-
-        A message that another process has written meanwhile is not written twice; the lines `more` are written in any case.
-        """
-        return self._locked(
-            session_id, lambda handle, size: self._append(session_id, handle, size, data, message_id, more)
-        )
-
-    def revise(self, session_id: str, produce: Callable[[Path], bytes], *, rewrite: bool = False) -> bool:
-        """Append what `produce` makes from the current file while no other process writes to it; `rewrite` empties it first."""
-
-        def work(handle: int, size: int) -> None:
-            if rewrite:
-                os.ftruncate(handle, 0)
-                size = 0
-            self._append(session_id, handle, size, produce(self.path(session_id)), None)
-
-        return self._locked(session_id, work, alone=True)
-
-    def _locked(self, session_id: str, work: Callable[[int, int], None], *, alone: bool = False) -> bool:
-        """Do `work` with the file (its descriptor and its size) while no other process writes to it."""
-        with self._lock:
+def entries(path: Path, unread: list[bytes] | None = None) -> Iterator[Entry]:
+    """The lines of a transcript that can be read; one that is no JSON is skipped, and added to `unread`."""
+    with path.open("rb") as file:
+        for raw in file:
             try:
-                handle = self._handle(session_id)
-                held = _lock_file(handle)
-                found = os.fstat(handle)
-                if found.st_nlink == 0:  # the file was deleted: the lock ends with the descriptor
-                    self._drop_handle(session_id)
-                    handle = self._open(session_id)
-                    held = _lock_file(handle)
-                    found = os.fstat(handle)
-                if alone and not held and fcntl is not None:
-                    raise BlockingIOError("another process is still writing this transcript")
-                try:
-                    work(handle, found.st_size)
-                finally:
-                    if held:
-                        fcntl.flock(handle, fcntl.LOCK_UN)
-                return True
-            except (OSError, StoreError):
-                self.behind.add(session_id)
-                self._sizes.pop(session_id, None)
-                return False
-
-    def _append(
-        self, session_id: str, handle: int, size: int, data: bytes, message_id: int | None, more: bytes = b""
-    ) -> None:
-        form = self._formats.get(session_id)
-        if form is None:
-            form = self._formats[session_id] = sealed_files.Appending(self.path(session_id), self._key)
-        start = form.at_start(handle, size)
-        if size != self._sizes.get(session_id):  # the first time, or another process wrote
-            known = min(self._sizes.get(session_id, max(0, size - _LOOK_BACK)), size)
-            news = form.news(os.pread(handle, size - known, known), known)
-            if message_id is not None and b'"type":"message","id":%d,' % message_id in news:
-                data = b""
-                if not more:
-                    self._sizes[session_id] = size
-                    return
-            if news and not news.endswith(b"\n") and not form.is_sealed:
-                data = b"\n" + data  # a torn last line stays a separate line
-        data = start + form.made(data + more)
-        self._sizes.pop(session_id, None)
-        written = os.write(handle, data)
-        while written < len(data):
-            written += os.write(handle, memoryview(data)[written:])
-        self._sizes[session_id] = len(data) if start else size + len(data)
-
-    def _handle(self, session_id: str) -> int:
-        handle = self._files.get(session_id)
-        if handle is None:
-            return self._open(session_id)
-        self._files.move_to_end(session_id)
-        return handle
-
-    def _drop_handle(self, session_id: str) -> None:
-        os.close(self._files.pop(session_id))
-        self._sizes.pop(session_id, None)
-        self._formats.pop(session_id, None)
-
-    def is_busy(self) -> bool:
-        """Whether a running process (this one included) has been writing transcripts: a line may be about to be written."""
-        if self.touched:
-            return True
-        try:
-            return any(not entry.name.startswith(".") for entry in os.scandir(self._open_folder))
-        except OSError:
-            return False
-
-    def exists(self, session_id: str) -> bool:
-        """Whether the session has a transcript (known without a file access once this process wrote to it)."""
-        return session_id in self._files or self.path(session_id).exists()
-
-    def forget(self, session_id: str, *folders: Path | None) -> None:
-        """Remove a session's transcript, here and in other folders given."""
-        with self._lock:
-            handle = self._files.pop(session_id, None)
-            if handle is not None:
-                os.close(handle)
-            self._sizes.pop(session_id, None)
-            self._formats.pop(session_id, None)
-            self.behind.discard(session_id)
-        for folder in (self.folder, *folders):
-            if folder is not None:
-                for name in (file_name(session_id), file_name(session_id).removesuffix("l")):
-                    try:
-                        (Path(folder) / name).unlink(missing_ok=True)
-                    except OSError:
-                        pass
-                for dump in self._dumps_of(Path(folder), session_id):
-                    dump.unlink(missing_ok=True)
-
-    def _dumps_of(self, folder: Path, session_id: str) -> list[Path]:
-        """Request dumps of other programs: request_dump_<id>_<time>.json. Pruning calls this for many sessions in a row."""
-        now = time.monotonic()
-        seen, names = self._dumps.get(folder, (-DUMPS_SEEN, []))
-        if now - seen >= DUMPS_SEEN:
-            try:
-                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
-            except OSError:
-                names = []
-            self._dumps[folder] = (now, names)
-        of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
-        return [folder / name for name in names if of_session.fullmatch(name)]
-
-    def close(self, unfinished: Iterable[str] = ()) -> None:
-        """Close all files; a mark stays for the sessions whose lines could not be written, or are not written yet."""
-        with self._lock:
-            for handle in self._files.values():
-                os.close(handle)
-            self._files.clear()
-            if self._marker is not None and self._marker_path is not None:
-                if self._leave_mark(self.behind.union(unfinished)):
-                    self._marker_path.unlink(missing_ok=True)
-                os.close(self._marker)
-                self._marker = None
-
-    def _leave_mark(self, sessions: set[str]) -> bool:
-        """Have the next opening complete the transcripts of these sessions alone; False if that can't be written."""
-        if not sessions:
-            return True
-        name = f"{os.getpid()}-{os.urandom(4).hex()}"
-        try:
-            hidden = self._open_folder / f".{name}"
-            handle = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with open(handle, "wb") as file:
-                file.writelines(json.dumps(one).encode() + b"\n" for one in sorted(sessions))
-            hidden.rename(self._open_folder / name)
-        except OSError:
-            return False
-        return True
-
-    def _open(self, session_id: str) -> int:
-        self._mark_or_raise(session_id)
-        make_private(self.folder)
-        handle = os.open(self.path(session_id), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._files[session_id] = handle
-        if len(self._files) > _OPEN_FILES:
-            oldest, closing = self._files.popitem(last=False)
-            os.close(closing)
-            self._sizes.pop(oldest, None)
-            self._formats.pop(oldest, None)
-        return handle
-
-    # ------------------------------------------------------------------ what a crash leaves behind
-
-    @property
-    def _open_folder(self) -> Path:
-        return self.folder / ".open"
-
-    def mark(self, session_id: str) -> None:
-        """Record, in a file this process holds locked, that it is writing this session's transcript; never raises."""
-        with self._lock:
-            try:
-                self._mark_or_raise(session_id)
-            except (OSError, StoreError):
-                pass  # the write that follows fails as well, and is recorded then
-
-    def _mark_or_raise(self, session_id: str) -> None:
-        if session_id in self.touched:
-            return
-        if self._marker is None:
-            make_private(self.folder)
-            make_private(self._open_folder)
-            name = f"{os.getpid()}-{os.urandom(4).hex()}"
-            hidden = self._open_folder / f".{name}"  # no other process takes it for abandoned before it is locked
-            self._marker = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if fcntl is not None:
-                fcntl.flock(self._marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._marker_path = self._open_folder / name
-            hidden.rename(self._marker_path)
-        os.write(self._marker, json.dumps(session_id).encode() + b"\n")
-        self.touched.add(session_id)
-
-    def left_behind(self) -> list[tuple[Path, list[str]]]:
-        """Marks of ended processes, with the sessions they were writing; the caller repairs and removes them."""
-        found: list[tuple[Path, list[str]]] = []
-        try:
-            marks = [Path(entry.path) for entry in os.scandir(self._open_folder)]
-        except OSError:
-            return found
-        for mark in marks:
-            if mark == self._marker_path or mark.name.startswith(".") or fcntl is None:
+                entry = _decode(raw)
+            except (ValueError, RecursionError):
+                if unread is not None and raw.strip():
+                    unread.append(raw)
                 continue
-            try:
-                with mark.open("r+b") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    ids = [json.loads(raw) for raw in file if raw.endswith(b"\n")]
-                found.append((mark, ids))
-            except (OSError, ValueError):
-                continue  # its process is running, or another one is repairing it
-        return found
-
-
-def _lock_file(handle: int) -> bool:
-    """Lock a transcript, unless its holder hangs: then writing the line matters more than the order of lines."""
-    if fcntl is None:
-        return False
-    deadline = None
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:
-            deadline = deadline or time.monotonic() + _PATIENCE
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
+            if isinstance(entry, dict):
+                yield _exact(entry) if "exact" in entry else entry
 
 
 def event(kind: str, **values: Any) -> Entry:
     """A short line for a change that is not a message."""
     return {"type": "event", "event": kind, "at": time.time(), **values}
+
+
+def highest_id(data: bytes) -> int:
+    """The highest message id in these lines (an edit tells the earlier version under its own); a torn line is no message."""
+    lines = [raw for raw in data.splitlines() if raw.startswith(_WITH_IDS) and raw.endswith(b"}")]
+    ends = (len(raw) if raw.startswith(_EDIT) else _ID_ENDS for raw in lines)
+    found = (_MESSAGE_ID.findall(raw, 0, end) for raw, end in zip(lines, ends, strict=True))
+    return max((int(one) for some in found for one in some), default=0)
+
+
+def highest_known(data: bytes) -> int:
+    """The highest id that the database had given when these lines were written, as far as they tell."""
+    begun = _COMPLETE_TO.match(data)
+    return max(highest_id(data), int(begun[1]) if begun is not None else 0)
+
+
+class TranscriptFile:
+    """A transcript, open and locked: no other process writes to it until it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            make_private(path.parent)
+            self._handle = os.open(path, flags, 0o600)
+        try:
+            self._is_locked = lock_file(self._handle)
+            self.size = os.fstat(self._handle).st_size
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def require_lock(self) -> None:
+        """BlockingIOError while another process hangs that has the file locked."""
+        if not self._is_locked and fcntl is not None:
+            raise BlockingIOError("another process is still writing this transcript")
+
+    def tail(self) -> bytes:
+        """The end of the file: some hundred lines."""
+        at = max(0, self.size - _TAIL)
+        return os.pread(self._handle, self.size - at, at)
+
+    def append(self, data: bytes) -> None:
+        """Append whole lines in one write; a torn last line stays a separate line."""
+        if self.size and os.pread(self._handle, 1, self.size - 1) != b"\n":
+            data = b"\n" + data
+        written = os.write(self._handle, data)
+        while written < len(data):
+            written += os.write(self._handle, memoryview(data)[written:])
+        self.size += len(data)
+
+    def clear(self) -> None:
+        """Empty the file; other processes go on in it."""
+        os.ftruncate(self._handle, 0)
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_locked:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)  # a forked child that has the file open would keep it locked
+        os.close(self._handle)
+
+
+class TranscriptFolder:
+    """The transcripts of one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prompts = PromptFiles(folder, lock_file)
+        self._sizes: dict[str, int] = {}  # the size of each file after this process's last write
+        self.shared: set[str] = set()  # sessions whose file other processes write to, too
+        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
+
+    def path(self, session_id: str) -> Path:
+        """The path of a session's transcript."""
+        return self.folder / file_name(session_id)
+
+    def exists(self, session_id: str) -> bool:
+        """Whether the session has a transcript (known without a file access once this process wrote to it)."""
+        return session_id in self._sizes or self.path(session_id).exists()
+
+    def open(self, session_id: str) -> TranscriptFile:
+        """A session's transcript, made if there is none. OSError or StoreError when it can't be written."""
+        self._sizes.pop(session_id, None)
+        return TranscriptFile(self.path(session_id))
+
+    def append(self, session_id: str, data: bytes, more: bytes = b"") -> None:
+        """Append lines in one write; `data` is left out if another process wrote the line of that message meanwhile."""
+        known = self._sizes.get(session_id)
+        with self.open(session_id) as file:
+            if known not in (None, file.size):
+                self.shared.add(session_id)
+            if known != file.size and _is_told(file.tail(), data):
+                data = b""
+            if data or more:
+                file.append(data + more)
+        self.wrote(session_id, file)
+
+    def wrote(self, session_id: str, file: TranscriptFile) -> None:
+        """This process has just written to a session's file: whatever is added to it comes from another one."""
+        self._sizes[session_id] = file.size
+
+    def tail(self, session_id: str) -> bytes:
+        """The end of a session's transcript, empty where there is none."""
+        return tail(self.path(session_id))
+
+    def highest_known(self) -> int:
+        """The highest message id that any transcript knows of."""
+        return max((highest_known(tail(path)) for path in self.folder.glob("*.jsonl")), default=0)
+
+    def is_first(self, session_id: str) -> bool:
+        """Whether this process has not written to the session's transcript yet."""
+        return session_id not in self._sizes
+
+    def forget(self, session_id: str, *folders: Path | None) -> None:
+        """Remove a session's transcript, here and in other folders given, and other programs' request dumps of it."""
+        self._sizes.pop(session_id, None)
+        name = file_name(session_id)
+        for folder in (Path(one) for one in (self.folder, *folders) if one is not None):
+            for one in (name, name.removesuffix("l"), *self._dumps_of(folder, session_id)):
+                with suppress(OSError):
+                    (folder / one).unlink(missing_ok=True)
+
+    def _dumps_of(self, folder: Path, session_id: str) -> list[str]:
+        """Names like request_dump_<id>_<time>.json. Pruning asks for many sessions in a row."""
+        seen, names = self._dumps.get(folder, (0.0, []))
+        if time.monotonic() - seen >= _DUMPS_SEEN:
+            with suppress(OSError):
+                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
+            self._dumps[folder] = (time.monotonic(), names)
+        of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
+        return [name for name in names if of_session.fullmatch(name)]
+
+
+def tail(path: Path) -> bytes:
+    """The end of a transcript; empty where it is missing or can't be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _is_told(tail: bytes, data: bytes) -> bool:
+    """Whether the message in this line has one already: a line with its id and its time."""
+    found = _MESSAGE_ID.match(data)
+    stamp = _TIMESTAMP.search(data)
+    if found is None or stamp is None:
+        return False
+    return any(raw.startswith(found[0]) and stamp[0] in raw for raw in tail.splitlines())
+
+
+def lock_file(handle: int) -> bool:
+    """Lock a transcript, unless its holder hangs: then writing the line matters more than the order of lines."""
+    if fcntl is None:
+        return False
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)

@@ -1,24 +1,25 @@
-"""Synchronises transcripts and database, in both directions.
+"""A session as its transcript tells it: the lines that its rows give, and the rows that its lines give.
 
-`fill_in` writes what a transcript lacks (after a crash, or for rows another program wrote); `replay` reads transcripts
-into a database. Both use one form of a session: its columns, its messages, and a state of tags, members,
-carried ranges and rewinds.
+`lacking_lines` makes what a transcript lacks; `read_transcript` and the functions after it bring lines back into a database (for
+`rebuild` alone). Both use one form of a session: its columns, its messages, and a state of tags, members, carried ranges and
+rewinds.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from hermes.errors import InvalidInput
 from hermes.store import codec, message_attachments, message_reading, messages, session_events, titles
-from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
+from hermes.store.engines.base import REDACTED, Engine, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.message_values import make_ready
-from hermes.store.prompt_files import read_prompt
-from hermes.store.sessions import keep_prompt
-from hermes.store.transcript import Entry, Journal, entries, event, header, line
+from hermes.store.prompt_files import PromptFiles, read_prompt
+from hermes.store.sessions import free_id, keep_prompt
+from hermes.store.transcript import Entry, entries, event, file_name, header, line
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SessionEvent
@@ -28,11 +29,13 @@ COLUMNS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "billing_provider",
     "billing_base_url", "billing_mode", "estimated_cost_usd", "actual_cost_usd", "cost_status", "cost_source",
     "pricing_version", "title", "api_call_count", "handoff_state", "handoff_platform", "handoff_error", "kind", "cwd",
-    "preview", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
+    "first_words", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
     "meta",
 )  # fmt: skip
 _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
 _OMITTED = ("session_id",)
+_DERIVED = frozenset(("id", "first_words", "title_base", "title_no", "purged"))  # columns that are not compared
+MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # what values of another type lead to
 _PART = 2000  # messages that are in memory at once while a transcript is written: some 5 MB
 
 
@@ -50,7 +53,6 @@ class SessionState(TypedDict):
     """The id of a message, and its `hidden`."""
 
 
-StateKey = Literal["tags", "members", "refs", "rewinds", "hidden"]
 Columns = dict[str, Any]  # of a session, by name
 ToldState = dict[str, list[Any]]  # the same as a file tells it, or a part of it
 
@@ -63,17 +65,11 @@ def message_entry(message: Mapping[str, Any]) -> Entry:
 
 def session_columns(tx: Tx, session_id: str) -> Columns:
     """A session's own columns, as stored; its system prompt as text."""
-    return columns_of_sessions(tx, [session_id]).get(session_id, {})
-
-
-def columns_of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, Columns]:
-    """The same for several sessions, by id."""
     from hermes.store.sessions import PROMPT, tidy
 
     names = ", ".join(f"s.{name}" for name in COLUMNS)
-    chosen = ", ".join("?" * len(session_ids))
-    sql = f"SELECT {names}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id IN ({chosen})"
-    return {row["id"]: row for row in map(tidy, tx.dicts(sql, session_ids))}
+    found = tx.dicts(f"SELECT {names}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?", (session_id,))
+    return tidy(found[0]) if found else {}
 
 
 def session_state(tx: Tx, session_id: str) -> SessionState:
@@ -138,44 +134,85 @@ def message(tx: Tx, message_id: int) -> MessageRow:
     return message_reading.decode(row)
 
 
-def fill_in(tx: Tx, journal: Journal, session_id: str, *, rewrite: bool = False) -> bool:
-    """Append to a transcript what it lacks (or rewrite it); False when it could not be written."""
-    columns = session_columns(tx, session_id)
-    if not columns:
-        return True
+def lacking_lines(tx: Tx, prompts: PromptFiles, session_id: str, told: ReplayedSession | None) -> Iterator[bytes]:
+    """The lines that a transcript lacks: of a new file (`told` is None) all of them."""
+    columns = prompts.named(session_columns(tx, session_id))
+    state = {**session_state(tx, session_id), **successors(tx, session_id)}
+    events = session_events.of_session(tx, session_id)
+    if told is None or not told.is_begun:
+        known = {key: value for key, value in columns.items() if value is not None}
+        yield header(known, tx.last_number("messages"))
+    if told is None:
+        for part in _own_in_parts(tx, session_id):
+            yield b"".join(line(message_entry(one)) for one in with_attachments(tx, session_id, part))
+    else:
+        found = compare(tx, session_id, told)
+        if found.agrees:
+            return
+        events = [one for one in events if one["at"] not in {known["at"] for known in told.events}]
+        yield b"".join(line(found.stored[one]) for one in found.lacking)
+        if found.changed:
+            yield line(event("edit", replaces=[found.stored[one] for one in found.changed]))
+    yield b"".join(line(session_events.line_of(one)) for one in events)
+    if told is not None or any(state.values()):  # a new file's first line already has the columns
+        yield line(event("state", set=columns, **state))
 
-    def missing(path: Path) -> bytes:
-        present: set[int] = set()
-        noted: set[float] = set()  # events
-        started = False
-        for entry in entries(path):
-            if (happened := session_events.told_by(entry)) is not None:
-                noted.add(happened["at"])
-            started = started or entry.get("type") == "session"
-            if isinstance(entry.get("id"), int):
-                present.add(entry["id"])
-            present.update(one["id"] for one in _messages_in(entry, "keeps"))
-        told = journal.prompts.named(columns)
-        out = [] if started else [header({key: value for key, value in told.items() if value is not None})]
-        changed: list[Entry] = []
-        # In a file that has lines already, any message may be the earlier version of any other.
-        for part in [own_messages(tx, session_id)] if present else _own_in_parts(tx, session_id):
-            rows = with_attachments(tx, session_id, part)
-            out += [line(message_entry(one)) for one in rows if one["id"] not in present]
-            changed += [message_entry(one) for one in _changed_since(tx, session_id, rows, present)]
-        if changed:
-            out.append(line(event("edit", replaces=changed)))
-        out += [
-            line(session_events.line_of(one))
-            for one in session_events.of_session(tx, session_id)
-            if one["at"] not in noted
-        ]
-        state = {**session_state(tx, session_id), **successors(tx, session_id)}
-        if started or any(state.values()):  # a new file's first line already has the columns
-            out.append(line(event("state", set=told, **state)))
-        return b"".join(out)
 
-    return journal.revise(session_id, missing, rewrite=rewrite)
+@dataclass(slots=True)
+class Comparison:
+    """How a transcript differs from its session's rows."""
+
+    stored: dict[int, Entry]  # the lines that the messages should have
+    lacking: list[int]
+    extra: list[int]
+    changed: list[int]
+    other: list[str]  # columns, tags, …
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.lacking or self.extra or self.changed or self.other)
+
+
+def compare(tx: Tx, session_id: str, told: ReplayedSession) -> Comparison:
+    """Compare a transcript with its session's rows."""
+    own = with_attachments(tx, session_id, own_messages(tx, session_id))
+    stored = {one["id"]: message_entry(one) for one in own}
+    lines = told.messages
+    other = ["damaged or doubled lines"] if told.is_damaged or told.has_doubles or not told.is_begun else []
+    for name, value in session_columns(tx, session_id).items():
+        is_told = told.columns.get(name)
+        if name not in _DERIVED and (is_told or value) and not (is_told == value or is_told == _from_json(value)):
+            other.append(name)
+    for key, rows in session_state(tx, session_id).items():
+        if sorted(told.state.get(key, []), key=repr) != sorted(rows, key=repr):  # type: ignore[call-overload]
+            other.append(key)
+    events = {(one["at"], one["kind"], one["text"]) for one in session_events.of_session(tx, session_id)}
+    if events != {(one["at"], one["kind"], one["text"]) for one in told.events}:
+        other.append("events")
+    return Comparison(
+        stored=stored,
+        lacking=sorted(stored.keys() - lines.keys()),
+        extra=sorted(lines.keys() - stored.keys()),
+        changed=[one for one in stored if one in lines and not same_message(lines[one], stored[one])],
+        other=other,
+    )
+
+
+def same_message(told: Entry, stored: Entry) -> bool:
+    """Whether a line tells a message as its row has it."""
+    return told == stored or _plain(told) == _plain(stored)
+
+
+def _plain(entry: Entry) -> Any:
+    """An entry after a JSON round trip (it joins the halves of a surrogate pair), its attachments in a fixed order."""
+    files = sorted(entry.get("attachments") or (), key=lambda one: str(one.get("hash")))
+    bare = {name: value for name, value in entry.items() if name not in ("attachments", "type") and value is not None}
+    return _from_json({**bare, "attachments": files})
+
+
+def _from_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
@@ -190,16 +227,6 @@ def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> lis
     return out
 
 
-def _changed_since(tx: Tx, session_id: str, rows: list[Entry], present: set[int]) -> list[Entry]:
-    """Messages whose text was changed after their line was written: their earlier version has no line yet."""
-    earlier = {
-        row[0]
-        for row in tx.rows(f"SELECT id FROM messages WHERE session_id = ? AND hidden = {REPLACED}", (session_id,))
-    }
-    untold = {(one["timestamp"], one["role"]) for one in rows if one["id"] in earlier - present}
-    return [one for one in rows if one["id"] in present - earlier and (one["timestamp"], one["role"]) in untold]
-
-
 # ------------------------------------------------------------------------------------------- from files to rows
 
 
@@ -212,6 +239,28 @@ class ReplayedSession:
         self.loose: list[Entry] = []  # messages of older files, which have no ids
         self.state: ToldState = {}
         self.events: list[SessionEvent] = []
+        self.unread: list[bytes] = []  # lines that are damaged, or that a crash has torn
+        self.has_doubles = False
+        self.is_ours = False  # it has lines as this program writes them
+        self.is_begun = False  # it has a first line, with all columns that are not empty
+        self.complete_to = 0  # every own message up to this id that was not removed has a line
+        self.edits: dict[int, set[int]] = {}  # by message, the rows with its earlier versions
+        self.redacted: set[int] = set()
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it has a damaged line that no crash has torn."""
+        return any(raw.rstrip().endswith(b"}") for raw in self.unread)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it tells of no session: an empty file, or another program's."""
+        return not self.messages and not self.loose and self.columns["source"] == "unknown"
+
+    def is_copy(self, path: Path) -> bool:
+        """Whether this file is a copy of the session's own transcript."""
+        own = path.with_name(file_name(str(self.columns["id"])))
+        return own != path and own.exists()
 
     def take(self, entry: Entry) -> None:
         """Apply one line. In older files a time may be text."""
@@ -221,51 +270,40 @@ class ReplayedSession:
         elif stamp is not None and codec.number(stamp, "REAL") is None:  # no time: the message is still worth having
             entry = {**entry, "timestamp": None}
         kind = entry.get("type")
+        self.is_ours = self.is_ours or kind is not None
         if kind == "session" and isinstance(entry.get("session"), dict):
-            self._set(entry["session"])
+            self.columns.update(entry["session"])
+            self.is_begun = True
+            self.complete_to = entry["complete_to"] if isinstance(entry.get("complete_to"), int) else 0
         elif kind == "event":
             if (happened := session_events.told_by(entry)) is not None:
                 self.events.append(happened)
-            self._set(entry.get("set") or {})
+            self.columns.update(entry.get("set") or {})
             self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
+            self.redacted.update(one for one, hidden in entry.get("hidden") or () if hidden == REDACTED)
             self._revise(entry)
-            removed = entry.get("removed")
-            if removed == "all":
-                self.messages.clear()
-            elif isinstance(removed, list):
-                for message_id in removed:
-                    self.messages.pop(message_id, None)
         elif "role" in entry:
             self._take_message(entry)
 
     def _revise(self, entry: Entry) -> None:
         """Messages whose text was changed: `replaces` has them as they are now, `keeps` as they were."""
-        crc = {"crc": entry["crc"]} if "crc" in entry else {}
+        kept = _messages_in(entry, "keeps")
         for one in _messages_in(entry, "replaces"):
-            if one["id"] in self.messages:
-                self.messages[one["id"]] = {**one, **crc}
-            else:
-                self._take_message({**one, **crc})
-        for one in _messages_in(entry, "keeps"):
-            self._take_message({**one, **crc})
+            self.messages[one["id"]] = one
+            self.edits.setdefault(one["id"], set()).update(was["id"] for was in kept)
+        for one in kept:
+            self._take_message(one)
 
     def _take_message(self, entry: Entry) -> None:
-        """If an id occurs twice the first line counts, but a damaged line (perhaps in its id) never replaces another."""
+        """Of two lines with one id the first counts; another message is kept apart."""
         if not isinstance(entry.get("id"), int):
             self.loose.append(entry)
             return
         first = self.messages.setdefault(entry["id"], entry)
-        damaged, first_damaged = entry.get("crc") is False, first.get("crc") is False
-        if first is not entry and damaged != first_damaged:
-            self.messages[entry["id"]] = first if damaged else entry
-            self.loose.append(entry if damaged else first)
-
-    def _set(self, columns: Mapping[str, Any]) -> None:
-        """The prompt is given as text (version 1) or by its hash: the last line counts."""
-        for told, other in (("system_prompt", "system_prompt_hash"), ("system_prompt_hash", "system_prompt")):
-            if told in columns:
-                self.columns.pop(other, None)
-        self.columns.update(columns)
+        if first.get("timestamp") != entry.get("timestamp"):
+            self.loose.append(entry)
+        elif first is not entry:
+            self.has_doubles = True
 
 
 def _messages_in(entry: Entry, key: str) -> list[Entry]:
@@ -290,8 +328,11 @@ def _seconds(text: str) -> float | None:
 def read_transcript(path: Path) -> ReplayedSession:
     """A transcript file as a session. Older files have no first line: their name is the session's id."""
     session = ReplayedSession(path.name.removesuffix(".jsonl"))
-    for entry in entries(path):
-        session.take(entry)
+    for entry in entries(path, session.unread):
+        try:
+            session.take(entry)
+        except MALFORMED:
+            session.unread.append(b"{}")
     if session.columns.get("system_prompt_hash") is not None:
         session.columns["system_prompt"] = read_prompt(path.parent, session.columns["system_prompt_hash"])
     if "started_at" not in session.columns:
@@ -310,45 +351,7 @@ def _date(loose: list[Entry], otherwise: float) -> None:
         at = loose[number]["timestamp"]
 
 
-def replay(engine: Engine, folder: Path, *, beside: bool = False) -> dict[str, int]:
-    """Read all transcripts of a folder into the (empty or partial) database; existing rows stay.
-
-    `beside`: the folder belongs to the database, so these are its sessions' transcripts from now on.
-    """
-    counts = {"sessions": 0, "messages": 0, "skipped": 0}
-    done: dict[str, tuple[ToldState, dict[int, int]]] = {}  # of each its state, and the ids of its messages here
-    for path in sorted(folder.glob("*.jsonl")):
-        session = read_transcript(path)
-        if not session.messages and not session.loose and session.columns["source"] == "unknown":
-            counts["skipped"] += 1
-            continue
-        try:
-            if session.events:
-                session_events.prepare(engine)
-            with engine.write() as tx:
-                if tx.row("SELECT 1 FROM sessions WHERE id = ?", (session.columns["id"],)) is None:
-                    insert_session(tx, session.columns)
-                    if beside:
-                        tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session.columns["id"],))
-                    counts["sessions"] += 1
-                given = insert_messages(engine, tx, session)
-                counts["messages"] += len(given)
-                if session.events:
-                    session_events.bring_in(tx, session.columns["id"], session.events, given)
-                done[session.columns["id"]] = session.state, given
-        except InvalidInput:  # an invalid file must not stop the others
-            counts["skipped"] += 1
-    with engine.write() as tx:
-        cut_loose_parents(tx)
-        ids = {session_id: given for session_id, (_, given) in done.items()}
-        for session_id, (state, _) in done.items():  # now that every session they may refer to exists
-            set_state(tx, session_id, state_here(tx, session_id, state, ids))
-        for session_id in done:
-            messages.recount(tx, session_id)
-    return counts
-
-
-def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[int, int]]) -> ToldState:
+def state_here(session_id: str, state: ToldState, ids: dict[str, dict[int, int]]) -> ToldState:
     """A transcript's state with the ids and owners that the messages have in this database."""
     own = ids[session_id]
 
@@ -359,8 +362,7 @@ def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[in
     if "refs" in state:
         out["refs"] = []
         for ord_, owner, first, last, after, *rest in state["refs"]:
-            place = _owner(tx, owner, first, last, ids), new(owner, first), new(owner, last)
-            out["refs"].append([ord_, *place, own.get(after, after), *rest])
+            out["refs"].append([ord_, owner, new(owner, first), new(owner, last), own.get(after, after), *rest])
         carried = {old: number for _, owner, *_ in state["refs"] for old, number in ids.get(owner, {}).items()}
         own = {**carried, **own}
     if "rewinds" in state:
@@ -368,20 +370,6 @@ def state_here(tx: Tx, session_id: str, state: ToldState, ids: dict[str, dict[in
     if "hidden" in state:
         out["hidden"] = [[new(session_id, old), hidden] for old, hidden in state["hidden"]]
     return out
-
-
-def _owner(tx: Tx, owner: str, first: int, last: int, ids: dict[str, dict[int, int]]) -> str:
-    """The owner of a range. Files written before a deletion rewrote the ranges name the owner by its old id."""
-    given = ids.get(owner, {})
-    here = "SELECT 1 FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? LIMIT 1"
-    if tx.row(here, (owner, given.get(first, first), given.get(last, last))) is not None:
-        return owner
-    shells = tx.rows(
-        "SELECT DISTINCT m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id"
-        " WHERE m.id BETWEEN ? AND ? AND s.purged IS NOT NULL",
-        (first, last),
-    )
-    return str(shells[0][0]) if len(shells) == 1 else owner
 
 
 def cut_loose_parents(tx: Tx) -> int:
@@ -394,7 +382,6 @@ def cut_loose_parents(tx: Tx) -> int:
 
 def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
-    from hermes.store import codec
     from hermes.store.title_rules import split_family
 
     values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
@@ -416,6 +403,7 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
             values["title_base"], values["title_no"] = split_family(values["title"])
         values["title_seen"] = values["title"]
     names = list(values)
+    free_id(tx, values["id"])
     tx.run(
         f"INSERT INTO sessions({', '.join(names)}) VALUES({', '.join('?' * len(names))})",
         [codec.storable(value) if isinstance(value, str) else value for value in values.values()],

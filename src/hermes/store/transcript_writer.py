@@ -1,177 +1,219 @@
 """Writes, after each commit, the line for it into the session's transcript.
 
-Knows which sessions have a transcript, what a line holds, and how to repair files that a crash left incomplete. It never
-raises to a caller whose change is already committed to the database.
+A transaction marks the sessions it changes (`sessions.transcript` = 0). The mark is cleared by a later transaction, once their
+lines are written; sessions that still have one at the next opening are compared with their files. Nothing here raises to a
+caller whose change is already committed.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar, cast
 
-from hermes.errors import StoreError
+from hermes.errors import StoreClosed, StoreError, StoreUnreachable
 from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
-from hermes.store.carried_messages import SHELL, Touched
-from hermes.store.engines.base import Engine
+from hermes.store.carried_messages import Touched
+from hermes.store.engines.base import Engine, Tx
 from hermes.store.message_values import Ready, StoredColumns
-from hermes.store.transcript import Entry, Journal, event, line
+from hermes.store.transcript import Entry, TranscriptFolder, event, highest_id, highest_known, line
 
-if TYPE_CHECKING:
-    from hermes.store.encryption_keys import DataKey
-
-_NOT_GATEWAY = frozenset(("cli", "acp", "batch", "cron", "web"))
+LOST = "newest_lost"  # key of state_meta: transcripts have messages that this database lost
+NOT_GATEWAY = ("cli", "acp", "batch", "cron", "web")
+_MARKED = {  # by setting: the sessions whose transcript has to follow a change
+    "all": "coalesce(transcript, 1) <> 0",
+    "gateway": f"(transcript = 1 OR (transcript IS NULL AND source NOT IN {NOT_GATEWAY}))",
+    "off": "transcript = 1",
+}
+_MARKS = 4  # that are left until they are cleared together: conversations take turns
+_NEWEST = "SELECT session_id, id FROM messages ORDER BY id DESC LIMIT 32"
 _RAW = frozenset(codec.JSON_FIELDS)
 _LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _after_commit(method: Method) -> Method:
+    """Have the next write or the next opening complete the transcript if this fails: the change itself is stored."""
+
+    @wraps(method)
+    def guarded(self: TranscriptWriter, session_id: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, session_id, *args, **kwargs)
+        except Exception as error:
+            self._failed(session_id, error)
+
+    return cast("Method", guarded)
 
 
 class TranscriptWriter:
     """Writes the transcripts of one store."""
 
-    def __init__(
-        self, engine: Engine, folder: Path, which: str, attachments: Attachments, key: DataKey | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, folder: Path, which: str, attachments: Attachments) -> None:
         self.which = which
         self.also_in: Path | None = None  # a further folder to remove transcripts of deleted sessions from
+        self.files = TranscriptFolder(folder)
         self._attachments = attachments
-        self.journal = Journal(folder, key)
         self._engine = engine
-        self._kept: dict[str, bool] = {}  # sessions whose transcript is known to exist, or not wanted
+        self._kept: dict[str, bool] = {}  # whether a session has a transcript
+        self._behind: set[str] = set()  # sessions whose line could not be written
+        self._marked: dict[
+            int, tuple[Tx | None, set[str]]
+        ] = {}  # by thread: its last transaction, and what that marked
+        self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
-        self._missed: set[str] = set()  # sessions changed here that have a transcript this process does not write
-        self._underway: dict[int, set[str]] = {}  # by thread: sessions it is changing, until their lines are written
-        engine.on_adopted = self._adopted
-        engine.on_unsure = self._unsure
-
-    def _adopted(self, sessions: Iterable[str]) -> None:
-        """Another program wrote messages: write their lines as well."""
-        for session_id in sessions:
-            if self._keeps(session_id, fresh=True):
-                self._fill_in(session_id)
-
-    def _unsure(self, sessions: Iterable[str]) -> None:
-        """These sessions were changed although their caller gets an error: write their lines."""
-        for session_id in sessions:
-            if self._keeps(session_id, fresh=True):
-                self._fill_in(session_id, rewrite=self._removal_pending(session_id))
+        self._mark = f"UPDATE sessions SET transcript = 0 WHERE id = ? AND {_MARKED[which]}"
+        engine.on_adopted = engine.on_unsure = self.complete
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""
-        return self.which == "all" or (self.which == "gateway" and source not in _NOT_GATEWAY)
+        return self.which == "all" or (self.which == "gateway" and source not in NOT_GATEWAY)
 
-    def close(self) -> None:
-        """Close the files. The lines of changes that other threads have just committed are written at the next opening."""
-        here = threading.get_ident()
-        others = [sessions for thread, sessions in list(self._underway.items()) if thread != here]
-        self.journal.close({session_id for sessions in others for session_id in list(sessions)})
+    # ------------------------------------------------------------------ what a crash leaves out
 
-    def intends(self, session_id: str) -> None:
-        """A session is about to be changed: if this process dies in between, the next one completes its transcript."""
-        if self.which == "off":
+    def mark(self, tx: Tx, session_ids: Iterable[str]) -> None:
+        """This transaction changes these sessions: if their lines are not written, the next opening compares them."""
+        if self._engine.shared:  # each host has the transcripts of the sessions it serves
             return
-        if session_id not in self.journal.touched:
-            self.journal.mark(session_id)
-        here = threading.get_ident()
-        mine = self._underway.get(here)
-        if mine is None:
-            self._underway[here] = {session_id}
-        else:
-            mine.add(session_id)
+        thread, changed = threading.get_ident(), set(session_ids)
+        before, marked = self._marked.get(thread, (None, set()))
+        if before is not tx:  # the lines of this thread's earlier transaction are written
+            self._written |= marked
+            marked = set()
+        self._written -= changed
+        if len(self._written) > _MARKS or not changed:
+            cleared, self._written = self._written, set()
+            for session_id in cleared - self._behind - self.files.shared:
+                tx.run("UPDATE sessions SET transcript = 1 WHERE id = ? AND transcript = 0", (session_id,))
+        for session_id in changed:
+            tx.run(self._mark, (session_id,))
+        if self.which != "off":
+            self._marked[thread] = (tx, marked | changed)
 
-    def _settled(self, session_id: str) -> None:
-        """This thread's change is in the transcript, or the session has none."""
-        mine = self._underway.get(threading.get_ident())
-        if mine is not None:
-            mine.discard(session_id)
+    def settle(self) -> None:
+        """Clear this thread's marks before it closes the store."""
+        if self._written or self._marked.get(threading.get_ident()):
+            with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
+                self.mark(tx, ())
 
-    def repair(self) -> None:
-        """Write the lines that crashed processes (or failed writes) left out, and remove the files they left over."""
-        if self.which == "off":
+    def complete_marked(self) -> None:
+        """On opening: complete the transcripts of sessions whose last lines may be missing."""
+        if self.which == "off" or not self.files.folder.is_dir():  # a copy of a database has none
             return
-        left = self.journal.left_behind()
-        for session_id in dict.fromkeys(one for _, ids in left for one in ids):  # each once for all processes
-            self._mend(session_id)
-        if not self.journal.behind:
-            for mark, _ in left:
-                mark.unlink(missing_ok=True)
-        if left:
+        with self._engine.read() as tx:
+            if self._engine.shared:
+                newest: dict[str, int] = dict(reversed(tx.rows(_NEWEST)))
+                marked = [one for one in newest if self.files.exists(one) and not self._has_line(one, newest[one])]
+                active = []
+            else:
+                marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
+                active = [row[0] for row in tx.rows(
+                    "SELECT id FROM sessions WHERE trashed_at IS NULL AND purged IS NULL"
+                    " ORDER BY coalesce(active_at, started_at) DESC LIMIT 8")]  # fmt: skip
+        if not self._engine.shared and self._is_newer([*marked, *active]):
+            hint = "`hermes sessions rebuild` brings them back from the transcripts"
+            warnings.warn(f"{self._engine.where} lost its newest messages; {hint}", stacklevel=4)
+            return  # the transcripts stay as they are for a rebuild
+        self.complete(marked)
+        if marked:
             self.prompt_dropped()
-        with self._engine.read() as tx:
-            behind = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
-        for session_id in behind:
-            self._fill_in(session_id, rewrite=self._removal_pending(session_id))
 
-    def _mend(self, session_id: str) -> None:
-        with self._engine.read() as tx:
-            row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
-            deleted = row is None and tx.row(
-                "SELECT 1 FROM audit WHERE session_id = ? AND action = 'delete'", (session_id,)
-            )
-        if deleted or (row is None and session_id.startswith(SHELL)):
-            self.journal.forget(session_id)
-        elif row is not None and (row[1] is not None or self.wanted(row[0]) or self.journal.exists(session_id)):
-            self._fill_in(session_id, rewrite=session_id.startswith(SHELL) or self._removal_pending(session_id))
+    def _has_line(self, session_id: str, message_id: int) -> bool:
+        return highest_id(self.files.tail(session_id)) >= message_id
 
-    def _removal_pending(self, session_id: str) -> bool:
+    def look_first(self, session_id: str) -> None:
+        """Before this process's first message of a session: its transcript may be newer than the database."""
+        if self.which != "off" and self.files.is_first(session_id) and not self._engine.shared:
+            self._is_newer([session_id])
+
+    def _is_newer(self, session_ids: list[str]) -> bool:
+        """Whether transcripts have messages with higher ids than this database ever gave: it, or its WAL, was lost.
+
+        The ids of the lost messages are not given again.
+        """
+        tails = map(self.files.tail, session_ids)
+        told = max(map(highest_known, tails)) if session_ids else self.files.highest_known()
+        with self._engine.read() as tx:  # a line follows its commit
+            is_noted = tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None
+            is_newer = told > tx.last_number("messages")
+        if is_newer:
+            self._note_lost(is_known=bool(session_ids))
+        return is_noted or (is_newer and bool(session_ids))
+
+    def _note_lost(self, *, is_known: bool = True) -> None:
+        told = self.files.highest_known()
+        with self._engine.write() as tx:
+            tx.reserve(told)
+            if is_known:
+                tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (LOST,))
+
+    def complete(self, session_ids: Iterable[str]) -> None:
+        """Write the lines that these sessions' transcripts lack."""
+        for session_id in session_ids:
+            self._complete(session_id)
+
+    @_after_commit
+    def _complete(self, session_id: str) -> None:
+        if self._keeps(session_id):
+            self._write_lacking(session_id, rewrite=self._has_removed(session_id))
+            self._written.add(session_id)
+
+    def _has_removed(self, session_id: str) -> bool:
         """Whether messages were removed on purpose after the transcript was last written."""
         try:
-            written = self.journal.path(session_id).stat().st_mtime
+            written = self.files.path(session_id).stat().st_mtime
         except OSError:
             return False
         with self._engine.read() as tx:
-            removed = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', 'clear') AND at > ?"
+            removed = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', 'clear', 'delete') AND at > ?"
             return tx.row(removed, (session_id, written)) is not None
 
     # ------------------------------------------------------------------ lines
 
+    @_after_commit
     def opened(self, session_id: str, source: str) -> None:
         """A session was opened."""
-        self._kept[session_id] = wanted = self.wanted(source)
-        if wanted:
-            self._fill_in(session_id)
+        self._kept[session_id] = self.wanted(source)
+        if self._kept[session_id]:
+            if not self._engine.shared and (told := highest_id(self.files.tail(session_id))):
+                with self._engine.read() as tx:
+                    is_there = tx.row("SELECT 1 FROM messages WHERE id = ? AND session_id = ?", (told, session_id))
+                if is_there is None:  # a session that this database does not know any more
+                    self._note_lost()
+            self._write_lacking(session_id)
 
-    def prepare(self, session_id: str, message_id: int, ready: Ready) -> None:
-        """A message is being stored: make its line, if it will have one."""
-        if self._kept.get(session_id):
-            ready.line = line(_entry(message_id, ready))
-
-    def message_stored(self, session_id: str, message_id: int, ready: Ready, *, used: Sequence[str] = ()) -> None:
+    @_after_commit
+    def message_stored(
+        self, session_id: str, message_id: int, ready: Ready, used: Mapping[str, Any] | None = None
+    ) -> None:
         """A message was stored; `used` are the usage columns of its session that changed with it."""
         if self._keeps(session_id):
-            values = self._values(session_id, used) if used else {}
-            usage = line(event("usage", set=values)) if values else b""
-            self._write(session_id, ready.line or line(_entry(message_id, ready)), message_id, usage)
-        elif used:  # not kept, or just rewritten without this event
-            self.changed(session_id, "usage", *used)
+            usage = line(event("usage", set=used)) if used else b""
+            self._append(session_id, line(_entry(message_id, ready)), usage)
 
+    @_after_commit
     def happened(self, session_id: str, entry: Entry) -> None:
         """An event was stored."""
         if self._keeps(session_id):
-            self._write(session_id, line(entry))
+            self._append(session_id, line(entry))
 
+    @_after_commit
     def changed(
         self, session_id: str, what: str, *columns: str, also: Mapping[str, Any] | None = None, **values: Any
     ) -> None:
         """Columns of a session were changed; `also` is added to the line for readers."""
         if self._keeps(session_id):
-            if columns:
-                values = {**self._values(session_id, columns), **values}
-            try:
-                values = self.journal.prompts.named(values)
-            except (OSError, StoreError):
-                self.journal.behind.add(session_id)
-                self._warn(session_id)
-                return
-            told = {"set": values, **(also or {})} if values else also or {}
-            self._write(session_id, line(event(what, **told)))
+            with self._engine.read() as tx:
+                values = self.files.prompts.named({**self.values(tx, session_id, columns), **values})
+            self._append(session_id, line(event(what, **({"set": values} if values else {}), **(also or {}))))
 
-    def _values(self, session_id: str, columns: Sequence[str]) -> dict[str, Any]:
+    def values(self, tx: Tx, session_id: str, columns: Sequence[str]) -> dict[str, Any]:
         """Columns of a session as they are now."""
-        with self._engine.read() as tx:
-            row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,))
+        row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,)) if columns else None
         return dict(zip(columns, map(codec.restored, row or ()), strict=False))
 
     def prompt_dropped(self, digest: str | None = None) -> None:
@@ -182,20 +224,23 @@ class TranscriptWriter:
                 return tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ? LIMIT 1", (one,)) is not None
 
         if self.which != "off":
-            self.journal.prompts.drop(None if digest is None else [digest], is_used)
+            with suppress(StoreError):  # a leftover file does no harm
+                self.files.prompts.drop(None if digest is None else [digest], is_used)
 
+    @_after_commit
     def restated(self, session_id: str, what: str, **also: Any) -> None:
         """State besides the columns was changed: tags, members, carried ranges, rewinds."""
         if self._keeps(session_id):
             with self._engine.read() as tx:
                 state = transcript_replay.session_state(tx, session_id)
-            self._write(session_id, line(event(what, **state, **also)))
+            self._append(session_id, line(event(what, **state, **also)))
 
+    @_after_commit
     def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
         """A message's text was changed: one line has the new text and the old one (under an id of its own)."""
-        if session_id.startswith(SHELL):
+        if kept_in != session_id:  # the owner was deleted
             self.kept(session_id)
-            self.adopted([kept_in])
+            self.complete([kept_in])
         elif self._keeps(session_id):
             with self._engine.read() as tx:
                 state = transcript_replay.session_state(tx, session_id)
@@ -203,128 +248,102 @@ class TranscriptWriter:
                 now, was = map(
                     transcript_replay.message_entry, transcript_replay.with_attachments(tx, session_id, rows)
                 )
-            self._write(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
+            self._append(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
 
-    def adopted(self, session_ids: Iterable[str]) -> None:
-        """These sessions have messages without a line."""
-        self._adopted(session_ids)
-
+    @_after_commit
     def rewritten(self, session_id: str) -> None:
         """A session's messages were replaced, or it was imported: its transcript is rewritten."""
-        if self._keeps(session_id, fresh=True) or (self.which != "off" and session_id.startswith(SHELL)):
-            self._fill_in(session_id, rewrite=True)
+        if self._keeps(session_id):
+            self._write_lacking(session_id, rewrite=True)
 
     def arrived(self, session_id: str, touched: Touched) -> None:
         """A session was imported; the sessions it carries messages of may have changed with it."""
         self.rewritten(session_id)
-        for shell in touched.shells - touched.gone:
-            self.kept(shell)
-        for shell in touched.gone:
-            self.journal.forget(shell)
-        self.owner_renamed(sorted(touched.referring - {session_id}))
-        self.cut_off(sorted(touched.children))
+        self.others_touched(touched, {session_id})
 
-    def deleted(self, session_id: str, attachments: list[str]) -> None:
-        """A session was deleted: remove its transcript and the files no session refers to any more."""
-        self._kept.pop(session_id, None)
-        self.journal.forget(session_id, self.also_in)
-        self._settled(session_id)
-        self._attachments.forget(attachments)
-
-    def kept(self, session_id: str) -> None:
-        """The rows of a deleted session that others need get their own transcript."""
-        if self.which != "off":
-            self._fill_in(session_id, rewrite=True)
-
-    def owner_renamed(self, session_ids: list[str]) -> None:
-        """These sessions show messages whose owner has another id now."""
-        for session_id in session_ids:
+    def others_touched(self, touched: Touched, written: Set[str]) -> None:
+        """Sessions were changed by an import or a synchronisation; the transcripts of `written` are up to date."""
+        for owner in sorted(touched.owners - written):
+            self.kept(owner)
+        for session_id in sorted(touched.referring - written):
             self.restated(session_id, "refs")
+        self.cut_off(sorted(touched.children - written))
 
     def cut_off(self, session_ids: list[str]) -> None:
         """Sessions have another parent, or none."""
         for session_id in session_ids:
             self.changed(session_id, "parent", "parent_session_id")
 
-    # ------------------------------------------------------------------ keeping them whole
+    def deleted(self, session_id: str) -> None:
+        """A session is being deleted: remove its transcript."""
+        self._kept.pop(session_id, None)
+        self._behind.discard(session_id)
+        self.files.forget(session_id, self.also_in)
 
-    def _keeps(self, session_id: str, *, fresh: bool = False) -> bool:
+    def unused(self, attachments: list[str]) -> None:
+        """Remove the attachments to which no message refers any more; one that can't be removed does no harm."""
+        with suppress(OSError, StoreError):
+            self._attachments.forget(attachments)
+
+    @_after_commit
+    def kept(self, session_id: str) -> None:
+        """The rows that a session keeps for others have a transcript even where the session itself would have none."""
+        if self.which != "off" and not self._write_lacking(session_id, rewrite=True):
+            self.deleted(session_id)
+
+    # ------------------------------------------------------------------ files
+
+    def _keeps(self, session_id: str) -> bool:
+        """Whether the session has a transcript that this process writes."""
         if self.which == "off":
-            self._miss(session_id)
             return False
-        known = self._kept.get(session_id)
-        if known is None:
+        if session_id not in self._kept:
             with self._engine.read() as tx:
                 row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
             if row is None:
-                self._settled(session_id)
                 return False
             # A session that has a transcript because others refer to it keeps it.
-            known = self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
-            if known and not fresh and not self.journal.exists(session_id):
-                self._fill_in(session_id)
-                return False  # the rewritten file already has this line
-        if not known:
-            self._miss(session_id)
-        return known
+            self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
+        return self._kept[session_id]
 
-    def _miss(self, session_id: str) -> None:
-        """This process writes no transcript of the session: if it has one, the next process that does completes it."""
-        self._settled(session_id)
-        if session_id in self._missed:
-            return
+    def _append(self, session_id: str, data: bytes, more: bytes = b"") -> None:
+        if session_id in self._behind or not self.files.exists(session_id):
+            with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
+                self._write_lacking(session_id)
+                return
+        self.files.append(session_id, data, more)
+
+    def _write_lacking(self, session_id: str, *, rewrite: bool = False) -> bool:
+        """Append the lines that a transcript lacks (or rewrite it); False when there is no such session."""
         with self._engine.read() as tx:
-            noted = tx.value("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
-        if noted == 1:
-            self._set_note(session_id, 0)
-        self._missed.add(session_id)
-
-    def _write(self, session_id: str, data: bytes, message_id: int | None = None, more: bytes = b"") -> None:
-        if session_id in self.journal.behind:
-            self.journal.behind.discard(session_id)
-            self._fill_in(session_id)
-            if more and session_id not in self.journal.behind:
-                self._write(session_id, more)
-        elif self.journal.write(session_id, data, message_id, more):
-            self._settled(session_id)
-        else:
-            self._warn(session_id)
-
-    def _fill_in(self, session_id: str, *, rewrite: bool = False) -> None:
-        owners: list[str] = []
-        try:
-            with self._engine.read() as tx:
-                transcript_replay.fill_in(tx, self.journal, session_id, rewrite=rewrite)
+            row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+        if row is None:
+            return False
+        path = self.files.path(session_id)
+        with self.files.open(session_id) as file:
+            file.require_lock()
+            with self._engine.read() as tx:  # after the lock: the lines of all later commits follow
+                told = transcript_replay.read_transcript(path) if file.size and not rewrite else None
+                if told is None:
+                    file.clear()
+                for lines in transcript_replay.lacking_lines(tx, self.files.prompts, session_id, told):
+                    if lines:
+                        file.append(lines)
                 owners = transcript_replay.owners(tx, session_id)
-        except (OSError, StoreError):
-            self.journal.behind.add(session_id)
-        if session_id in self.journal.behind:
-            self._warn(session_id)
-        else:
-            self._note(session_id)
-            self._settled(session_id)
+        self.files.wrote(session_id, file)
+        self._behind.discard(session_id)
+        if row[0] is None:  # it has one from now on: if it goes missing, check() reports that
+            self._kept[session_id] = True
+            with suppress(StoreError), self._engine.write(alone=False) as tx:
+                tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
         for owner in owners:  # the messages it refers to are in their files
-            if not self.journal.exists(owner):
-                self._fill_in(owner)
-                self._kept.pop(owner, None)
+            if not self.files.exists(owner):
+                self._write_lacking(owner)
+        return True
 
-    def _note(self, session_id: str) -> None:
-        """The session has a transcript from now on: if it goes missing, check() reports that."""
-        self._set_note(session_id, 1)
-
-    def _set_note(self, session_id: str, value: int) -> None:
-        try:
-            with self._engine.read() as tx:
-                noted = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
-            if noted is not None and noted[0] != value:
-                with self._engine.write(alone=False) as tx:
-                    tx.run("UPDATE sessions SET transcript = ? WHERE id = ?", (value, session_id))
-        except StoreError:
-            pass  # only informational
-
-    def _warn(self, session_id: str) -> None:
-        self._set_note(session_id, 0)  # the next process that opens the store retries
-        if not self._warned:
+    def _failed(self, session_id: str, error: Exception) -> None:
+        self._behind.add(session_id)
+        if not self._warned and not isinstance(error, StoreClosed | StoreUnreachable):
             self._warned = True
             warnings.warn(
                 f"the transcript of session {session_id} could not be written (the database has everything);"

@@ -20,6 +20,7 @@ from hermes.agent.tools.mcp_client import McpTools, connect, valid_name
 from hermes.agent.tools.tool import Context, Tool
 from hermes.config import Config, McpServer
 from hermes.errors import MissingExtra, ToolError
+from tests.support.ports import free_port
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PLAIN = str(Path(__file__).with_name("mcp_plain_server.py"))
@@ -62,10 +63,7 @@ def http_server(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.
     running: list[subprocess.Popen[bytes]] = []
 
     def start(port: int | None = None) -> tuple[str, subprocess.Popen[bytes]]:
-        if port is None:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+        port = port or free_port()
         log = (tmp_path / "server.log").open("wb")
         running.append(subprocess.Popen([sys.executable, SERVER, "http", str(port)], stdout=log, stderr=log))
         until(lambda: answers(port))

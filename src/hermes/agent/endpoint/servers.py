@@ -225,10 +225,14 @@ def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, .
 
 
 def find_servers(servers: Sequence[Server] | None = None, *, timeout: float = 1.0) -> list[FoundServer]:
-    """Every server that answers /v1/models and has a chat model, in the order given. HERMES_NO_LOCAL: none."""
-    if os.environ.get("HERMES_NO_LOCAL"):
+    """Every server that answers /v1/models and has a chat model, in the order given.
+
+    HERMES_NO_LOCAL leaves out the servers that it names (`LM Studio,vLLM`), with any other value all of them.
+    """
+    left_out = [name for name in os.environ.get("HERMES_NO_LOCAL", "").split(",") if name]
+    if not {one.name for one in USUAL}.issuperset(left_out):
         return []
-    servers = usual_servers() if servers is None else servers
+    servers = [one for one in (usual_servers() if servers is None else servers) if one.name not in left_out]
     found: list[FoundServer | None] = [None] * len(servers)
 
     def look(number: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import clean, message_text, when
 from hermes.store.index_text import fold
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
-_PAGES = (60, 300, 1_500)  # hits looked at, until enough conversations are among them
+_HITS = 60  # hits looked at, until enough conversations are among them
 
 
 @dataclass(slots=True)
@@ -85,6 +86,34 @@ class Chains:
         return seen if session_id in seen else [*seen, session_id]
 
 
+def search_rounds(db: SessionDB, query: str, size: int, **filters: Any) -> Iterator[list[SearchHit]]:
+    """The best `size` hits, then the best of the sessions that had none of them, and so on while there are more.
+
+    A session with very many matches so hides no other one. Partial matches come only where nothing else was found.
+    """
+    seen: dict[str, None] = {}
+    whole = False
+    while True:
+        hits = db.search_messages(query, limit=size, exclude_sessions=list(seen) or None, **filters)
+        fit = [hit for hit in hits if not (whole and hit["relaxed"])]
+        yield fit
+        if len(hits) < size or not fit:
+            return
+        whole = whole or not all(hit["relaxed"] for hit in fit)
+        seen.update((hit["session_id"], None) for hit in hits)
+
+
+def hits_by_session(db: SessionDB, query: str, sessions: int, size: int, **filters: Any) -> dict[str, list[SearchHit]]:
+    """The hits of the best `sessions` sessions, best first, by session."""
+    grouped: dict[str, list[SearchHit]] = {}
+    for hits in search_rounds(db, query, size, **filters):
+        for hit in hits:
+            grouped.setdefault(hit["session_id"], []).append(hit)
+        if len(grouped) >= sessions:
+            break
+    return dict(list(grouped.items())[:sessions])
+
+
 def find_conversations(
     db: SessionDB,
     query: str,
@@ -98,16 +127,10 @@ def find_conversations(
 ) -> list[FoundConversation]:
     """The best conversations for a query. Those of the current conversation are left out, unless requested (`within`)."""
     found: dict[str, FoundConversation] = {}
-    for size in _PAGES:
-        found.clear()
-        hits = db.search_messages(
-            query,
-            source_filter=[source] if source else None,
-            role_filter=roles,
-            limit=size,
-            session_ids=within,
-            visible_to=visible_to,
-        )
+    sources = [source] if source else None
+    for hits in search_rounds(
+        db, query, _HITS, source_filter=sources, role_filter=roles, session_ids=within, visible_to=visible_to
+    ):
         for hit in hits:
             if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
                 continue
@@ -118,7 +141,7 @@ def find_conversations(
                     continue
                 found[key] = FoundConversation(row)
             found[key].hits.append(hit)
-        if len(found) >= limit or len(hits) < size:
+        if len(found) >= limit:
             break
     return list(found.values())[:limit]
 
@@ -226,11 +249,12 @@ def excerpts(
     plain_words = " ".join(re.findall(r"\w+", asked))
     # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
-        for text in dict.fromkeys((asked, plain_words)):
-            hits = db.search_messages(text, role_filter=roles, limit=80, visible_to=visible_to) if text else []
-            found = search.passages(hits, fold(asked))
-            if found:
-                return found
+        for text in filter(None, dict.fromkeys((asked, plain_words))):
+            # The second round is for a long conversation, perhaps the current one, that has all hits of the first.
+            for hits in islice(search_rounds(db, text, 80, role_filter=roles, visible_to=visible_to), 2):
+                found = search.passages(hits, fold(asked))
+                if found:
+                    return found
     return []
 
 

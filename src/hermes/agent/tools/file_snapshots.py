@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.file_access import read_bytes, remove, write_bytes
 from hermes.errors import HermesError, ToolError
-from hermes.store.attachments import PREFIX, read_attachment
+from hermes.store.attachments import PREFIX
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def changes_in(messages: Iterable[Mapping[str, Any]]) -> list[Change]:
 
 def text_before(db: SessionDB, change: Change) -> str:
     """The text of a file before a change; "" when it did not exist. HermesError or OSError if it is lost."""
-    data = b"" if change.was is None else read_attachment(db.attachments_dir, change.was)
+    data = b"" if change.was is None else db.read_attachment(change.was)
     return data.decode("utf-8", "replace")
 
 
@@ -107,7 +107,7 @@ def put_back(db: SessionDB, change: Change) -> str | None:
         if change.was is None:
             remove(change.path)
             return None
-        data = read_attachment(db.attachments_dir, change.was)
+        data = db.read_attachment(change.was)
         if hashed(data) != change.was:
             return "its old text is damaged"
         write_bytes(change.path, data)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.errors import StoreError
 from hermes.store import codec
-from hermes.store.index_text import fold, plain, plain_calls, plain_parts
+from hermes.store.index_text import call_ids, fold, id_word, plain, plain_calls, plain_parts
 from hermes.store.query import And, Leaf, Node, Not
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
-MessageColumns = dict[str, Sequence[Any]]  # a session's own messages by column; `content` has the whole texts
-# Called with the sessions about to be read within one snapshot; the function it returns gets the messages of each sound one.
-Visit: TypeAlias = "Callable[[Tx, Sequence[str]], Callable[[str, MessageColumns], None]]"
 Params = Sequence[Any]
 Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
@@ -48,9 +45,6 @@ class NothingThere(StoreError):
 
 class Tx(Protocol):
     """One transaction: short queries and statements, results as tuples or dicts."""
-
-    active_first: str
-    """The prefix of an ORDER BY of sessions `s` by last activity, newest first, where an index needs one."""
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows."""
@@ -126,10 +120,6 @@ class Tx(Protocol):
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
         """Called with each message row: its time, its whole content and the searched columns, as stored."""
-        ...
-
-    def meanwhile(self, work: Callable[[], None]) -> None:
-        """`work` may be run between the commit and its sync, while the disk is busy; or it is not run."""
         ...
 
 
@@ -221,8 +211,6 @@ class Engine(Protocol):
     """Called with the sessions whose rows, written by another program, were just adopted."""
     on_unsure: Callable[[Iterable[str]], None]
     """Called with the sessions changed in a transaction that was committed, but may not be durable."""
-    on_differing: Callable[[Sequence[str]], None]
-    """Called with the sessions that another program archived, or hid or showed messages of: it is applied here."""
     on_parts: Callable[[Sequence[int]], None]
     """Called with the messages that hold parts in another program's form, before they are indexed."""
 
@@ -255,10 +243,6 @@ class Engine(Protocol):
         """
         ...
 
-    def has_table(self, tx: Tx, name: str) -> bool:
-        """Whether the table exists."""
-        ...
-
     def make_tables(self, statements: Sequence[str]) -> None:
         """Create further tables and indexes, declared as for SQLite, if they do not exist."""
         ...
@@ -279,15 +263,8 @@ class Engine(Protocol):
         """Called after each append, to do a bounded piece of housekeeping."""
         ...
 
-    def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
-        """What is wrong with the stored data or its index. An engine that reads every message passes them to `visit`."""
-        ...
-
-    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
-        """Overwrite values that can't be read: with `known(table, key, column)`, else with their readable part.
-
-        `known` raises LookupError when it has no value; returns how many values were written.
-        """
+    def problems(self, progress: Progress | None = None) -> list[Finding]:
+        """What is wrong with the stored data or its index."""
         ...
 
     def rebuild_index(self) -> None:
@@ -323,8 +300,10 @@ def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) 
     """The words of a message (its whole content, and the other columns as stored), not yet folded."""
     value = "" if content is None else codec.content_value(content, form)
     text = plain(value) if isinstance(value, str) else plain_parts(value)
-    calls = plain_calls(codec.from_json(tool_calls)) if tool_calls is not None else ""
-    return text, codec.restored(tool_name) or "", calls
+    if tool_calls is None:
+        return text, codec.restored(tool_name) or "", ""
+    calls = codec.from_json(tool_calls)
+    return text, codec.restored(tool_name) or "", "\n".join((plain_calls(calls), *map(id_word, call_ids(calls))))
 
 
 def could_match(tree: Node, folded: str) -> bool:

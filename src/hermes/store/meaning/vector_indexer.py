@@ -26,7 +26,7 @@ STEP = 20_000  # ids that are looked through at once
 OVERLAP = 2_000  # ids below the newest row that are looked at again: transactions may end out of order
 QUIET = 0.5  # seconds after the last message
 LOOK_THROUGH = 600.0  # seconds between two comparisons of the counts
-LEASE, LEASE_SECONDS = "meaning", 60.0
+LEASE, LEASE_SECONDS = "job:meaning", 60.0
 OFF_CHECKS = 64  # appends between two looks whether it was switched on
 
 
@@ -98,8 +98,9 @@ class VectorIndexer:
 
         holder = f"{os.uname().nodename}:{os.getpid()}:{id(self)}"
         with self._engine.write(lasting=False) as tx:
-            take = leases.seize if whole else leases.acquire
-            token = take(tx, LEASE, holder, LEASE_SECONDS)
+            if whole:
+                leases.release(tx, LEASE)
+            token = leases.acquire(tx, LEASE, holder, LEASE_SECONDS)
         if token is None:
             return 0
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import SearchContext, SearchHit
 
 CONTEXT = 200  # characters of a neighbour
+_NEAR = 200  # ids
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -34,14 +35,15 @@ class _Message(msgspec.Struct, frozen=True):
     form: str | None
     tool_name: Any
     tool_calls: Any
+    tool_call_id: Any
     model: Any
     hidden: int | None
     source: Any
     session_model: Any
     session_started: float
     title: Any
-    is_carried: bool
-    """Whether another session shows messages of this one's."""
+    is_linked: bool
+    """Whether another session shows messages of this one's, or this one another's."""
     before: int | None
     after: int | None
 
@@ -67,16 +69,23 @@ class _HitSession(msgspec.Struct, frozen=True):
     title: Any
 
 
+def _neighbour(sign: str, order: str) -> str:
+    """The id of the message before (`<`) or after a message, in the order of ids: of those stored around it, which are few,
+    else of its session's by their times."""
+    other = f"SELECT b.id FROM messages b WHERE b.id {sign} m.id AND {message_reading.FOUND.replace('m.', 'b.')}"
+    return (
+        f"coalesce(({other} AND b.id BETWEEN m.id - {_NEAR} AND m.id + {_NEAR} AND b.session_id || '' = m.session_id"
+        f" ORDER BY b.id {order} LIMIT 1), ({other} AND b.session_id = m.session_id AND (b.timestamp, b.id) {sign}"
+        f" (m.timestamp, m.id) ORDER BY b.timestamp {order}, b.id {order} LIMIT 1))"
+    )
+
+
 _MESSAGES = (
     "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
-    " m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
-    " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id),"
-    " (SELECT b.id FROM messages b WHERE b.session_id = m.session_id AND "
-    + message_reading.FOUND.replace("m.", "b.")
-    + " AND (b.timestamp, b.id) < (m.timestamp, m.id) ORDER BY b.timestamp DESC, b.id DESC LIMIT 1),"
-    " (SELECT a.id FROM messages a WHERE a.session_id = m.session_id AND "
-    + message_reading.FOUND.replace("m.", "a.")
-    + " AND (a.timestamp, a.id) > (m.timestamp, m.id) ORDER BY a.timestamp, a.id LIMIT 1)"
+    " m.tool_call_id, m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
+    " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
+    " OR EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = m.session_id),"
+    f" {_neighbour('<', 'DESC')}, {_neighbour('>', 'ASC')}"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {these}"
 )
 # Of long tool output the beginning is plain text on the row: no need to unpack it.
@@ -93,17 +102,17 @@ def shown(
     if not ranking:
         return []
     read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking], "m.id")]
-    found = {message.id: message for message in read}
-    around = {number for one in found.values() for number in (one.before, one.after) if number is not None}
+    found = {message.id: (message, _shown_in(tx, message, filters, visible_to)) for message in read}
+    beside = {one: _beside(tx, *both) for one, both in found.items()}
+    around = {number for pair in beside.values() for number in pair if number is not None}
     contexts = [_context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))]
     neighbours = {context["id"]: context for context in contexts}
     out: list[SearchHit] = []
     for one in ranking:
-        message = found.get(one.id)
-        if message is None:
+        if one.id not in found:
             continue
-        session = _shown_in(tx, message, filters, visible_to)
-        context = [neighbours[i] for i in (message.before, message.after) if i is not None and i in neighbours]
+        message, session = found[one.id]
+        context = [neighbours[i] for i in beside[one.id] if i is not None and i in neighbours]
         out.append(
             {
                 "id": message.id, "session_id": session.id, "role": codec.restored(message.role),
@@ -121,7 +130,7 @@ def shown(
 def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | None) -> _HitSession:
     """The session under which the caller sees a message: its own, else one that carries it."""
     own = _HitSession(message.session_id, message.source, message.session_model, message.session_started, message.title)
-    if not message.is_carried:
+    if not message.is_linked:
         return own
     where, params = session_filter(filters, visible_to, "o")
     columns = "o.id, o.source, o.model, o.started_at, o.title"
@@ -139,11 +148,22 @@ def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | No
     return own if other is None else _HitSession(*other)
 
 
+def _beside(tx: Tx, message: _Message, session: _HitSession) -> tuple[int | None, int | None]:
+    """The messages before and after it in the session under which it is shown, which may carry some of another one."""
+    if not message.is_linked:
+        return message.before, message.after
+    ids = [None, *(int(row[0]) for row in message_reading.shown_rows(tx, session.id, "m.id")), None]
+    if message.id in ids:
+        at = ids.index(message.id)
+        return ids[at - 1], ids[at + 1]
+    return (message.before, message.after) if session.id == message.session_id else (None, None)
+
+
 def _snippet(message: _Message, needles: Sequence[Needle]) -> str:
     """The snippet of the text of the message with the most matches."""
     best, best_count = "", -1
     texts = texts_of(message.content, message.rest, message.form, message.tool_calls)
-    for text in (*texts, codec.restored(message.tool_name)):
+    for text in (*texts, codec.restored(message.tool_name), codec.restored(message.tool_call_id)):
         if text:
             line, count = snippet(text, needles)
             if count > best_count:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
-from hermes.store.index_text import fold, lacks_one, plain, plain_calls, plain_parts
+from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
 
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
 _AT_ONCE = 500
@@ -21,7 +21,7 @@ def rows_of(tx: Tx, sql: str, ids: Sequence[int], column: str = "id") -> Iterabl
 
 
 def texts_of(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
-    """The readable text of a message's columns: its content and its tool calls, without JSON's syntax."""
+    """The readable text of a message's columns: its content, its tool calls and the ids of these, without JSON's syntax."""
     return _plain(codec.joined(content, rest), form, calls)
 
 
@@ -31,7 +31,8 @@ def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
         value = codec.content_value(whole, form)
         texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
     if calls is not None:
-        texts.append(plain_calls(codec.from_json(calls)))
+        value = codec.from_json(calls)
+        texts += [plain_calls(value), *call_ids(value)]
     return texts
 
 

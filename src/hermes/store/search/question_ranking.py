@@ -86,8 +86,13 @@ def best_passages(
     need: int,
     preference: Preference | None = None,
     look: Reranking | None = None,
+    *,
+    holding: bool = False,
 ) -> Passages:
-    """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
+    """The best `need` messages in order, for words that some message holds, or with a second look by meaning.
+
+    `holding`: only messages that hold a word themselves, not those next to one.
+    """
     sessions, total = _extent(tx, words, scope)
     own = _message_scores(words, total)
     holders = {holder[0]: holder for word in words for holder in word.holders}
@@ -103,18 +108,22 @@ def best_passages(
             newest[session_id] = message_id
     counts = [_counted(word, holders) for word in words]
     order = _sessions_in_order(tx, words, counts, (best, newest), (sessions, total), preference)
+    held = _share_held(words, counts, total, order)
+    most = max(
+        need, SESSIONS_AMONG[0]
+    )  # a session's best message is worth what the session is: further ones are never needed
     if look is None:
-        order = order[: max(need, 1)]
+        order = order[:most]
     by_session: dict[str, dict[int, float]] = {session.id: {} for session in order}
     for message_id, session_id, _ in holders.values():
         if session_id in by_session:
             by_session[session_id][message_id] = own[message_id]
-    held = _share_held(words, counts, total, order)
     if look is None:
         sequences = _sequences(tx, order[:LOOKED_INTO], _middles(order[:LOOKED_INTO], by_session), scope)
-        return Passages(_messages_in_order(order, by_session, sequences, {}, need), held)
+        kept = own.keys() | set().union(*(word.also for word in words)) if holding else None
+        return Passages(_messages_in_order(order, by_session, sequences, {}, need, kept), held)
     order, sequences, near, related = _looked_again(tx, order, by_session, scope, preference, look)
-    return Passages(_messages_in_order(order[: max(need, 1)], by_session, sequences, near, need), held, related)
+    return Passages(_messages_in_order(order[:most], by_session, sequences, near, need), held, related)
 
 
 def _share_held(
@@ -237,7 +246,7 @@ def _sessions_in_order(
 def _sizes(tx: Tx, session_ids: Sequence[str]) -> list[Any]:
     these, params = tx.among("id", session_ids)
     return tx.rows(
-        f"SELECT id, message_count, started_at, coalesce(last_active, started_at) FROM sessions WHERE {these}", params
+        f"SELECT id, message_count, started_at, coalesce(active_at, started_at) FROM sessions WHERE {these}", params
     )
 
 
@@ -247,19 +256,23 @@ def _messages_in_order(
     sequences: dict[str, list[int]],
     near: dict[int, float],
     need: int,
+    kept: Set[int] | None = None,
 ) -> list[Ranked]:
+    """The hits of these sessions; `kept`: only these messages."""
     first: list[tuple[float, int, int]] = []  # value, place of the session (negative), message
     rest: list[tuple[float, int, int]] = []
     by_words: set[int] = set()
     for number, session in enumerate(order):
         own, sequence = by_session[session.id], sequences.get(session.id, ())
         scores = {**own, **_raised(own, sequence)}
+        if kept is not None:
+            scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
         by_words.update(scores)
         for message_id in sequence:
             if message_id in near:
                 scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
         best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
-        listed = [(session.value + score - best[0][0], -number, message_id) for score, message_id in best]
+        listed = [(session.value + (score - best[0][0]), -number, message_id) for score, message_id in best]
         first += listed[:OF_A_SESSION]
         rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
     first.sort(reverse=True)

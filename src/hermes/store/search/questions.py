@@ -89,7 +89,8 @@ def answer(findings: Findings, query: Query, tree: Node) -> None:
     words = _held(findings, groups)
     by_meaning = findings.by == "meaning"
     if not by_meaning and (len(groups) < 2 or _some_hold_all(findings, groups, words)):
-        findings.add(findings.candidates(tree, findings.cap), "match")
+        for block in findings.blocks(tree):
+            findings.add(block, "match")
     if findings.is_scarce():
         _add_passages(findings, query, groups, words)
 
@@ -132,7 +133,7 @@ def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score
     for start, end in spans[:TIMES]:
         rows = tx.rows(
             "SELECT m.session_id, min(m.id) FROM sessions s JOIN messages m ON m.session_id = s.id WHERE s.started_at < ? AND"
-            " coalesce(s.last_active, s.started_at) >= ? AND m.role = 'user' AND m.timestamp >= ? AND m.timestamp < ?"
+            " coalesce(s.active_at, s.started_at) >= ? AND m.role = 'user' AND m.timestamp >= ? AND m.timestamp < ?"
             f" AND {scope.where} GROUP BY m.session_id ORDER BY max(m.timestamp) DESC, m.session_id LIMIT {OF_A_TIME}",
             (end, start, start, end, *scope.params),
         )
@@ -170,14 +171,10 @@ def _add_best(
     need = findings.missing + len(findings.seen)
     if findings.by == "meaning" and look is not None:
         words = []
-    found = best_passages(findings.tx, words, findings.scope, need, preferred, look)
+    found = best_passages(findings.tx, words, findings.scope, need, preferred, look, holding=holding)
     if preferred is None and not findings.hits and not _is_answered(found, asked):
         return
-    hits = found.hits
-    if holding:
-        ids = {holder[0] for word in words for holder in word.holders}.union(*(word.also for word in words))
-        hits = [hit for hit in hits if hit.id in ids]
-    _add_fresh(findings, hits)
+    _add_fresh(findings, found.hits)
 
 
 def _add_fresh(findings: Findings, hits: Sequence[Ranked]) -> None:

@@ -6,7 +6,8 @@ the weight of the one before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -27,25 +28,38 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     """What found it: words, meaning, both, or the time that was named."""
 
 
-def ranked(found: Sequence[Candidate], reason: str, most: int, bonus: dict[str, float] | None = None) -> list[Ranked]:
-    """The best messages in order: each counts as much as its session, less the more of that session came before it."""
-    by_session: dict[str, list[tuple[float, int]]] = {}
+def ranked(
+    found: Sequence[Candidate],
+    reason: str,
+    most: int,
+    bonus: dict[str, float] | None = None,
+    times: Callable[[list[int]], Mapping[int, float]] = lambda ids: {},
+) -> list[Ranked]:
+    """The best messages in order: each counts as much as its session, less the more of that session came before it.
+
+    Of equal ones the newest is first, by their `times`.
+    """
+    by_session: dict[str, list[tuple[float, float, int]]] = {}
+    often = Counter((score, role) for _, score, _, role in found)
+    at = times([one[0] for one in found if often[one[1], one[3]] > 1])
     for message_id, score, session_id, role in found:
-        match = (score * ROLE_WEIGHT.get(role, 1.0), message_id)
+        match = (score * ROLE_WEIGHT.get(role, 1.0), at.get(message_id, 0.0), message_id)
         if session_id in by_session:
             by_session[session_id].append(match)
         else:
             by_session[session_id] = [match]
-    order: list[tuple[float, int, str]] = []
+    order: list[tuple[float, float, int, str]] = []
     for session_id, matches in by_session.items():
         matches.sort(reverse=True)
         value = 0.0 if bonus is None else bonus.get(session_id, 0.0)
         weight = 1.0
-        for score, _ in matches[:COUNTED]:
+        for score, _, _ in matches[:COUNTED]:
             value += score * weight
             weight *= 0.5
-        for _, message_id in matches[:most]:
-            order.append((value, message_id, session_id))
+        for _, when, message_id in matches[:most]:
+            order.append((value, when, message_id, session_id))
             value *= 0.5
     order.sort(reverse=True)
-    return [Ranked(message_id, session_id, round(value, 6), reason) for value, message_id, session_id in order[:most]]
+    return [
+        Ranked(message_id, session_id, round(value, 6), reason) for value, _, message_id, session_id in order[:most]
+    ]

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from hermes.store import codec
 from hermes.store.engines.base import Engine, Scope, Tx
-from hermes.store.index_text import fold, phrase
+from hermes.store.index_text import fold, id_word, phrase
 from hermes.store.query import Leaf, Node, Query, dropped, positive
 from hermes.store.search import questions
-from hermes.store.search.findings import Findings
+from hermes.store.search.findings import RANKED, Findings
 from hermes.store.search.message_texts import with_source
 from hermes.store.search.query_trees import as_names, holds, is_name, looks_like_a_name, narrowed, required, runs
 from hermes.store.search.ranking import Ranked
@@ -32,20 +32,22 @@ def find(engine: Engine, tx: Tx, query: Query, scope: Scope, need: int, by: str 
     findings.needles = _needles(leaves)
     if not findings.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
         _add_literal(findings, tree, leaves)
-    elif not _add_named(findings, tree):
-        if questions.is_question(query) and not any(leaf.prefix for leaf in leaves):
-            questions.answer(findings, query, tree)
-        else:
-            _add_stages(findings, query, tree)
+    elif questions.is_question(query) and not any(leaf.prefix for leaf in leaves):
+        questions.answer(findings, query, tree)
+    else:
+        _add_stages(findings, query, tree)
     return findings
 
 
 def _add_stages(findings: Findings, query: Query, tree: Node) -> None:
-    _add_as_typed(findings, tree)
+    _add_named(findings, tree)
+    if findings.missing > 0:
+        _add_as_typed(findings, tree)
     if findings.missing > 0:
         add_infixes(findings, tree)
     if findings.missing > 0 and isinstance(tree, Leaf):
         _add_escaped(findings, tree)
+        _add_calls(findings, tree)
     if findings.is_scarce() and questions.may_relax(query):
         questions.relax(findings, query)
     if not findings.hits and query.typed is not None:
@@ -59,7 +61,8 @@ def _needles(leaves: Sequence[Leaf]) -> list[Needle]:
 def _add_as_typed(findings: Findings, tree: Node) -> None:
     """Messages with the words themselves. A name after NOT (UserById) is left out inside longer names, too."""
     if not any(looks_like_a_name(leaf) for leaf in dropped(tree)):
-        findings.add(findings.candidates(tree, findings.cap), "match")
+        for block in findings.blocks(tree):
+            findings.add(block, "match")
         return
 
     def inside(leaf: Leaf) -> Sequence[Leaf]:
@@ -68,31 +71,27 @@ def _add_as_typed(findings: Findings, tree: Node) -> None:
         words = findings.text.words_containing(findings.tx, parts[0], MOST_WORDS) if len(parts) == 1 else []
         return [Leaf(word, "phrase") for word in words]
 
-    found = findings.candidates(narrowed(tree, inside), findings.cap)
-    findings.add_passing(lambda text: holds(tree, text, ()), [*required(tree, ())], found, "match")
+    for block in findings.blocks(narrowed(tree, inside)):
+        findings.add_passing(lambda text: holds(tree, text, ()), [*required(tree, ())], block, "match")
 
 
 def _add_with_minus(findings: Findings, tree: Node) -> None:
     """`rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed."""
     literal = {leaf.text for leaf in positive(tree) if leaf.kind == "word" and leaf.text[:1] == "-"}
-    found = findings.candidates(tree, findings.cap)
-    findings.add_passing(lambda text: holds(tree, text, literal), [*required(tree, literal)], found, "match")
+    for block in findings.blocks(tree):
+        findings.add_passing(lambda text: holds(tree, text, literal), [*required(tree, literal)], block, "match")
     findings.needles = _needles(list(positive(tree)))
 
 
-def _add_named(findings: Findings, tree: Node) -> bool:
-    """Whether typed names are found often enough as a whole; else their words are searched."""
+def _add_named(findings: Findings, tree: Node) -> None:
+    """Messages with typed names as a whole; those with their words come after them."""
     text = findings.text
     if not text.has_names or any(looks_like_a_name(leaf) for leaf in dropped(tree)):
-        return False
+        return
     named = as_names(tree)
-    if named == tree or not all(text.is_name(findings.tx, one.text) for one in positive(named) if one.kind == "name"):
-        return False
-    found = findings.candidates(named, findings.cap)
-    if len(found) < findings.need:
-        return False
-    findings.add(found, "match")
-    return True
+    if named != tree and all(text.is_name(findings.tx, one.text) for one in positive(named) if one.kind == "name"):
+        for block in findings.blocks(named):
+            findings.add(block, "match")
 
 
 def _add_escaped(findings: Findings, leaf: Leaf) -> None:
@@ -101,11 +100,32 @@ def _add_escaped(findings: Findings, leaf: Leaf) -> None:
     if leaf.kind != "word" or leaf.prefix or not text.startswith(ESCAPES) or not text.isascii() or not is_name(text):
         return
     rest = Leaf(text[1:], "phrase", prefix=True)
-    found = [one for one in findings.candidates(rest, findings.cap) if one[0] not in findings.seen]
-    escaped = with_source(findings.tx, [one[0] for one in found], f"\\{text}")
-    if escaped:
+    before = len(findings.hits)
+    for block in findings.blocks(rest):
+        found = [one for one in block if one[0] not in findings.seen]
+        escaped = with_source(findings.tx, [one[0] for one in found], f"\\{text}")
         findings.add((one for one in found if one[0] in escaped), "literal")
+    if len(findings.hits) > before:
         findings.needles += _needles([rest])
+
+
+def _add_calls(findings: Findings, leaf: Leaf) -> None:
+    """The tool call with this id, and its result: the call is indexed by a word of its id, the result is in the same session."""
+    word = id_word(leaf.text)
+    if leaf.prefix or not word or (findings.hits and not any(c.isdigit() for c in word)):
+        return
+    found = findings.candidates(Leaf(word, "phrase"), RANKED)
+    called = with_source(findings.tx, [one[0] for one in found], f'"{leaf.text}"')
+    found = [one for one in found if one[0] in called]
+    findings.add(found, "match")
+    if found:
+        these, params = findings.tx.among("m.session_id", list({one[2] for one in found}))
+        rows = findings.tx.rows(
+            "SELECT m.id, 0.0, m.session_id, m.role FROM messages m JOIN sessions s ON s.id = m.session_id"
+            f" WHERE {these} AND m.tool_call_id = ? AND {findings.scope.where}",
+            (*params, codec.storable(leaf.text), *findings.scope.params),
+        )
+        findings.add(((int(one), 0.0, str(owner), str(role)) for one, _, owner, role in rows), "match")
 
 
 def _add_literal(findings: Findings, tree: Node, leaves: Sequence[Leaf]) -> None:

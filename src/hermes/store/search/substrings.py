@@ -14,9 +14,10 @@ from hermes.store.search.query_trees import DIGITS, either, holds, is_name, requ
 from hermes.store.snippet import needle
 
 MOST_WORDS = 250  # how many words that contain a part are searched at once
-MOST_TEXTS = 6_400  # candidates whose text is read, at most
+MOST_TEXTS = 6_400  # candidates whose text is read, at most, where none of the last of them contains what was typed
 A_FEW_STARTS, FEW_STARTS = 3, 20
 LOOKED_AT = 100  # messages whose text is read together
+TOGETHER = 40  # of those that contain it, ranked together: few are enough for an order
 LARGE = 200_000  # messages; with more, collecting all positions of words that begin with two letters takes long
 A_FEW, FEW = 5, 60  # messages that are read rather than queried by more words
 
@@ -45,7 +46,7 @@ def add_infixes(findings: Findings, tree: Node) -> None:
         fresh = [one for one in found if one[0] not in looked_at]
         looked_at.update(one[0] for one in fresh)
         if loose:
-            findings.add(_newest_passing(findings, fresh, passes, needed), "substring")
+            _add_newest_passing(findings, fresh, passes, needed)
         elif checked:
             findings.add_passing(passes, needed, fresh, "substring")
         else:
@@ -56,13 +57,14 @@ def add_infixes(findings: Findings, tree: Node) -> None:
         if not any(cut.values()):
             break
         # A single word itself was already searched.
-        wide, cap = either(cut[tree.text]) if isinstance(tree, Leaf) else widened(tree, cut), findings.cap
-        found = findings.candidates(wide, cap)
-        add(found)
-        while checked and len(found) == cap < MOST_TEXTS and findings.missing > 0:
-            cap *= 4
-            found = findings.candidates(wide, cap)
-            add(found)
+        wide = either(cut[tree.text]) if isinstance(tree, Leaf) else widened(tree, cut)
+        read = 0
+        for block in findings.blocks(wide):
+            before = len(findings.hits)
+            add(block)
+            read += len(block)
+            if checked and read >= MOST_TEXTS and len(findings.hits) == before:
+                break
         if findings.missing <= 0:
             break
     findings.needles += [
@@ -70,18 +72,21 @@ def add_infixes(findings: Findings, tree: Node) -> None:
     ]
 
 
-def _newest_passing(
+def _add_newest_passing(
     findings: Findings, found: list[Candidate], passes: Callable[[str], bool], needed: list[str]
-) -> list[Candidate]:
-    """Those whose text passes; of many the newest, twice as many as are shown: few of them are enough for an order."""
+) -> None:
+    """Add those whose text passes, the newest first: no more texts are read than there are hits to fill."""
     passed: list[Candidate] = []
     for start in range(0, len(found), LOOKED_AT):
         some = found[start : start + LOOKED_AT]
         known = passing(findings.tx, [one[0] for one in some], passes, needed)
         passed += [one for one in some if one[0] in known]
-        if len(passed) >= 2 * findings.need:
-            break
-    return passed
+        if len(passed) >= TOGETHER:
+            findings.add(passed, "substring")
+            passed = []
+            if findings.missing <= 0:
+                return
+    findings.add(passed, "substring")
 
 
 def words_around(findings: Findings, leaf: Leaf) -> tuple[list[Leaf], bool]:
@@ -120,7 +125,8 @@ def _names_around(findings: Findings, words: list[str], *, is_whole: bool) -> tu
     whole = words[1:] if prefix else words[1:-1]
     rest = " ".join(whole)
     if len(first) < 3 and len(rest) < 3:  # t_id
-        told = " ".join(words if len(words) == 2 and len(last) < 2 else words[1:])
+        is_large = len(words) == 2 and len(last) < 2 and findings.tx.value("SELECT max(id) FROM messages") >= LARGE
+        told = " ".join(words if is_large else words[1:])
         return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, words)) >= 3 else []), False
     if (between := _messages_between(findings, words, prefix)) is not None:
         return between, False

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.errors import InvalidInput
+from hermes.store import masking
 
 VERSION = 1
 TICKS = 1_000_000  # of a clock, in a second
@@ -23,6 +24,7 @@ Document = dict[str, Any]
 Register = list[Any]  # value, clock, store
 # In this order: of two with the same clock, the last one counts.
 LIVE, TRASHED, DELETED, SHREDDED = "live", "trashed", "wiped", "shredded"
+_MASKED = "[masked:"
 _FORKED_FIELDS = ("source", "user_id", "model", "model_config", "system_prompt", "cwd")
 
 
@@ -126,6 +128,9 @@ def _session(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
             for store, counted in given.items():
                 slots[store] = max(slots.get(store, counted), counted)
     out["events"] = {**one["events"], **other["events"]}
+    for at in one["events"].keys() & other["events"].keys():  # they differ where one store has masked a secret
+        said = one["events"][at], other["events"][at]
+        out["events"][at] = max(said, key=lambda event: (_MASKED in event["text"], canonical(event)))
     for at in one["seals"].keys() | other["seals"].keys():
         out["seals"][at] = sorted({*one["seals"].get(at, ()), *other["seals"].get(at, ())})
     for part in ("view", "life"):
@@ -134,6 +139,31 @@ def _session(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
     if one.get("shred") or other.get("shred"):
         out["shred"] = True
     return out
+
+
+def masked(document: Document, bodies: dict[str, Any], mask: masking.Mask) -> None:
+    """Mask the secrets in a document of another store and in the texts it comes with.
+
+    A masked value follows the one it was made of by one tick of the clock, in every store that masks: so it is the same
+    edit everywhere, it counts in stores that don't mask, too, and a later change counts as before.
+    """
+    for origin, body in bodies.items():
+        if "tree" in body:  # of another document
+            bodies[origin] = {**body, "body": masking.message(body["body"], mask)}
+        elif (changed := masking.message(body, mask)) is not body:
+            bodies[origin] = changed
+            record = document["messages"].get(origin, {})
+            if "b" in record:
+                record["b"] = [digest(changed), record["b"][1] + 1, record["b"][2]]
+    for one in document["sessions"].values():
+        for name, (value, clock, store) in one["fields"].items():
+            if (masked_value := masking.column(name, value, mask)) is not value:
+                one["fields"][name] = [masked_value, clock + 1, store]
+        for tag, (there, clock, store) in list(one["tags"].items()):
+            if (masked_tag := mask(tag)) != tag:
+                one["tags"][tag] = [False, clock + 1, store]
+                one["tags"][masked_tag] = later(one["tags"].get(masked_tag), [there, clock, store])
+        one["events"] = {at: masking.event(event, mask) for at, event in one["events"].items()}
 
 
 def normal(document: Document) -> Document:

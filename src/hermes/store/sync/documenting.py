@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import lineage, message_attachments, message_reading
-from hermes.store.carried_messages import SHELL, await_again
+from hermes.store import lineage, masking, message_attachments, message_reading
+from hermes.store.carried_messages import StoredRow, await_again
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx
+from hermes.store.redact import redact
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
@@ -42,7 +43,7 @@ def _deleted_unknown(tx: Tx, known: Iterable[str]) -> list[str]:
     """Sessions that were deleted before any synchronisation: another store may have them from elsewhere."""
     rows = tx.rows("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
     known = set(known)
-    return [row[0] for row in rows if row[0] not in known and not row[0].startswith(SHELL)]
+    return [row[0] for row in rows if row[0] not in known]
 
 
 def _was_deleted(tx: Tx, session_id: str) -> bool:
@@ -89,17 +90,21 @@ def version_of(tx: Tx, state: TreeState) -> str:
     return f"{digest(document)}.{whole}{'-' + digest(sorted(carried), 12) if carried else ''}"
 
 
-def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, tables.StoredRow]]:
+def shown_of_others(document: documents.Document, session_ids: Iterable[str]) -> set[str]:
+    """The messages that these sessions of a document show of other sessions."""
+    views = (document["sessions"].get(one, {}).get("view", [{"refs": ()}])[0] for one in session_ids)
+    return {name for view in views for _, names, _, _ in view["refs"] for name in names}
+
+
+def carried(document: documents.Document, session_ids: Iterable[str]) -> set[str]:
+    """The messages that these sessions of a document show, and that are told of in another document."""
+    return shown_of_others(document, session_ids).difference(document["messages"])
+
+
+def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, StoredRow]]:
     """Messages that the sessions of a document show and whose owner is in the trash or deleted: where the owner was deleted,
     they can't be taken from its document."""
-    wanted = {
-        origin
-        for one in document["sessions"].values()
-        for _, names, _, _ in (one["view"][0]["refs"] if "view" in one else ())
-        for origin in names
-        if origin not in document["messages"]
-    }
-    rows = tables.rows_of(tx, wanted)
+    rows = tables.rows_of(tx, carried(document, document["sessions"]))
     live = "SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
     gone = {owner for owner in {row.owner for row in rows.values()} if tx.row(live, (owner,)) is None}
     return [(origin, row) for origin, row in sorted(rows.items()) if row.owner in gone or row.hidden == KEPT]
@@ -120,19 +125,19 @@ def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
             )
             if unnamed is None or other == tree:
                 continue
-            if owner.startswith(SHELL):
+            bring_up_to_date(tx, other, store)
+            if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NOT NULL", (owner,)) is not None:
                 _name_kept(tx, owner, store)
-            else:
-                bring_up_to_date(tx, other, store)
 
 
-def _name_kept(tx: Tx, shell: str, store: str) -> None:
-    """Messages that are only there for others, of a session that was deleted before any synchronisation."""
-    state = tables.load(tx, shell)
-    comparison = _Comparison(tx, state, store)
-    comparison.messages_of(shell, kept=True)
-    state.document["sessions"][shell] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
-    state.fingerprint = combined(fingerprints(tx, [shell]), [shell])
+def _name_kept(tx: Tx, owner: str, store: str) -> None:
+    """Messages that are only there for others, of a session that was deleted before they were synchronised: a document of
+    their own tells of them."""
+    tree = KEPT_OF + owner
+    state = tables.load(tx, tree)
+    _Comparison(tx, state, store).messages_of(owner, named=tree)
+    state.document["sessions"][tree] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
+    state.fingerprint = combined(fingerprints(tx, [tree]), [tree])
     settle(tx, state)
 
 
@@ -173,10 +178,10 @@ class _Comparison:
 
     # -------------------------------------------------------------------------------------- messages
 
-    def messages_of(self, session_id: str, *, kept: bool = False) -> None:
-        """Name new messages, and note which were changed or removed."""
+    def messages_of(self, session_id: str, *, named: str | None = None) -> None:
+        """Name new messages, and note which were changed or removed; with `named`, those kept for others, as that session's."""
         known = self.document["messages"]
-        order = self.placement.order.get(session_id, [])
+        order = self.placement.order.get(named or session_id, [])
         tail = order[-1] if order else None
         present: set[str] = set()
         undone: list[tuple[str, int]] = []
@@ -186,16 +191,18 @@ class _Comparison:
             f" AND coalesce(m.hidden, 0) <> {REPLACED} ORDER BY m.id",
             (session_id,),
         )
-        named = tables.origins(self.tx, [row[0] for row in rows])
+        origins = tables.origins(self.tx, [row[0] for row in rows])
         attached = message_attachments.attached(self.tx, session_id) if rows else {}
         first_said = self._first_versions(session_id, rows, attached)
         for *row, hidden in rows:
-            if hidden == KEPT and not kept:
+            origin = origins.get(row[0])
+            if (hidden == KEPT and named is None) or (named is not None and origin is not None and origin not in known):
                 continue
             body = body_of(tuple(row), attached)
-            origin = named.get(row[0])
             if origin is None or origin not in known:
-                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
+                origin = self._name(
+                    named or session_id, first_said.get((body["timestamp"], body["role"]), body), present
+                )
                 tables.remember(self.tx, self.state.tree, origin, row[0])
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
@@ -219,7 +226,7 @@ class _Comparison:
         """Redactions and edits of messages that are there only for others."""
         for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
             record = self.document["messages"][origin]
-            if not row.owner.startswith(SHELL) or "b" not in record or record.get("red"):
+            if row.hidden not in (KEPT, REDACTED) or "b" not in record or record.get("red"):
                 continue
             body = body_of(
                 message_reading.rows_of(self.tx, row.id)[0], message_attachments.attached(self.tx, row.owner)
@@ -248,8 +255,8 @@ class _Comparison:
         return found
 
     def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
-        """A name made of what the message is, so that every store gives it the same."""
-        number = 0
+        """A name made of what the message is, so that every store gives it the same, whether it masks secrets or not."""
+        number, body = 0, dict(masking.message(body, redact))
         while True:
             origin = digest([session_id, number, body])
             record = self.document["messages"].get(origin)
@@ -287,7 +294,8 @@ class _Comparison:
         self._count(entry, now["usage"], first)
         if now["view"] != was["view"] and ("view" not in entry or now["view"] != entry["view"][0]):
             entry["view"] = [now["view"], clock, store]
-        entry["events"].update({f"{event['at']!r}": event for event in now["events"]})
+        for event in now["events"]:
+            entry["events"].setdefault(f"{event['at']!r}", event)
         if now["life"] != was["life"] or (session_id not in self.state.local and not first):
             self._lives(session_id, now["life"])
         self.state.local[session_id] = now

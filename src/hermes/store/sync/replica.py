@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.store import lineage, message_attachments, message_reading, session_events
-from hermes.store.attachments import note, read_attachment
+from hermes.store import lineage, message_attachments, message_reading, retention, session_events
+from hermes.store.attachments import note
+from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import REDACTED, Tx
-from hermes.store.retention import DAY
 from hermes.store.sync import applying, documenting, snapshots, tables
 from hermes.store.sync import document as documents
-from hermes.store.sync.applying import Applied, NotYet
+from hermes.store.sync.applying import Applied, Counts, NotYet
 from hermes.store.sync.document import SHREDDED, Placement
 
 if TYPE_CHECKING:
@@ -25,24 +24,6 @@ _AT_ONCE = 25  # sessions in one transaction
 _MOST = 1 << 31  # bytes of a document, unpacked
 _TO_SHRED = "sync_shred:"  # keys of state_meta, followed by a session's id: shredded elsewhere, in use here
 Progress = Callable[[int, int], None]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a synchronisation has changed in a store."""
-
-    sessions: int = 0
-    messages: int = 0
-    forks: int = 0
-    trashed: int = 0
-    deleted: int = 0
-    shredded: int = 0
-    attachments: int = 0
-    waiting: int = 0  # documents that are taken the next time
-
-    def add(self, other: Counts) -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 class Replica:
@@ -57,8 +38,9 @@ class Replica:
     # ------------------------------------------------------------------------------------------ out
 
     def document(self, progress: Progress | None = None) -> None:
-        """Put what was changed here into the documents."""
+        """Put what was changed here into the documents; what no session shows any more, and no deletion has removed, goes."""
         self._shred_late()
+        retention.finish_deletions(self._engine, self._db._transcripts)
         with self._db._take_in(), self._engine.read() as tx:
             changed = documenting.changed_trees(tx)
         for start in range(0, len(changed), _AT_ONCE):
@@ -102,6 +84,8 @@ class Replica:
         NotYet when a session of it is in use, or shows messages that have not arrived. `name` is noted as seen.
         """
         told, bodies = _unpacked(data)
+        if self._db._mask is not None:
+            documents.masked(told, bodies, self._db._mask)
         tree = str(told["id"])
         if any(one["events"] for one in told["sessions"].values()):
             session_events.prepare(self._engine)
@@ -109,33 +93,28 @@ class Replica:
             known = [tree, *tables.forks_of(tx, tree), *(told["sessions"].keys() - {tree})]
         with self._db._writing(*dict.fromkeys(known)) as tx:
             state = documenting.bring_up_to_date(tx, tree, self.store)
-            before = time.time() - self._grace * DAY
-            done = applying.take(self._engine, tx, state, told, bodies, self.store, before)
+            before = time.time() - self._grace * retention.DAY
+            done = applying.take(self._engine, tx, state, told, bodies, before)
             for session_id in done.to_shred:
                 tx.run(
                     "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING",
                     (_TO_SHRED + session_id,),
                 )
-            for other in done.touched.all() | done.sessions:
-                self._db._scribe.intends(other)
+            self._db._transcripts.mark(tx, done.touched.all() | done.sessions)
             tables.see(tx, name)
         return self._follow(done), done.attachments
 
     def _follow(self, done: Applied) -> Counts:
         """What lies beside the rows: transcripts, sessions whose time is over."""
-        scribe = self._db._scribe
+        transcripts = self._db._transcripts
         for session_id in sorted(done.sessions):
-            scribe.rewritten(session_id)
-        for shell in sorted(done.touched.shells - done.touched.gone):
-            scribe.kept(shell)
-        for shell in done.touched.gone:
-            scribe.journal.forget(shell)
-        scribe.owner_renamed(sorted(done.touched.referring - done.sessions))
-        scribe.cut_off(sorted(done.touched.children - done.sessions))
-        deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
-        trashed = max(0, done.trashed - deleted)
-        shredded = self._shred_late() if done.to_shred else 0
-        return Counts(done.new_sessions, done.new_messages, done.forks, trashed, deleted, shredded)
+            transcripts.rewritten(session_id)
+        transcripts.others_touched(done.touched, done.sessions)
+        counts = done.counts
+        counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
+        counts.trashed = max(0, counts.trashed - counts.deleted)
+        counts.shredded = self._shred_late() if done.to_shred else 0
+        return counts
 
     def _shred_late(self) -> int:
         """Shred here what was shredded elsewhere, unless a process uses it or another session shows it."""
@@ -173,10 +152,8 @@ class Replica:
 
     def attachment(self, digest: str) -> bytes | None:
         """The bytes of an attachment; None when they are not here."""
-        with self._engine.read() as tx:
-            self._db._attachments.fetch(tx, [digest])
         try:
-            return read_attachment(self._db.attachments_dir, digest)
+            return self._db.read_attachment(digest)
         except OSError:
             return None
 
@@ -241,7 +218,7 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
     return found
 
 
-def _body(tx: Tx, row: tables.StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
+def _body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
     if row.owner not in attached:
         attached[row.owner] = message_attachments.attached(tx, row.owner)
     return snapshots.body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])

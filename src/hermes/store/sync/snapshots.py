@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import codec, message_attachments, message_reading, session_events
-from hermes.store.carried_messages import SHELL
+from hermes.store import codec, message_attachments, message_reading, session_events, transcript_replay
 from hermes.store.engines.base import COMPACTED, REPLACED, Tx
-from hermes.store.sessions import PROMPT
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import LIVE, TRASHED, digest
+from hermes.store.transcript_replay import SessionState
 
 FIELDS = (
     "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
@@ -34,8 +33,8 @@ _RELATED = (
     ("session_refs", f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}"),
     ("session_rewinds", "batch, cut_id"),
 )
-# Prefix of a session's id: those of its messages that are there only for others, since it was deleted.
-KEPT_OF = SHELL + "of~"
+# Prefix of a deleted session's id: the messages that are there only for others.
+KEPT_OF = "~kept~"
 
 
 def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
@@ -85,54 +84,38 @@ def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
 
 def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
     """What a session's values are here: all but its messages."""
-    columns = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title")
-    row = tx.row(
-        f"SELECT {', '.join(f's.{name}' for name in columns)}, {PROMPT} FROM sessions s WHERE s.id = ?", (session_id,)
-    )
-    assert row is not None
-    values = {name: codec.restored(value) for name, value in zip((*columns, "system_prompt"), row, strict=True)}
+    values, state = transcript_replay.session_columns(tx, session_id), transcript_replay.session_state(tx, session_id)
     fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
     fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
+    told = session_events.of_session(tx, session_id)
+    named = tables.origins(tx, [event["after"] for event in told])
     return {
         "fields": fields,
         "usage": {name: values[name] for name in USAGE if values[name]},
-        "tags": [codec.restored(one[0]) for one in tx.rows(
-            "SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
-        "members": sorted(documents.canonical([codec.restored(one) for one in pair]) for pair in tx.rows(
-            "SELECT source, user_id FROM session_members WHERE session_id = ?", (session_id,))),
-        "view": view_of(tx, session_id),
-        "events": _events(tx, session_id),
+        "tags": state["tags"],
+        "members": sorted(map(documents.canonical, state["members"])),
+        "view": view_of(tx, state),
+        "events": [{**event, "after": named.get(event["after"], "")} for event in told],
         "life": [LIVE, 0.0] if values["trashed_at"] is None else [TRASHED, values["trashed_at"]],
-    }  # fmt: skip
+    }
 
 
-def view_of(tx: Tx, session_id: str) -> dict[str, Any]:
+def view_of(tx: Tx, state: SessionState) -> dict[str, Any]:
     """Which messages a session hides, and which of others it shows, by their names."""
-    hidden = tx.rows(
-        f"SELECT id, hidden FROM messages WHERE session_id = ? AND (hidden > 0 OR hidden = {COMPACTED}) ORDER BY id",
-        (session_id,),
-    )
-    rewinds = tx.rows("SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch", (session_id,))
-    refs = tx.rows(
-        "SELECT from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ? ORDER BY ord",
-        (session_id,),
-    )
-    ranges: list[list[int]] = []
-    for owner, first, last, *_ in refs:
-        sql = (
-            f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
-        )
-        ranges.append([row[0] for row in tx.rows(f"{sql} ORDER BY id", (owner, first, last))])
-    ids = [row[0] for row in hidden] + [row[1] for row in rewinds] + [row[3] for row in refs]
+    hidden = [(one, batch) for one, batch in state["hidden"] if batch > 0 or batch == COMPACTED]
+    sql = f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
+    ranges = [[row[0] for row in tx.rows(f"{sql} ORDER BY id", ref[1:4])] for ref in state["refs"]]
+    ids = [one for one, _ in hidden] + [cut for _, cut in state["rewinds"]] + [ref[4] for ref in state["refs"]]
     named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
+    refs = [
+        [named.get(after, "" if after == 0 else "?"), [named[one] for one in some if one in named], rewound, born]
+        for (*_, after, rewound, born), some in zip(state["refs"], ranges, strict=True)
+    ]
     return {
         "hidden": {named[one]: batch for one, batch in hidden if one in named},
-        "rewinds": [[batch, named.get(cut, "")] for batch, cut in rewinds],
-        "refs": joined([
-            [named.get(after, "" if after == 0 else "?"), [named[one] for one in ids_ if one in named], rewound, born]
-            for (_, _, _, after, rewound, born), ids_ in zip(refs, ranges, strict=True)
-        ]),
-    }  # fmt: skip
+        "rewinds": [[batch, named.get(cut, "")] for batch, cut in state["rewinds"]],
+        "refs": joined(refs),
+    }
 
 
 def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
@@ -144,12 +127,6 @@ def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
         else:
             out.append([after, list(names), rewound, born])
     return out
-
-
-def _events(tx: Tx, session_id: str) -> list[dict[str, Any]]:
-    told = session_events.of_session(tx, session_id)
-    named = tables.origins(tx, [event["after"] for event in told])
-    return [{**event, "after": named.get(event["after"], "")} for event in told]
 
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.store import codec
+from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.sync import document as documents
 from hermes.store.sync.document import Document
@@ -122,15 +123,6 @@ def origins(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
         sql = f"SELECT message_id, origin FROM sync_messages WHERE message_id IN ({', '.join('?' * len(some))})"
         found.update({row[0]: row[1] for row in tx.rows(sql, some)})
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRow:
-    """Where a message is stored here."""
-
-    id: int
-    owner: str
-    hidden: int | None
 
 
 def rows_of(tx: Tx, names: Iterable[str]) -> dict[str, StoredRow]:

@@ -2,13 +2,14 @@
 
 Readers see a snapshot (REPEATABLE READ). Exclusive writers, as all of them are on SQLite, queue up on the lock of
 one table; appends and other short ones run concurrently, and the lock of a row orders those that change it. Every
-writing transaction has a number, by which the server can report later whether it was committed: a lost connection neither
-loses nor doubles anything.
+writing transaction stores a key, by which its outcome is known later: a lost connection neither loses nor doubles anything.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import secrets
 import threading
 import time
 import warnings
@@ -19,29 +20,30 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.types.numeric import Int8Dumper
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from hermes.errors import StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Progress, Tx, Visit
-from hermes.store.engines.postgres import error_mapping, migrate, schema
-from hermes.store.engines.postgres.fulltext import BATCH, SET_OUT, PostgresFullText
+from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
+from hermes.store.engines.base import NothingThere, Progress, columns_of
+from hermes.store.engines.postgres import error_mapping, migrate, schema, transaction
+from hermes.store.engines.postgres.connection import PooledConnection, conninfo
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.indexer import Indexer
-from hermes.store.engines.postgres.pool import SERVER, Pool, PooledConnection, conninfo
-from hermes.store.engines.postgres.transaction import NUMBER, PostgresTx, beginnings, wait_for_outcomes, was_stored
-from hermes.store.engines.postgres.wait_limits import WaitLimit, is_there
-from hermes.store.engines.postgres.word_lists import LISTS, take_out_unused
+from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.word_lists import take_out_unused
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
-TIMEOUT = 30.0  # seconds after which a silent server is probed
+TIMEOUT = 30.0  # seconds for the answer to a BEGIN or COMMIT
 CONNECTIONS = 16
+AT_ONCE = 0.2  # seconds after which a connection that could not be made is tried again
 PREPARED_AFTER = 2  # executions
-_UNINDEXED = b"SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
-_ACTIVE_FIRST = "s.active_minute DESC, "
-logging.getLogger("psycopg").addHandler(
-    logging.NullHandler()
-)  # this program reports these problems itself, and not on the screen
+_UNINDEXED = "SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
+_SERVER = b"SELECT extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
+_VACUUMED = "sessions messages message_words unindexed write_keys words names attachment_data"
+# This program reports these problems itself, and not on the screen.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 class PostgresEngine:
@@ -60,64 +62,76 @@ class PostgresEngine:
         self.notice: str | None = None
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_differing: Callable[[Sequence[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
-        self._keeper = Indexer(self._link, self.fulltext)
-        self._active_first = _ACTIVE_FIRST
-        self._prepares = prepared_statements != "off"
-        self._prepares_anyway = prepared_statements == "on"
+        self._keeper = Indexer(self._begun, self.fulltext)
+        self._prepared_statements = prepared_statements
         self._durability = durability
         self._views: str | None = None  # the schema with a tenant's views
-        self._beginnings = beginnings(durability, self._views, self._patience, SET_OUT)
+        self._beginnings = transaction.beginnings(durability, self._views, self._patience)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
         self._conninfo = conninfo(url, read_only)
-        self._watch = WaitLimit(timeout, lambda: is_there(self._conninfo))
-        self._unsettled: list[PostgresTx] = []  # with unknown outcome
-        self._pool = Pool(self._connect, CONNECTIONS, self.where)
+        self._timeout = timeout
+        self._keys = itertools.count(secrets.randbits(62))
+        self._unsettled: list[tuple[PostgresTx, float]] = []  # with unknown outcome, since when
+        self._failure: HermesError | None = None  # why the last connection could not be made
+        self._first: PooledConnection | None = self._connect()
         try:
-            with self._translated(), self._link() as connection:
-                self._prepare(connection)
+            with self._translated():
+                self._prepare(self._first)
         except BaseException:
-            self._pool.close()
+            self._first.close()
             raise
+        self._pool = ConnectionPool(
+            self._conninfo, connection_class=PooledConnection, kwargs={"opener": self._opened}, min_size=0,
+            max_size=CONNECTIONS, num_workers=1, reconnect_timeout=0, max_idle=300, open=True,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ opening
 
+    def _opened(self) -> PooledConnection:
+        """A connection for the pool: the one that this store was opened with, else a new one."""
+        first, self._first = self._first, None
+        return first if first is not None else self._connect()
+
     def _connect(self) -> PooledConnection:
+        self._failure = error_mapping.unreachable(TimeoutError("no answer yet"), self.where)
         try:
             connection = PooledConnection.connect(self._conninfo, autocommit=True)
+            try:
+                self._configure(connection)
+            except BaseException:
+                connection.close()
+                raise
         except psycopg.Error as error:
-            raise error_mapping.unreachable(error, self.where) from error
-        self._watch.add(connection)
-        try:
-            self._configure(connection)
-        except BaseException as error:
-            lost = isinstance(error, psycopg.Error) and error_mapping.is_lost(error, connection)
-            connection.close()
-            if lost:
-                raise error_mapping.unreachable(error, self.where) from error
+            self._failure = error_mapping.unreachable(error, self.where)
+            raise self._failure from error
+        except HermesError as error:
+            self._failure = error
             raise
+        self._failure = None
         return connection
 
     def _configure(self, connection: PooledConnection) -> None:
+        connection.timeout = self._timeout
         connection.adapters.register_dumper(int, Int8Dumper)  # one integer type, so one prepared statement
         connection.where = self.where
         connection.prepare_threshold = None
-        row = connection.execute(SERVER.encode()).fetchone() or ("", "", True, time.time(), 0, "")
-        connection.timeline, connection.started_at, connection.watched, now, process, path = row
-        connection.process = process
-        self._ahead = now - time.time()
+        connection.begin(_SERVER, self._timeout)
+        connection.since, process, path = connection.said or (0.0, 0, "")
+        self._ahead = connection.since - time.time()
         connection.beginning = self._beginnings.indexing
-        pooled = process != connection.info.backend_pid  # a pooler gives each client a made-up number
-        if pooled:
-            self._prepares = self._prepares and self._prepares_anyway
+        prepares = self._prepared_statements != "off"
+        if process == connection.info.backend_pid:
+            connection.process = process
+        else:  # a pooler gives each client a made-up number
+            prepares = self._prepared_statements == "on"
             asked = error_mapping.search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
                 raise StoreError(f"{self.where} {error_mapping.NO_OPTIONS}")
-        connection.prepare_threshold = PREPARED_AFTER if self._prepares else None
+        connection.prepare_threshold = PREPARED_AFTER if prepares else None
 
         def on_notice(notice: psycopg.errors.Diagnostic) -> None:
             if notice.source_function == "SyncRepWaitForLSN":
@@ -126,13 +140,13 @@ class PostgresEngine:
         connection.add_notice_handler(on_notice)
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Check and migrate the database."""
+        """Check the database, and make the tables if it is empty."""
         state = migrate.inspect(connection)
         if state.encoding != "UTF8":
             raise StoreError(f"{self.where} is encoded in {state.encoding}; create the database with ENCODING 'UTF8'")
         if not state.schema:
             raise StoreError(f"{self.where}: the schema to work in does not exist; check search_path")
-        if state.version > len(migrate.MIGRATIONS) and not self.read_only:
+        if state.version > migrate.VERSION and not self.read_only:
             self.notice = (
                 f"{self.where} was written by a newer program (version {state.version}); it is opened for reading only"
             )
@@ -143,50 +157,55 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
-            self._beginnings = beginnings(self._durability, self._views, self._patience, SET_OUT)
-            self.read_only = self.read_only or state.version < len(migrate.MIGRATIONS)  # the owner upgrades it
-        if self.read_only:
-            if state.version == 0:
-                raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
-            self.fulltext.has_names = state.version >= migrate.WITH_NAMES
-            self.fulltext.has_groups = state.version >= migrate.WITH_GROUPS
-            self._active_first = _ACTIVE_FIRST if state.version >= migrate.WITH_MINUTES else ""
-        elif state.version < len(migrate.MIGRATIONS):
-            migrate.upgrade(connection, self.where)
+            self._beginnings = transaction.beginnings(self._durability, self._views, self._patience)
+        if self.read_only and state.version == 0:
+            raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
+        if not self.read_only and state.version == 0:
+            migrate.make_store(connection, self.where)
 
     # ------------------------------------------------------------------ transactions
 
-    def _borrow(self, begin: bytes) -> tuple[PooledConnection, Any]:
-        """A connection on which a transaction has begun; waits for a server that is being restarted."""
-        end = time.monotonic() + self._patience
+    def _take(self, end: float) -> PooledConnection:
+        """A connection of the pool; waits until `end` for one, or for a server that is being restarted."""
         while True:
-            if self._closed:
-                raise StoreClosed(f"{self.where} was closed")
             try:
-                connection = self._pool.take(end - time.monotonic())
-            except (StoreUnreachable, StoreBusy):
-                if time.monotonic() > end - 0.2:
-                    raise
-                time.sleep(0.1)
-                continue
-            if not self._prepares:
-                connection.prepare_threshold = None
+                return self._pool.getconn(max(0.01, min(AT_ONCE, end - time.monotonic())))
+            except PoolClosed as error:
+                raise StoreClosed(f"{self.where} was closed") from error
+            except PoolTimeout as error:
+                failure = self._failure or StoreBusy(
+                    f"all {CONNECTIONS} connections to {self.where} are in use; try again"
+                )
+                if time.monotonic() >= end or not isinstance(failure, (StoreBusy, StoreUnreachable)):
+                    raise failure from error
+
+    @contextmanager
+    def _begun(self, begin: bytes | None = None) -> Iterator[PooledConnection]:
+        """A connection on which a transaction has begun, if one is to; if it is lost meanwhile, it begins on another one."""
+        if self._closed:
+            raise StoreClosed(f"{self.where} was closed")
+        end = time.monotonic() + self._patience
+        self._settle_earlier(end)
+        while True:
+            connection = self._take(end)
             try:
-                if self._unsettled:
-                    wait_for_outcomes(self._unsettled, connection, end, self.where)
-                if begin is self._beginnings.storing:
-                    connection.tell(begin)
-                    return connection, None
-                cursor = connection.execute(begin)
-                while cursor.nextset():
-                    pass
-                return connection, cursor.fetchone() if cursor.description else None
+                if begin is not None:
+                    connection.begin(begin, self._timeout + self._patience)
+                break
             except BaseException as error:
                 lost = error_mapping.is_lost(error, connection)
-                self._pool.give_back(connection)
+                connection.abandon()
+                self._pool.putconn(connection)
                 if not lost or time.monotonic() > end:
                     raise
-                self._pool.forget()
+                self._pool.drain()
+        try:
+            yield connection
+        except BaseException:
+            connection.abandon()
+            raise
+        finally:
+            self._pool.putconn(connection)
 
     @contextmanager
     def read(self) -> Iterator[PostgresTx]:
@@ -194,63 +213,24 @@ class PostgresEngine:
         if outer is not None:
             yield outer
             return
-        with self._reading(self._beginnings.read) as (tx, _):
-            yield tx
+        with self._translated(), self._begun(self._beginnings.read) as connection:
+            self._local.tx = tx = PostgresTx(connection, ahead=self._ahead)
+            try:
+                yield tx
+                with suppress(psycopg.OperationalError):  # it was read, although the connection was lost
+                    connection.tell(b"COMMIT")
+            finally:
+                self._local.tx = None
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        with self._reading(self._beginnings.read) as (tx, _):
+        with self.read() as tx:
             return tx.asked(sql, params)
 
     @contextmanager
-    def _reading(self, begin: bytes) -> Iterator[tuple[PostgresTx, Any]]:
-        """A transaction that reads, and the server's answer to its BEGIN.
-
-        If its connection is lost, it continues on another one, provided that what it read so far is still the same.
-        """
-        with self._translated():
-            connection, said = self._borrow(begin)
-            held: PooledConnection | None = connection
-            self._local.tx = tx = PostgresTx(
-                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
-            )
-
-            def renewed(error: psycopg.Error) -> PooledConnection:
-                nonlocal held
-                self._look_for_a_pooler(error)
-                if held is not None:
-                    held.abandon()
-                    self._pool.give_back(held)
-                    held = None
-                self._pool.forget()
-                held = self._borrow(begin)[0]
-                return held
-
-            tx.renew = renewed
-            try:
-                yield tx, said
-                if held is not None:
-                    _end_reading(held)
-            except BaseException:
-                if held is not None:
-                    held.abandon()
-                raise
-            finally:
-                self._local.tx = None
-                if held is not None:
-                    self._pool.give_back(held)
-
-    @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """What waits to be indexed is asked for as the view begins: it is searched as it is
-        (unindexed_tail.py), and nothing is written."""
-        if getattr(self._local, "tx", None) is not None or not self.fulltext.has_names:
-            with self.read() as tx:
-                yield tx
-            return
-        with self._reading(self._beginnings.search) as (tx, said):
-            waiting, *tx.extent = said
-            tx.tail = self.fulltext.tail.view(tx, waiting)
-            if waiting is not None and not self.read_only:
+        """Waiting messages are searched directly (unindexed_tail.py); nothing is written."""
+        with self.read() as tx:
+            if self.fulltext.begin(tx).ids and not self.read_only:
                 self._keeper.wake()
             yield tx
 
@@ -258,21 +238,16 @@ class PostgresEngine:
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
     ) -> Iterator[PostgresTx]:  # every write is `lasting` here: lease holders survive a failover of the server
-        if self._closed:
-            raise StoreClosed(f"{self.where} was closed")
-        if self.read_only:
-            raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
-        with self._translated():
-            begin = (
-                self._beginnings.alone if alone else self._beginnings.storing if storing else self._beginnings.together
-            )
-            connection, said = self._borrow(begin)
-            self._local.tx = tx = PostgresTx(
-                connection, self.fulltext, ahead=self._ahead, active_first=self._active_first
-            )
+        self._require_writable()
+        key = next(self._keys) if self._views is None else None
+        begin = self._beginnings.alone if alone else self._beginnings.writing
+        if alone or not storing:
+            begin = begin + b"; " + transaction.noting(key)
+        with self._translated(), self._begun(begin) as connection:
+            self._local.tx = tx = PostgresTx(connection, ahead=self._ahead, key=key)
             try:
-                if said is not None:
-                    tx.numbered(*said)  # refuses: a newer program has upgraded the store
+                if connection.said is not None:
+                    tx.begun(*connection.said)  # refuses: a newer program has upgraded the store
                 with self._translated(connection):
                     if alone:
                         for session_id in sorted(set(holding)):
@@ -280,41 +255,33 @@ class PostgresEngine:
                     yield tx
                     self._commit(tx)
                 self._ahead = tx.ahead
-                self.fulltext.learn(tx)
-            except BaseException:
-                connection.abandon()
-                raise
             finally:
                 self._local.tx = None
-                self._pool.give_back(connection)
-            if tx.waiting:
-                self._keeper.take(tx.waiting)
+        if tx.waiting:
+            self._keeper.take(tx.waiting)
+
+    def _require_writable(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.where} was closed")
+        if self.read_only:
+            raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
 
     def _commit(self, tx: PostgresTx) -> None:
-        """Index the stored messages that are not indexed yet, and commit, in one round trip."""
+        """Index the stored messages that are not queued, and commit."""
         connection = tx.connection
-        if tx.xid is None:  # nothing was stored
-            tx.numbered(*tx.ask(f"SELECT {NUMBER}").fetchone())
-        connection.committing = True
-        stored = len(tx.stored)
+        if not tx.keyed:  # nothing was stored
+            tx.begun(*tx.ask(transaction.noting(tx.key)).fetchone())
+        for start in range(0, len(tx.stored), BATCH):
+            self.fulltext.write(
+                tx, [(one, columns_of(*document)) for one, document in tx.stored[start : start + BATCH]]
+            )
         try:
-            if tx.stored:
-                self.fulltext.begin_lists(tx)
-                with connection.pipeline():
-                    tx.learned |= self.fulltext.write_stored(tx)
-                    done = connection.execute(b"COMMIT")
-                status = done.statusmessage
-            elif connection.watched:  # a wait for a replica can be interrupted
-                status = connection.execute(b"COMMIT").statusmessage
-            else:
-                status = connection.tell(b"COMMIT")
+            status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
             if not error_mapping.is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
-        finally:
-            connection.committing = False
         if status != "COMMIT":  # a statement had failed, and its caller continued nevertheless
             raise StoreError(f"{self.where} rolled the transaction back, as a part had failed; nothing was stored")
         if connection.unconfirmed:
@@ -323,27 +290,43 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        if stored:
-            self._keeper.imported(stored)
+        self._keeper.imported(len(tx.stored))
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
-        end = time.monotonic() + self._patience
-        while time.monotonic() < end:
-            stored = None
-            with suppress(psycopg.Error, StoreError), self._connect() as connection:
-                stored = was_stored(connection, tx)
-            if stored:
-                return
-            if stored is False:
-                raise error_mapping.translate(error, self.where, tx.connection) from error
+        stored = self._outcome(tx, time.monotonic() + self._patience)
+        if stored is False:
+            raise error_mapping.translate(error, self.where, tx.connection) from error
+        if stored is None:
+            self._unsettled.append((tx, time.monotonic()))
+            raise StoreUnreachable(
+                f"the connection to {self.where} was lost during the commit, and it is unknown whether the change was stored;"
+                " check before you repeat it",
+                maybe_stored=True,
+            ) from error
+
+    def _outcome(self, tx: PostgresTx, end: float) -> bool | None:
+        """Whether a transaction was committed; None if that is not known by `end`."""
+        while tx.key is not None and time.monotonic() < end:
+            with suppress(psycopg.Error, HermesError), self._connect() as connection:
+                stored = transaction.was_stored(connection, tx, self._beginnings.writing)
+                if stored is not None:
+                    return stored
             time.sleep(0.1)
-        self._unsettled.append(tx)
-        raise StoreUnreachable(
-            f"the connection to {self.where} was lost during the commit, and it is unknown whether the change was stored;"
-            " check before you repeat it",
-            maybe_stored=True,
-        ) from error
+        return None
+
+    def _settle_earlier(self, end: float) -> None:
+        """Wait until the server has decided on earlier commits with unknown outcome: a program that looks whether something was
+        stored, and stores it again if not, must not be overtaken by a commit that was still in progress."""
+        for one in list(self._unsettled):
+            tx, since = one
+            recent = time.monotonic() - since < transaction.KEPT_MINUTES * 30
+            if recent and tx.key is not None and self._outcome(tx, end) is None:
+                raise StoreUnreachable(
+                    f"{self.where} has not decided yet on something that was to be stored before; nothing was stored, try again"
+                )
+            with suppress(ValueError):  # another thread removed it first
+                self._unsettled.remove(one)
 
     @contextmanager
     def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
@@ -352,51 +335,27 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
-            if self._views is not None and isinstance(error, error_mapping.OWNERS_ONLY):
+            if self._views is not None and error.sqlstate in error_mapping.OWNERS_ONLY:
                 raise StoreReadOnly(
                     f"{self.where} lets this user read, pin, archive and trash their own sessions; only the owner can do more"
                 ) from error
-            self._look_for_a_pooler(error)
             raise error_mapping.translate(error, self.where, connection) from error
-
-    def _look_for_a_pooler(self, error: BaseException) -> None:
-        """If the server does not know a prepared statement, a pooler mixes up connections."""
-        if isinstance(error, error_mapping.MIXED_UP) and self._prepares:
-            self._prepares = False
-            self._pool.forget()
 
     # ------------------------------------------------------------------ tables
 
-    def has_table(self, tx: Tx, name: str) -> bool:
-        return tx.has_table(name)
-
     def make_tables(self, statements: Sequence[str]) -> None:
-        try:
-            self._make_tables(statements)
-        except StoreError:  # another process created them at the same moment
-            self._make_tables(statements)
+        from hermes.store.engines.postgres import security
 
-    def _make_tables(self, statements: Sequence[str]) -> None:
         with self.write() as tx:
             for statement in statements:
                 tx.run(schema.translated(statement))
-            self._secure(tx.connection.execute)
-
-    def _secure(self, run: Callable[..., Any]) -> None:
-        """If rows are separated by role, close new tables to tenants as well."""
-        if run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0]:
-            from hermes.store.engines.postgres import security
-
-            security.cover(run)
+            if security.is_on(tx.connection.execute):  # close them to tenants as well
+                security.cover(tx.connection.execute)
 
     def size(self) -> int:
+        ours = "pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
         with self.read() as tx:
-            return int(
-                tx.value(
-                    "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c JOIN pg_namespace n"
-                    " ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND c.relkind = 'r'"
-                )
-            )
+            return int(tx.value(f"SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM {ours}"))
 
     # ------------------------------------------------------------------ housekeeping
 
@@ -410,59 +369,23 @@ class PostgresEngine:
     def appended(self, message_id: int, size: int) -> None:
         """Nothing to do: the indexer was notified at the commit."""
 
-    def _unindexed(self) -> list[int]:
-        with self._translated():
-            connection, row = self._borrow(_UNINDEXED)
-            self._pool.give_back(connection)
-        return [] if row is None or row[0] is None else list(row[0])
-
-    def _index(self, waiting: list[int]) -> None:
-        try:
-            self._keeper.index(waiting)
-        except (psycopg.OperationalError, *error_mapping.MIXED_UP):  # e.g. the server was restarted
-            self._pool.forget()
-            self._keeper.index(waiting)
-
-    @contextmanager
-    def _link(self) -> Iterator[PooledConnection]:
-        """A connection without a transaction."""
-        connection = self._pool.take(self._patience)
-        if not self._prepares:
-            connection.prepare_threshold = None
-        try:
-            yield connection
-        except BaseException as error:
-            self._look_for_a_pooler(error)
-            connection.abandon()
-            raise
-        finally:
-            self._pool.give_back(connection)
-
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index waiting messages, and messages that another program wrote."""
-        done = 0
-        if not self.read_only:
-            with self._translated():
-                waiting = self._unindexed()
-                self._index(waiting)
-            done = len(waiting)
-        while True:
-            with self.read() as tx:
-                some = self.fulltext.unindexed(tx)
-                left = self.fulltext.pending(tx) if some and progress is not None else 0
-            if not some:
-                return done
-            with self.write() as tx:
-                self.fulltext.reindex(tx, some)
-            done += len(some)
-            if progress is not None:
-                progress(done, done + left - len(some))
+        with self.read() as tx:
+            if not self.fulltext.pending(tx):
+                return 0
+        with self.write() as tx:
+            self.fulltext.queue_foreign(tx)
+        with self.read() as tx:
+            waiting = tx.value(_UNINDEXED) or []
+        with self._translated():
+            for start in range(0, len(waiting), BATCH):
+                self._keeper.index(waiting[start : start + BATCH])
+                if progress is not None:
+                    progress(min(start + BATCH, len(waiting)), len(waiting))
+        return len(waiting)
 
-    def put_values_right(self, known: Callable[[str, Any, str], Any]) -> int:
-        """Nothing to do: the server enforces column types."""
-        return 0
-
-    def problems(self, progress: Progress | None = None, visit: Visit | None = None) -> list[Finding]:
+    def problems(self, progress: Progress | None = None) -> list[Finding]:
         """What is wrong with the index or with stored texts; the server checks its files itself."""
         from hermes.store.engines.postgres import inspection
 
@@ -487,17 +410,14 @@ class PostgresEngine:
                     "SELECT id FROM messages WHERE id >= ? AND id <= ? FOR UPDATE", (rows[0][0], last)
                 )  # none of them is deleted meanwhile
                 self.fulltext.reindex(tx, [row[0] for row in there])
-        with self.write() as tx:
-            self.fulltext.names_are_complete(tx)
 
     def reclaim(self, *, full: bool = False) -> bool:
-        if self._closed:
-            raise StoreClosed(f"{self.where} was closed")
-        if self.read_only:
-            raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
+        self._require_writable()
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
-            for table in ("sessions", "messages", "message_words", "unindexed", *LISTS, "attachment_data"):
+            connection.limit = None
+            connection.execute(transaction.REMOVE_OLD_KEYS)
+            for table in _VACUUMED.split():
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 
@@ -509,6 +429,7 @@ class PostgresEngine:
         self.catch_up()
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
+            connection.limit = None
             return scrubbing.rewrite_tables(connection, self.where)
 
     def backup(self, target: Path) -> None:
@@ -516,15 +437,8 @@ class PostgresEngine:
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
             self._keeper.stop()
-            self._watch.stop()
+            self._closed = True
             self._pool.close()
-
-
-def _end_reading(connection: PooledConnection) -> None:
-    try:
-        connection.execute(b"COMMIT")
-    except psycopg.Error as error:
-        if not error_mapping.is_lost(error, connection):  # else: it was read, although the connection was lost
-            raise
+            if self._first is not None:
+                self._first.close()

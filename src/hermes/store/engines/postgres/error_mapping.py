@@ -6,91 +6,40 @@ import re
 from typing import Any
 
 import psycopg
-from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from hermes.errors import (
-    HermesError,
-    InvalidInput,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnreachable,
-)
+from hermes import errors
+from hermes.errors import HermesError
 
-_KINDS: tuple[tuple[tuple[type[psycopg.Error], ...], type[HermesError], str], ...] = (
-    ((errors.DiskFull, errors.OutOfMemory), StoreFull, "has no space left; free some on the server and try again"),
-    (
-        (errors.ReadOnlySqlTransaction, errors.InsufficientPrivilege),
-        StoreReadOnly,
-        "does not let this user write; check the user's rights, and that the server is no replica",
-    ),
-    (
-        (
-            errors.LockNotAvailable,
-            errors.DeadlockDetected,
-            errors.SerializationFailure,
-            errors.UniqueViolation,
-            errors.TooManyConnections,
-        ),
-        StoreBusy,
-        "is being changed by another process in the same place; nothing was stored, try again",
-    ),
-    (
-        (errors.QueryCanceled,),
-        StoreBusy,
-        "took longer than the server allows (statement_timeout); nothing was stored, try again",
-    ),
-    ((errors.DataCorrupted, errors.IndexCorrupted), StoreCorrupt, "is damaged; restore it from a backup"),
-    ((errors.InvalidCatalogName,), StoreError, "does not exist on the server; create it: createdb NAME"),
-    (
-        (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
-        StoreError,
-        "rejects this user; check the user name and the password in the URL",
-    ),
-    ((errors.ConfigurationLimitExceeded, errors.ConfigFileError), StoreError, "is not configured correctly"),
-)
 NO_OPTIONS = (
     "goes through a pooler that does not pass on `options`; remove them from the URL, and set the same on the server:"
     " ALTER ROLE … SET search_path = …"
 )
-# A statement that is unknown, that is there already, or that is another one of the same name, with other parameters.
-MIXED_UP = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement, errors.ProtocolViolation)
-_WORDS: tuple[tuple[re.Pattern[str], type[HermesError], str], ...] = (
-    (
-        re.compile(r"too many clients|too many connections|connection slots are reserved"),
-        StoreBusy,
-        "has no connection left; try again, or raise max_connections on the server",
-    ),
-    (re.compile(r"unsupported startup parameter"), StoreError, NO_OPTIONS),
-    (
-        re.compile(r'database "[^"]*" does not exist'),
-        StoreError,
-        "does not exist on the server; create it: createdb NAME",
-    ),
-    (
-        re.compile(r'authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database'),
-        StoreError,
-        "rejects this user; check the user name and the password in the URL",
-    ),
-)
-# The errors of a tenant's views for unsupported statements.
-OWNERS_ONLY = (
-    errors.InsufficientPrivilege,
-    errors.ObjectNotInPrerequisiteState,
-    errors.UndefinedTable,
-    errors.WrongObjectType,
-)
-_LOST = (
-    errors.AdminShutdown,
-    errors.CrashShutdown,
-    errors.CannotConnectNow,
-    errors.ConnectionException,
-    errors.IdleInTransactionSessionTimeout,
-    errors.DatabaseDropped,
-)
+_NO_DATABASE = "does not exist on the server; create it: createdb NAME"
+_REJECTED = "rejects this user; check the user name and the password in the URL"
+_NOT_WRITABLE = "does not let this user write; check the user's rights, and that the server is no replica"
+_CHANGING = "is being changed by another process in the same place; nothing was stored, try again"
+_SLOW = "took longer than the server allows (statement_timeout); nothing was stored, try again"
+# By SQLSTATE, or where there is none (no connection could be made) by libpq's words.
+_KINDS: tuple[tuple[str, type[HermesError], str], ...] = (
+    ("53100|53200", errors.StoreFull, "has no space left; free some on the server and try again"),
+    ("25006|42501", errors.StoreReadOnly, _NOT_WRITABLE),
+    ("55P03|40P01|40001|23505|53300", errors.StoreBusy, _CHANGING),
+    ("57014", errors.StoreBusy, _SLOW),
+    ("XX001|XX002", errors.StoreCorrupt, "is damaged; restore it from a backup"),
+    ('3D000| .*database "[^"]*" does not exist', errors.StoreError, _NO_DATABASE),
+    (" .*(too many clients|too many connections|connection slots are reserved)", errors.StoreBusy,
+     "has no connection left; try again, or raise max_connections on the server"),
+    (" .*unsupported startup parameter", errors.StoreError, NO_OPTIONS),
+    (r'28P01|28000| .*(authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database)',
+     errors.StoreError, _REJECTED),
+    ("53400|F0000", errors.StoreError, "is not configured correctly"),
+)  # fmt: skip
+# A prepared statement that is unknown, that is there already, or that is another one of the same name, with other parameters.
+_MIXED_UP = {"26000", "42P05", "08P01"}
+# What a tenant's views say to unsupported statements.
+OWNERS_ONLY = {"42501", "55000", "42P01", "42809"}
+_LOST = {"57P01", "57P02", "57P03", "57P04", "08000", "25P03"}
 
 
 def parts(url: str) -> dict[str, Any] | None:
@@ -134,43 +83,41 @@ def is_lost(error: BaseException, connection: psycopg.Connection[Any] | None) ->
     """Whether an error means that the connection is lost, and not that a statement failed."""
     if connection is not None and connection.closed:
         return True
-    return isinstance(error, _LOST) or (
-        isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and error.sqlstate is None
-    )
-
-
-def is_repeated(error: BaseException, connection: psycopg.Connection[Any] | None) -> bool:
-    """Whether a query that ended with this error is repeated on another connection."""
-    return isinstance(error, MIXED_UP) or is_lost(error, connection)
+    if not isinstance(error, psycopg.Error):
+        return False
+    no_code = error.sqlstate is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    return no_code or error.sqlstate in _LOST
 
 
 def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[Any] | None = None) -> HermesError:
     """The error to raise in place of one of psycopg's."""
     message = _first_line(error)
-    for kinds, ours, hint in _KINDS:
-        if isinstance(error, kinds):
-            return ours(f"{where} {hint} ({message})")
-    if isinstance(error, MIXED_UP):
-        return StoreUnreachable(
-            f"{where} goes through a pooler that mixes up connections; nothing was stored, try again"
+    if error.sqlstate is not None and (known := _known(error, where)) is not None:
+        return known
+    if error.sqlstate in _MIXED_UP:
+        return errors.StoreUnreachable(
+            f"{where} goes through a pooler that mixes up prepared statements; nothing was stored: hermes config set"
+            " store.prepared_statements off"
         )
     if is_lost(error, connection):
-        return StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({message})")
-    if isinstance(error, (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementTooComplex)):
-        return InvalidInput(f"a value can't be stored: {message}")
-    return StoreError(f"{where}: {message}")
+        return errors.StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({message})")
+    if isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith("54"):  # the server's limits
+        return errors.InvalidInput(f"a value can't be stored: {message}")
+    return errors.StoreError(f"{where}: {message}")
 
 
 def unreachable(error: BaseException, where: str) -> HermesError:
-    """Why no connection could be made. (libpq gives no code for it, only words.)"""
-    for kinds, ours, hint in _KINDS:
-        if isinstance(error, kinds):
+    """Why no connection could be made."""
+    reason = f"{where} can't be reached; is the server running? ({_first_line(error)})"
+    return _known(error, where) or errors.StoreUnreachable(reason)
+
+
+def _known(error: BaseException, where: str) -> HermesError | None:
+    said = f"{getattr(error, 'sqlstate', None) or ''} {error}"
+    for pattern, ours, hint in _KINDS:
+        if re.match(pattern, said, re.DOTALL):
             return ours(f"{where} {hint} ({_first_line(error)})")
-    text = str(error)
-    for words, ours, hint in _WORDS:
-        if words.search(text):
-            return ours(f"{where} {hint} ({_first_line(error)})")
-    return StoreUnreachable(f"{where} can't be reached; is the server running? ({_first_line(error)})")
+    return None
 
 
 def _first_line(error: BaseException) -> str:

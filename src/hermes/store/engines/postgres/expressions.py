@@ -49,14 +49,7 @@ def _words(leaf: Leaf) -> list[str]:
     words, open_end = phrase(leaf.text)
     parted = words.split()
     last = len(parted) - 1 if leaf.prefix or open_end else -1
-    return [_either_sigma(lexeme(word), ":*" if number == last else "") for number, word in enumerate(parted)]
-
-
-def _either_sigma(word: str, end: str) -> str:
-    """A word for a tsquery. Rows that were indexed before ς was folded to σ have it unfolded, until a rebuild."""
-    if not word.endswith("σ"):
-        return f"{quoted(word)}{end}"
-    return f"({quoted(word)}{end} | {quoted(word[:-1] + 'ς')}{end})"
+    return [f"{quoted(lexeme(word))}{':*' if number == last else ''}" for number, word in enumerate(parted)]
 
 
 def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:

@@ -3,7 +3,7 @@
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store are in `words`, names made of several (a_b) in
 `names`; trigrams find parts of them (word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then
-searched directly (unindexed_tail.py); messages stored otherwise are indexed in the same transaction.
+searched directly (unindexed_tail.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
 from __future__ import annotations
@@ -15,22 +15,16 @@ from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Document, Holder, Params, Scope, columns_of
+from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
 from hermes.store.engines.postgres import text_encoding
+from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
 from hermes.store.engines.postgres.id_ranges import Widening, Window, window
-from hermes.store.engines.postgres.lexemes import (
-    LONG,
-    Entry,
-    entries,
-    listed,
-    words_and_names,
-)
-from hermes.store.engines.postgres.migrate import MIGRATIONS
-from hermes.store.engines.postgres.pool import PooledConnection
+from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, listed, words_and_names
+from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.text_encoding import array
-from hermes.store.engines.postgres.transaction import PostgresTx, store_message
-from hermes.store.engines.postgres.unindexed_tail import Tail, View, occurrences
+from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.unindexed_tail import View, occurrences
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
 from hermes.store.index_text import worth_keeping
@@ -54,18 +48,16 @@ _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::
 _INDEX = (
     # A newer program has upgraded the store: it indexes the rest itself.
     f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s"
-    f" AND (SELECT max(version) FROM hermes_migrations) <= {len(MIGRATIONS)} RETURNING message_id)"
-    f" INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
-    " WHERE id IN (SELECT message_id FROM taken)"
+    f" AND (SELECT max(version) FROM hermes_migrations) <= {VERSION} RETURNING message_id)"
+    f" {_ADD_ENTRIES} WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
+_UNINDEXED = "FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
 # A scan of the whole table looks cheap to the planner for queries with many words: it does not count their unpacking.
-NO_SCANS = "SET LOCAL enable_seqscan = off"
-_EXTENT = (
-    "coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
+_BEGIN = (
+    "SELECT set_config('enable_seqscan', 'off', true), (SELECT array_agg(message_id) FROM unindexed),"
+    " coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
     " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
 )
-WAITING = "(SELECT array_agg(message_id) FROM unindexed)"
-SET_OUT = f"{NO_SCANS}; SELECT {WAITING}, {_EXTENT}"
 _LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id AND NOT p.whole)"
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
@@ -121,74 +113,46 @@ def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
+    has_names = True
+
     def __init__(self) -> None:
         self._known = KnownWords()
-        self.has_names = True  # whether there is a list of names: a store opened for reading may be older than it
-        self.has_groups = True  # the same for the tables with their trigrams
-        self.tail = Tail(self.documents)
         self.first_window = FIRST_WINDOW
         self._enough: dict[str, int] = {}  # a common word → the newest ids that held enough messages with it
 
     # ------------------------------------------------------------------ indexing
 
-    def write_stored(self, tx: PostgresTx) -> set[bytes]:
-        """Index the messages that were stored in this transaction; returns the words to `learn` after the commit."""
-        if not tx.stored:
-            return set()
-        documents = [(message_id, columns_of(*document)) for message_id, *document in tx.stored]
-        tx.stored = []
-        return self._write(tx, documents)
-
-    def store(
-        self, tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params], document: Document
-    ) -> int | None:
-        """Store a message and queue it for indexing; returns its id, or None when there is no such session."""
-        message_id = store_message(tx, count, insert)
-        if message_id is not None:
-            tx.waiting.append((message_id, document))
-        return message_id
-
-    def index(self, connection: PooledConnection, documents: Sequence[Numbered], absent: Sequence[int]) -> int:
-        """Index waiting messages, unless another process has done so meanwhile; those that are `absent` are read first.
-
-        Returns the number of the batch: it grows over all processes.
-        """
-        tx = PostgresTx(connection, self)
+    def index(self, connection: PooledConnection, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
+        """Index waiting messages, unless another process has done so meanwhile; those that are `absent` are read first."""
+        tx = PostgresTx(connection)
         documents = [*documents, *self.read(connection, absent)]
         message_ids = [*(number for number, _ in documents), *absent]
         while True:
             removals = self._known.removals
-            rows, found = self._made(documents)
+            rows, found = self._made(documents, self._known.words)
             with connection.indexing():
                 connection.execute(HELD_TOGETHER)
                 self._add_to_lists(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                said = connection.execute(f"SELECT {COUNTED_REMOVALS}, nextval('index_batches')".encode())
-            now, batch = said.fetchone() or (removals, 0)
+                said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
+            (now,) = said.fetchone() or (removals,)
             self._known.agree(now)
             if now == removals:
                 self._known.learn(found, removals)
-                return int(batch)
-
-    def begin_lists(self, tx: PostgresTx) -> None:
-        """Called before a transaction adds words: until it ends no word is removed from the lists."""
-        tx.ask(HELD_TOGETHER)
-        (tx.removals,) = tx.ask(f"SELECT {COUNTED_REMOVALS}").fetchone()
-        self._known.agree(tx.removals)
+                return
 
     def read(self, connection: PooledConnection, message_ids: Sequence[int]) -> list[Numbered]:
         """Those of these messages that exist, as stored."""
-        return self.documents(PostgresTx(connection, self), message_ids) if message_ids else []
+        return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
-    def _made(self, documents: Iterable[Numbered]) -> tuple[list[Entry], set[bytes]]:
-        """The rows of the index for some messages, and the words and names in them that are new to this process."""
+    def _made(self, documents: Iterable[Numbered], known: set[bytes]) -> tuple[list[Entry], set[bytes]]:
+        """The rows of the index for some messages, and the words and names in them that are not known."""
         rows: list[Entry] = []
         found: set[bytes] = set()
         for message_id, columns in documents:
             words, names = words_and_names(columns)
             rows += entries(message_id, columns, names)
-            found |= words - self._known.words
-            found |= names - self._known.words
+            found |= (words | names) - known
         return rows, found
 
     def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
@@ -198,51 +162,36 @@ class PostgresFullText:
         if names:
             tx.ask(_ADD_NAMES, (names,))
 
-    def _write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> set[bytes]:
-        rows, found = self._made(documents)
-        self._add_to_lists(tx, found)
-        for start in range(0, len(rows), 50):
-            tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
-        return found
-
-    def learn(self, tx: PostgresTx) -> None:
-        """The transaction was committed: cache the words it put into the lists."""
-        if tx.learned:
-            self._known.learn(tx.learned, tx.removals)
-
     def mark(self, tx: Any) -> int:
         """The id up to which every message is indexed, unless another program has written."""
-        return int(
-            tx.value(
-                "SELECT coalesce((SELECT min(message_id) - 1 FROM unindexed), (SELECT max(message_id) FROM message_words), 0)"
-            )
-        )
+        waiting, newest = "SELECT min(message_id) - 1 FROM unindexed", "SELECT max(message_id) FROM message_words"
+        return int(tx.value(f"SELECT coalesce(({waiting}), ({newest}), 0)"))
 
     def pending(self, tx: Any) -> int:
         """How many messages are not in the index: just stored, or written by another program."""
-        return int(
-            tx.value(
-                "SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
-            )
-        )
-
-    def unindexed(self, tx: Any, limit: int = BATCH) -> list[int]:
-        """Some of those messages."""
-        rows = tx.rows(
-            "SELECT m.id FROM messages m WHERE NOT EXISTS (SELECT 1 FROM message_words w WHERE w.message_id = m.id)"
-            " ORDER BY m.id LIMIT ?",
-            (limit,),
-        )
-        return [row[0] for row in rows]
+        return int(tx.value(f"SELECT count(*) {_UNINDEXED}"))
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
         """Nothing to do: messages stored under given ids are indexed with the commit."""
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
-        self.begin_lists(tx)
         for start in range(0, len(message_ids), BATCH):
-            self._write(tx, self.documents(tx, message_ids[start : start + BATCH]))
+            self.write(tx, self.documents(tx, message_ids[start : start + BATCH]))
+
+    def write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> None:
+        """Index messages in this transaction, unqueued: a process that still has an earlier text of one finds nothing to take."""
+        tx.ask(HELD_TOGETHER)
+        rows, found = self._made(documents, set())
+        self._add_to_lists(tx, found)
+        for start in range(0, len(rows), 50):
+            tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
+
+    def queue_foreign(self, tx: Any) -> None:
+        """Queue messages that another program has written."""
+        tx.run(
+            f"INSERT INTO unindexed(message_id) SELECT m.id {_UNINDEXED} AND m.id NOT IN (SELECT message_id FROM unindexed)"
+        )
 
     def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, for the index."""
@@ -258,7 +207,7 @@ class PostgresFullText:
 
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
         gone = set(message_ids)
-        tx.stored = [row for row in tx.stored if row[0] not in gone]
+        tx.stored = [one for one in tx.stored if one[0] not in gone]
         tx.waiting = [one for one in tx.waiting if one[0] not in gone]
         # This waits for a process that is indexing one of them; the next statement then sees its rows.
         tx.ask("DELETE FROM unindexed WHERE message_id = ANY(%s)", (list(message_ids),))
@@ -270,7 +219,7 @@ class PostgresFullText:
         match, loose = expression(tree), expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
-        self._begin(tx)
+        self.begin(tx)
         newest, some_long, some_enormous = tx.extent
         in_parts = some_enormous
         if " <-> " in match:  # for a long message the parts decide
@@ -314,7 +263,7 @@ class PostgresFullText:
         for number, tree in enumerate(trees):
             if _has_places(expression(tree)):
                 found[number] = [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
-            elif waiting := [one.id for one in self._begin(tx).matching(tree)]:
+            elif waiting := [one.id for one in self.begin(tx).matching(tree)]:
                 found[number] = sorted([*waiting, *found[number]], reverse=True)[:cap]
         return found
 
@@ -324,7 +273,7 @@ class PostgresFullText:
 
         `{words}` in the columns are the messages in the index; they are sorted before anything else is read, as in `_whole_ones`.
         """
-        self._begin(tx)
+        self.begin(tx)
         newest, _, in_parts = tx.extent
         sql = (
             "SELECT a.number, h.* FROM unnest(?::text[], ?::bigint[], ?::bigint[]) WITH ORDINALITY"
@@ -360,12 +309,11 @@ class PostgresFullText:
                 self._enough.clear()
             self._enough[match] = length + length // 2
 
-    def _begin(self, tx: Any) -> View:
+    def begin(self, tx: Any) -> View:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
         if tx.extent is None:
-            tx.run(NO_SCANS)
-            waiting, *tx.extent = tx.row(f"SELECT {WAITING if self.has_names else 'NULL'}, {_EXTENT}")
-            tx.tail = self.tail.view(tx, waiting)
+            _, waiting, *tx.extent = tx.row(_BEGIN)
+            tx.tail = View(self.documents, tx, waiting)
         view: View = tx.tail
         return view
 
@@ -373,7 +321,7 @@ class PostgresFullText:
         """The newest matches among the messages that wait, newest first."""
         found: list[Found] = []
         words = ranked_words(tree)
-        matching = self._begin(tx).matching(tree)
+        matching = self.begin(tx).matching(tree)
         while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
             rows = tx.rows(
                 f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
@@ -438,40 +386,26 @@ class PostgresFullText:
     # ------------------------------------------------------------------ words
 
     def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
-        if len(part) < 3:
-            return []
-        waiting = self._begin(tx).words(part, lambda word: True)
-        return list(dict.fromkeys([*self._listed(tx, "words", "word", part, cap), *waiting]))[:cap]
-
-    def _listed(self, tx: Any, table: str, column: str, part: str, cap: int) -> list[str]:
-        """The entries of a list that contain this."""
-        like = _like(part)
-        if self.has_groups:
-            rows = tx.planned(
-                f"SELECT DISTINCT entry FROM (SELECT entries FROM {table}_grouped WHERE entries LIKE ? OFFSET 0) g,"
-                " string_to_table(entries, E'\\n') entry WHERE entry LIKE ? LIMIT ?",
-                (like, like, cap),
-            )
-        else:
-            rows = tx.planned(f"SELECT DISTINCT {column} FROM {table} WHERE {column} LIKE ? LIMIT ?", (like, cap))
-        return [row[0] for row in rows]
-
-    def has_all_names(self, tx: Any) -> bool:
-        """Whether the names of all messages are in the list and in the index."""
-        return tx.row("SELECT 1 FROM names WHERE name = ''") is not None
-
-    def names_are_complete(self, tx: Any) -> None:
-        """Record that they are."""
-        tx.ask("INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM names WHERE name = '')")
+        return self._containing(tx, "words", part, cap, self.begin(tx).words(part)) if len(part) >= 3 else []
 
     def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:
-        if not self.has_names or not self.has_all_names(tx):
-            return None
-        return list(dict.fromkeys([*self._listed(tx, "names", "name", part, cap), *self._begin(tx).names(part)]))[:cap]
+        return self._containing(tx, "names", part, cap, self.begin(tx).names(part))
+
+    def _containing(self, tx: Any, table: str, part: str, cap: int, waiting: list[str]) -> list[str]:
+        """The entries of a list that contain this, and those of waiting messages: first those that end with it (a caller may
+        want these only), then the shorter ones."""
+        like, column = _like(part), table[:-1]
+        rows = tx.planned(
+            f"SELECT {column} FROM (SELECT DISTINCT {column} FROM {table} WHERE {column} LIKE ? OFFSET 0) e"
+            f" ORDER BY {column} NOT LIKE ?, length({column}), {column} LIMIT ?",
+            (like, like[:-1], cap),
+        )
+        found = {row[0] for row in rows} | set(waiting)
+        return sorted(found, key=lambda one: (not one.endswith(part), len(one), one))[:cap]
 
     def is_name(self, tx: Any, name: str) -> bool:
         listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
-        return listed or any(one == name for one in self._begin(tx).names(name))
+        return listed or any(one == name for one in self.begin(tx).names(name))
 
     def words_starting(self, tx: Any, starts: Sequence[str], cap: int) -> list[list[str]]:
         found: list[list[str]] = [[] for _ in starts]
@@ -483,8 +417,8 @@ class PostgresFullText:
         )
         for number, word in rows:
             found[number - 1].append(word)
-        view = self._begin(tx)
+        view = self.begin(tx)
         for number, start in enumerate(starts):
-            if start and (waiting := [word for word in view.words(start, bool) if word.startswith(start)]):
+            if start and (waiting := [word for word in view.words(start) if word.startswith(start)]):
                 found[number] = list(dict.fromkeys([*found[number], *waiting]))[:cap]
         return found

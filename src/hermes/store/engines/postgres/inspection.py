@@ -29,7 +29,7 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
     ):
         yield _finding("fts-extra", message_id, "is in the full-text index but not in the store")
     last = 0
-    waiting = {row[0] for row in tx.rows("SELECT message_id FROM unindexed")} if fulltext.has_names else set()
+    waiting = {row[0] for row in tx.rows("SELECT message_id FROM unindexed")}
     while True:
         rows = tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))
         if not rows:
@@ -43,8 +43,6 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
 
 def waiting_for_long(tx: Any) -> Iterator[Finding]:
     """Messages that no process indexes. Search finds them, but has to read them each time."""
-    if tx.row("SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass('unindexed') AND attname = 'since'") is None:
-        return  # a store of an earlier version, opened for reading
     rows = tx.rows(
         "SELECT message_id, extract(epoch FROM clock_timestamp() - since)::bigint FROM unindexed"
         f" WHERE since < clock_timestamp() - interval '{LONG} seconds' ORDER BY message_id"
@@ -56,22 +54,16 @@ def waiting_for_long(tx: Any) -> Iterator[Finding]:
 
 
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:
-    complete = fulltext.has_all_names(tx)
-    wanted, older = [], []
+    wanted = []
     for given, columns in fulltext.documents(tx, message_ids):
         texts = [words for _, _, _, _, words in entries(given, columns, words_and_names(columns)[1])]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
-        # The form before names were indexed.
-        without = [] if complete else [words for _, _, _, _, words in entries(given, columns, ())]
-        older += [*without, *texts[len(without) :]]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"
-        " %s::text[], %s::text[]) AS given(id, part, words, older) FULL JOIN (SELECT * FROM message_words WHERE message_id ="
+        " %s::text[]) AS given(id, part, words) FULL JOIN (SELECT * FROM message_words WHERE message_id ="
         " ANY(%s)) w ON w.message_id = given.id AND w.part = given.part WHERE w.words IS DISTINCT FROM given.words::tsvector"
-        " AND w.words IS DISTINCT FROM given.older::tsvector"
-        # The form before ς was folded to σ: still found, see fulltext.py.
-        " AND translate(w.words::text, 'ς', 'σ')::tsvector IS DISTINCT FROM given.words::tsvector ORDER BY 1",
-        (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), older, message_ids),
+        " ORDER BY 1",
+        (*([list(column) for column in zip(*wanted, strict=True)] or [[], [], []]), message_ids),
     ).fetchall()
     for message_id, absent in rows:
         if absent:

@@ -43,10 +43,16 @@ def _wanted(statement: str) -> bool:
 TABLES: tuple[str, ...] = (
     *(translated(statement) for statement in SQLITE_TABLES if _wanted(statement)),
     f"INSERT INTO schema_version(version) VALUES({SCHEMA_VERSION})",
-    # Sessions change with every message: free space on the page keeps these changes out of the indexes.
-    "ALTER TABLE sessions SET (fillfactor = 70)",
+    "ALTER TABLE sessions ADD CONSTRAINT hermes_finite_marks CHECK ("
+    + " AND ".join(
+        f"({name} IS NULL OR {name} NOT IN ('NaN', 'Infinity', '-Infinity'))"
+        for name in ("pinned_at", "archived_at", "trashed_at")
+    )
+    + ")",
     # Queries for continuations use this expression; without statistics the planner assumes it is nearly never true.
     "CREATE STATISTICS stat_sessions_kind ON (coalesce(kind, 'compression')) FROM sessions",
+    # The keys of recent writing transactions (transaction.py).
+    "CREATE TABLE write_keys (key bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
     'CREATE TABLE attachment_data (hash text COLLATE "C" PRIMARY KEY, data bytea NOT NULL)',
     "ALTER TABLE attachment_data ALTER COLUMN data SET STORAGE EXTERNAL",  # pictures and sounds don't compress
     # Under SQLite's name.
@@ -66,75 +72,22 @@ FULL_TEXT: tuple[str, ...] = (
     # read them.
     "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole AND part = 1",
     "CREATE INDEX idx_enormous ON message_words (message_id) WHERE NOT whole AND part = 0",
-    # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
-    'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
-    "CREATE INDEX idx_word ON words (word)",
-    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
-)
-WAITING: tuple[str, ...] = (
     # Messages that were stored and are not in message_words yet. There are few, so it needs no index.
-    "CREATE TABLE unindexed (message_id bigint NOT NULL)",
+    "CREATE TABLE unindexed (message_id bigint NOT NULL, since timestamptz NOT NULL DEFAULT now())",
 )
-WAITING_SINCE: tuple[str, ...] = (
-    # When it was stored, and when another process's indexer last claimed it.
-    "ALTER TABLE unindexed ADD COLUMN IF NOT EXISTS since timestamptz NOT NULL DEFAULT now(),"
-    " ADD COLUMN IF NOT EXISTS claimed timestamptz",
-    # Counts batches of messages that were indexed: the process with the last one tidies up.
-    "CREATE SEQUENCE IF NOT EXISTS index_batches",
-)
-# Lists order by the minute of the last activity first: an append of the same minute changes no indexed column, so the new row
-# version stays on its page and no index of the table is written to (HOT).
-ACTIVITY: tuple[str, ...] = (
-    "ALTER TABLE sessions ADD COLUMN IF NOT EXISTS active_minute double precision"
-    " GENERATED ALWAYS AS (floor(coalesce(last_active, started_at) / 60)) STORED",
-    "DROP INDEX IF EXISTS idx_sessions_active",
-    "CREATE INDEX idx_sessions_active ON sessions(active_minute DESC) WHERE trashed_at IS NULL AND purged IS NULL",
-)
-NAMES: tuple[str, ...] = (
-    # The empty name means that the names of all messages are listed: an older store has it after a rebuild.
-    'CREATE TABLE names (name text COLLATE "C" NOT NULL)',
-    "CREATE INDEX idx_name ON names (name)",
-    "CREATE INDEX idx_names_pieces ON names USING gin (name gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
-    "INSERT INTO names(name) SELECT '' WHERE NOT EXISTS (SELECT 1 FROM messages)",
-)
-GROUPED = 16  # words, or names, in a row of trigrams
 
 
-def grouped(table: str, column: str) -> tuple[str, ...]:
-    """Trigrams of a list by groups of its entries, in order: neighbours share trigrams, and the index gets one entry per group,
-    which is half the WAL of one per list entry. Triggers do it, so every insert and delete is covered."""
-    groups = f"{table}_grouped"
-    in_groups = (
-        "SELECT string_agg(entry, E'\\n' ORDER BY entry) FROM (SELECT entry, (row_number() OVER (ORDER BY entry) - 1)"
-        f" / {GROUPED} AS number FROM (SELECT DISTINCT {column} AS entry FROM {{}} WHERE {column} <> '') e) g GROUP BY number"
-    )
-    left = f"SELECT x FROM unnest(string_to_array(entries, E'\\n')) x WHERE x NOT IN (SELECT {column} FROM gone)"
+def _list(table: str, column: str) -> tuple[str, ...]:
+    """A list of distinct words or names, and an index of their trigrams."""
     return (
-        f'CREATE TABLE IF NOT EXISTS {groups} (entries text COLLATE "C" NOT NULL)',
-        f"DELETE FROM {groups}",
-        f"INSERT INTO {groups} {in_groups.format(table)}",
-        f"DROP INDEX IF EXISTS idx_{table}_pieces",
-        f"CREATE INDEX idx_{table}_pieces ON {groups} USING gin (entries gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
-        _list_trigger(table, "INSERT", "NEW TABLE AS added", f"INSERT INTO %1$I.{groups} {in_groups.format('added')}"),
-        _list_trigger(
-            table, "DELETE", "OLD TABLE AS gone",
-            f"WITH changed AS (DELETE FROM %1$I.{groups} WHERE string_to_array(entries, E'\\n') &&"
-            f" ARRAY(SELECT {column} FROM gone) RETURNING entries) INSERT INTO %1$I.{groups}"
-            f" SELECT array_to_string(ARRAY({left}), E'\\n') FROM changed WHERE EXISTS ({left})",
-        ),
-    )  # fmt: skip
-
-
-def _list_trigger(table: str, event: str, rows: str, does: str) -> str:
-    name = f"hermes_{table}_{event.lower()}"
-    # By the table's own schema: a restored dump has an empty search_path.
-    return (
-        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $trigger$ BEGIN"
-        f" EXECUTE format($does${does}$does$, TG_TABLE_SCHEMA); RETURN NULL; END $trigger$;"
-        f" CREATE OR REPLACE TRIGGER {name} AFTER {event} ON {table} REFERENCING {rows} FOR EACH STATEMENT"
-        f" EXECUTE FUNCTION {name}()"
+        # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
+        f'CREATE TABLE {table} ({column} text COLLATE "C" NOT NULL)',
+        f"CREATE INDEX idx_{column} ON {table} ({column})",
+        f"CREATE INDEX idx_{table}_pieces ON {table} USING gin ({column} gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
     )
 
 
-GROUPS: tuple[str, ...] = (*grouped("words", "word"), *grouped("names", "name"))
 ALL_VIEWS: tuple[str, ...] = tuple(translated(statement) for statement in VIEWS)
+EVERYTHING: tuple[str, ...] = (
+    *TABLES, *INDEXES, *ALL_VIEWS, *FULL_TEXT, *_list("words", "word"), *_list("names", "name"),
+)  # fmt: skip

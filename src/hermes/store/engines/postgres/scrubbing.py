@@ -27,16 +27,21 @@ _OURS = (
 def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]:
     """Rewrite every table of the record; a line when some could not be."""
     before = dict(connection.execute(_OURS).fetchall())
-    busy, seen = [], []
-    kept = _KeptRows(connection)
+    busy, seen, kept = [], [], list[int]()
+
+    def on_notice(said: errors.Diagnostic) -> None:
+        # "3 dead row versions cannot be removed yet", in the server's language
+        kept.extend(int(count) for count in re.findall(r"\A\D*(\d+)", said.message_detail or ""))
+
+    connection.add_notice_handler(on_notice)
     connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'".encode())
     for table in before:
         try:
             for left in reversed(range(TRIES)):
-                kept.count = 0
+                kept.clear()
                 # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
                 connection.execute(f'VACUUM (FULL, ANALYZE, VERBOSE) "{table}"'.encode())
-                if not kept.count:
+                if not sum(kept):
                     break
                 if left:
                     time.sleep(PAUSE)
@@ -46,27 +51,9 @@ def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]
             busy.append(table)
     after = dict(connection.execute(_OURS).fetchall())
     same = [table for table, file in before.items() if after.get(table) == file and table not in busy]
-    told = []
-    if busy:
-        told.append(f"{', '.join(busy)} in {where} can't be rewritten while others use them; try again")
-    if seen:
-        told.append(
-            f"{', '.join(seen)} in {where} still hold deleted rows that an open transaction of another session may see; end it,"
-            " and try again"
-        )
-    if same:
-        told.append(f"{', '.join(same)} in {where} are not this role's to rewrite; their owner must run VACUUM FULL")
-    return told
-
-
-class _KeptRows:
-    """How many deleted rows the server had to keep, from what it says about a table that it rewrites."""
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.count = 0
-        connection.add_notice_handler(self._noticed)
-
-    def _noticed(self, said: errors.Diagnostic) -> None:
-        # "3 dead row versions cannot be removed yet", in the server's language
-        if (found := re.match(r"\D*(\d+)", said.message_detail or "")) is not None:
-            self.count += int(found[1])
+    told = (
+        (busy, "can't be rewritten while others use them; try again"),
+        (seen, "still hold deleted rows that an open transaction of another session may see; end it, and try again"),
+        (same, "are not this role's to rewrite; their owner must run VACUUM FULL"),
+    )
+    return [f"{', '.join(tables)} in {where} {why}" for tables, why in told if tables]

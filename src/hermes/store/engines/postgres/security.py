@@ -12,7 +12,7 @@ A tenant's views are in a separate schema; `tenant_views` explains them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from hermes.errors import InvalidInput, StoreError
-from hermes.store.engines.postgres import error_mapping, migrate, schema, tenant_views
+from hermes.store.engines.postgres import error_mapping, migrate, tenant_views
+from hermes.store.engines.postgres.connection import APPLICATION
 
 Run = Callable[..., Any]
 Tenant = tuple[str, str, str]  # role, source, user id
@@ -34,13 +35,13 @@ def _connected(url: str) -> Iterator[Run]:
     """One transaction as the store's owner. A superuser switches to the owner, so that the owner owns all objects."""
     where = error_mapping.shown(url)
     try:
-        with psycopg.connect(url, application_name=migrate.APPLICATION) as connection:
+        with psycopg.connect(url, application_name=APPLICATION) as connection:
             state = migrate.inspect(connection)
             if state.version == 0:
                 raise StoreError(f"{where} holds no session store yet")
             if state.tenant:
                 raise StoreError(f"{where}: only the owner of the store may change its tenants")
-            if state.version > len(migrate.MIGRATIONS):
+            if state.version > migrate.VERSION:
                 raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
     except psycopg.Error as error:
@@ -81,7 +82,6 @@ def switch_off(url: str) -> None:
         place = _begin(run)
         if not is_on(run):
             return
-        _drop_older(run)
         for role in _roles(run):
             if _exists(run, role):
                 tenant_views.revoke(run, place, role)
@@ -137,26 +137,6 @@ def cover(run: Run) -> None:
         run(SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(Identifier(table)))
 
 
-def renew(run: Run) -> None:
-    """After an upgrade, in its transaction: views of the current tables. Older stores had policies instead.
-
-    An owner that may not create the schema for the views closes the store to its tenants, until a superuser or the database's
-    owner has run `hermes sessions migrate --rls`.
-    """
-    if not is_on(run):
-        return
-    place, may = run(b"SELECT current_schema(), has_database_privilege(current_database(), 'CREATE')").fetchone()
-    if may or tenant_views.has_schema(run, place):
-        tenant_views.make_schema(run, place, _owner(run))
-        _enforce(run, place)
-        return
-    _drop_older(run)
-    cover(run)
-    for role in _roles(run):
-        if _exists(run, role):
-            tenant_views.revoke(run, place, role)
-
-
 def _begin(run: Run) -> str:
     """The store's schema, locked: no other process writes exclusively or changes tenants meanwhile."""
     place, mine, owner = run(
@@ -168,11 +148,6 @@ def _begin(run: Run) -> str:
         run(SQL("SET LOCAL ROLE {}").format(Identifier(owner)))
     run(migrate.ALONE.encode())
     return str(place)
-
-
-def _owner(run: Run) -> str:
-    (owner,) = run(b"SELECT pg_get_userbyid(relowner)::text FROM pg_class WHERE oid = 'sessions'::regclass").fetchone()
-    return str(owner)
 
 
 def _roles(run: Run) -> list[str]:
@@ -188,7 +163,6 @@ def _enforce(run: Run, place: str) -> None:
         b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
         b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
     )
-    _drop_older(run)
     cover(run)
     tenant_views.build(run, place)
     for role in _roles(run):
@@ -197,32 +171,15 @@ def _enforce(run: Run, place: str) -> None:
             tenant_views.grant(run, place, role)
 
 
-def _drop_older(run: Run) -> None:
-    """Remove what stores had before there were views for tenants: policies, and the store's own views in another form."""
-    for table, policy in run(
-        b"SELECT tablename::text, policyname::text FROM pg_policies WHERE schemaname = current_schema()"
-        b" AND policyname IN ('hermes_tenant', 'hermes_marks')"
-    ).fetchall():
-        run(SQL("DROP POLICY {} ON {}").format(Identifier(policy), Identifier(table)))
-    if run(b"SELECT to_regprocedure('hermes_prompt(text)') IS NOT NULL").fetchone()[0]:
-        for statement in schema.ALL_VIEWS:
-            run(statement.encode())
-        run(b"DROP FUNCTION hermes_prompt(text)")
-
-
 def _close_large_objects(run: Run) -> list[str]:
     """Revoke the creation of large objects from all roles, which only a superuser can; returns a remark about it."""
     opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
     if opened and _is_superuser(run):
         run(b"RESET ROLE")
+        run(migrate.ONE_AT_A_TIME)
         for name in opened:
-            with suppress(psycopg.errors.InternalError_):  # another process does the same at this moment
-                run(b"SAVEPOINT large")
-                run(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{name} FROM PUBLIC".encode())
-                run(b"RELEASE SAVEPOINT large")
-                continue
-            run(b"ROLLBACK TO SAVEPOINT large")
-        opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
+            run(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{name} FROM PUBLIC".encode())
+        return []
     if not opened:
         return []
     return [

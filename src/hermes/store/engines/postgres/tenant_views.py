@@ -75,8 +75,6 @@ _ROWS: dict[str, str] = {
     # The program reads these; their rows belong to no tenant.
     "words": "false",
     "names": "false",
-    "words_grouped": "false",
-    "names_grouped": "false",
     "state_meta": "false",
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own
@@ -88,7 +86,7 @@ _ALL_SESSIONS = (
 )
 # A prompt may be stored as the end of another one, which must not be seen: the view shows each whole.
 _PROMPTS = (
-    "SELECT p.hash, {others}, CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr(b.text, 1, p.base_chars) || p.text END"
+    "SELECT p.hash, CASE WHEN p.base_hash IS NULL THEN p.text ELSE substr(b.text, 1, p.base_chars) || p.text END"
     " AS text, NULL::text AS base_hash, NULL::integer AS base_chars FROM system_prompts p LEFT JOIN system_prompts b"
     " ON b.hash = p.base_hash WHERE p.hash = ANY (ARRAY(SELECT hermes_prompts())) OFFSET 0"
 )
@@ -103,7 +101,10 @@ _MARK = (
     " WHERE id = OLD.id AND id = ANY (ARRAY(SELECT hermes_own_sessions()));"
     " IF NOT FOUND THEN RETURN NULL; END IF; RETURN NEW; END"
 )
-_INSTR = "CREATE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN strpos($1, $2)"
+_INSTR = (
+    "CREATE OR REPLACE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE"
+    " RETURN strpos($1, $2)"
+)
 
 
 def schema_of(place: str) -> str:
@@ -119,14 +120,9 @@ def quoted(name: str) -> str:
     return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
 
 
-def has_schema(run: Run, place: str) -> bool:
-    """Whether it exists."""
-    return run("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(place),)).fetchone() is not None
-
-
 def make_schema(run: Run, place: str, owner: str) -> None:
     """Create the empty schema, if it does not exist. It requires the right CREATE on the database, which its owner has."""
-    if not has_schema(run, place):
+    if run("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(place),)).fetchone() is None:
         run(SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(Identifier(schema_of(place)), Identifier(owner)))
 
 
@@ -142,7 +138,7 @@ def build(run: Run, place: str) -> None:
     for name, (kind, body) in _FUNCTIONS.items():
         _function(run, place, f"{name}()", f"{kind} LANGUAGE sql STABLE", body)
     _function(run, place, "hermes_mark()", "trigger LANGUAGE plpgsql", _MARK)
-    for name, text in _views(run, place).items():
+    for name, text in _views(run).items():
         run(SQL("CREATE VIEW {}.{} WITH (security_barrier) AS ").format(Identifier(door), Identifier(name)) + SQL(text))
     run(
         SQL(
@@ -151,35 +147,21 @@ def build(run: Run, place: str) -> None:
     )
     (before,) = run(b"SELECT current_setting('search_path')").fetchone()
     run(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
-    if run(b"SELECT to_regproc('instr') IS NULL").fetchone()[0]:
-        run(_INSTR.encode())
+    run(_INSTR.encode())
     for statement in schema.ALL_VIEWS:
         run(statement.encode())
     run("SELECT set_config('search_path', %s, true)", (before,))
 
 
-def _views(run: Run, place: str) -> dict[str, str]:
+def _views(run: Run) -> dict[str, str]:
     """Name and text of each view on a table."""
-    others = [
-        row[0]
-        for row in run(
-            "SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = 'system_prompts'::regclass AND a.attnum > 0"
-            " AND NOT a.attisdropped AND a.attname NOT IN ('hash', 'text', 'base_hash', 'base_chars') ORDER BY a.attnum"
-        ).fetchall()
-    ]
-    there = {row[0] for row in run("SELECT tablename::text FROM pg_tables WHERE schemaname = %s", (place,)).fetchall()}
-    prompts = _PROMPTS.replace("{others}, ", "".join(f"p.{name}, " for name in others))
     (version,) = run(b"SELECT max(version) FROM hermes_migrations").fetchone()
     return {
         "sessions": _ALL_SESSIONS,
-        "system_prompts": prompts,
+        "system_prompts": _PROMPTS,
         # A number, not the table: a reader of the table would block the next upgrade.
         "hermes_migrations": f"SELECT {int(version)} AS version",
-        **{
-            table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0"
-            for table, condition in _ROWS.items()
-            if table in there
-        },
+        **{table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0" for table, condition in _ROWS.items()},
     }
 
 
@@ -212,9 +194,8 @@ def grant(run: Run, place: str, role: str) -> None:
 
 
 def revoke(run: Run, place: str, role: str) -> None:
-    """Revoke every right on the store from a role, those of older policies included."""
-    names = [place, *([schema_of(place)] if has_schema(run, place) else [])]
-    where, whom = SQL(", ").join(map(Identifier, names)), Identifier(role)
+    """Revoke every right on the store from a role."""
+    where, whom = SQL(", ").join(map(Identifier, (place, schema_of(place)))), Identifier(role)
     run(SQL("REVOKE ALL ON ALL TABLES IN SCHEMA {} FROM {}").format(where, whom))
     run(SQL("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {} FROM {}").format(where, whom))
     run(SQL("REVOKE USAGE ON SCHEMA {} FROM {}").format(where, whom))

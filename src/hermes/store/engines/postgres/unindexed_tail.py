@@ -1,6 +1,6 @@
 """Searches messages that wait to be indexed, in this process: a stored message is found at once, and a search writes nothing.
 
-A search reads the text of each waiting message once and caches it while the message waits. It is compared word by word, with
+A search reads the text of each waiting message once. It is compared word by word, with
 the same words and the same score as the index would give. So a store opened for reading, a replica and a role that may not
 write find the messages that an ended process left, and a long queue costs a search the reading of its texts, not its indexing.
 """
@@ -8,7 +8,6 @@ write find the messages that an ended process left, and a long queue costs a sea
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -88,7 +87,7 @@ def occurrences(words: Sequence[str], message: UnindexedMessage) -> float:
     """The count of the words (as in a tsquery), as ts_rank counts: the second a quarter, and so on."""
     total = 0.0
     for given in words:
-        word = given.strip("()").split(" | ")[0]  # the other one is that of rows indexed long ago
+        word = given.strip("()")
         if word.startswith("'#"):
             total += message.has_name(word[2:-1])
             continue
@@ -100,60 +99,33 @@ def occurrences(words: Sequence[str], message: UnindexedMessage) -> float:
 class View:
     """The messages that wait in one transaction's snapshot, newest first."""
 
-    def __init__(self, tail: Tail, tx: Any, ids: Sequence[int]) -> None:
-        self._tail, self._tx, self.ids = tail, tx, sorted(ids, reverse=True)
+    def __init__(self, read: Read, tx: Any, ids: Sequence[int] | None) -> None:
+        self._read, self._tx, self.ids = read, tx, sorted(ids or (), reverse=True)
+        self._kept: list[list[UnindexedMessage]] = []  # those that were read, as they were read
+        self._room = KEPT_CHARACTERS
 
     def __iter__(self) -> Iterator[UnindexedMessage]:
-        return self._tail.messages(self._tx, self.ids)
+        """All of them, a few at a time; those that were deleted are left out."""
+        for number, start in enumerate(range(0, len(self.ids), READ)):
+            if number < len(self._kept):
+                yield from self._kept[number]
+                continue
+            rows = sorted(self._read(self._tx, self.ids[start : start + READ]), reverse=True)
+            some = [UnindexedMessage(*row) for row in rows]
+            self._room -= sum(len(one.folded) for one in some)
+            if self._room > 0 and number == len(self._kept):
+                self._kept.append(some)
+            yield from some
 
     def matching(self, tree: Node) -> Iterator[UnindexedMessage]:
         """Those that match a tree."""
-        for message in self if self.ids else ():
-            if could_match(tree, message.folded) and holds(tree, message):
-                yield message
+        return (one for one in self if could_match(tree, one.folded) and holds(tree, one))
 
-    def words(self, part: str, fits: Callable[[str], bool]) -> list[str]:
-        """Their listed words with this part that also fit."""
-        near = self if self.ids else ()
-        return list(dict.fromkeys(word for message in near for word in message.around(part) if fits(word)))
+    def words(self, part: str) -> list[str]:
+        """Their listed words with this part."""
+        return list(dict.fromkeys(word for message in self for word in message.around(part)))
 
     def names(self, part: str) -> list[str]:
         """Their names that have this part."""
-        near = (message for message in self if part in message.folded and message.line) if self.ids else ()
+        near = (message for message in self if part in message.folded and message.line)
         return list(dict.fromkeys(name for message in near for name in message.names if part in name))
-
-
-class Tail:
-    """The waiting messages this process has read."""
-
-    def __init__(self, read: Read) -> None:
-        self._read, self.kept_characters, self.read_at_once = read, KEPT_CHARACTERS, READ
-        self._lock = threading.Lock()
-        self._kept: dict[int, UnindexedMessage] = {}
-        self._characters = 0
-
-    def view(self, tx: Any, ids: Sequence[int] | None) -> View:
-        """The messages with these ids; cached others are dropped."""
-        there = set(ids or ())
-        with self._lock:
-            for message_id in [one for one in self._kept if one not in there]:
-                self._characters -= len(self._kept.pop(message_id).folded)
-        return View(self, tx, ids or ())
-
-    def messages(self, tx: Any, ids: Sequence[int]) -> Iterator[UnindexedMessage]:
-        """These messages, in this order, a few at a time; those that were deleted are left out."""
-        for start in range(0, len(ids), self.read_at_once):
-            some = ids[start : start + self.read_at_once]
-            with self._lock:
-                found = {one: self._kept[one] for one in some if one in self._kept}
-            absent = [one for one in some if one not in found]
-            for message_id, columns in self._read(tx, absent) if absent else ():
-                found[message_id] = self._keep(UnindexedMessage(message_id, columns))
-            yield from (found[one] for one in some if one in found)
-
-    def _keep(self, message: UnindexedMessage) -> UnindexedMessage:
-        with self._lock:
-            if self._characters + len(message.folded) <= self.kept_characters and message.id not in self._kept:
-                self._kept[message.id] = message
-                self._characters += len(message.folded)
-        return message

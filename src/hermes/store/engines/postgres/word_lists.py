@@ -1,7 +1,6 @@
 """The lists of words and names: each process's cache of them, and the removal of entries that no message has any more.
 
-Each entry has a row, for searches by it and its prefix. Parts of it are found by the trigrams of a group of entries
-(`words_grouped`, `names_grouped`), which triggers synchronise with the lists (schema.py).
+Each entry has a row, for searches by it, its prefix and its trigrams (schema.py).
 
 A process caches which words are in the lists and does not look them up again. So a removal of words is counted in
 `state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one at which its words were chosen. The two
@@ -11,12 +10,10 @@ store's owner has a right on that table; an advisory lock could be held by every
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import StoreBusy
 from hermes.store.engines.postgres.lexemes import lexeme, named_lexeme, quoted
 
 if TYPE_CHECKING:
@@ -27,11 +24,7 @@ REMOVALS = "words_removed"  # in state_meta: how often words were removed
 COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
 LOOKED_AT = 1_000  # words looked for at once
 HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
-# Taken without waiting: a waiter in the lock queue would stop processes from indexing concurrently.
-_HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE NOWAIT"
-TRIES = 100
-PAUSE = 0.02  # seconds between two of them
-LISTS = ("words", "names", "words_grouped", "names_grouped")  # the tables
+_HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 _LISTS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("words", "word", lambda word: quoted(lexeme(word))),
     ("names", "name", named_lexeme),
@@ -102,17 +95,14 @@ def _without_message(tx: Any, listed: list[str], as_query: Callable[[str], str])
 def _take_out(write: Work, of: tuple[str, str, Callable[[str], str]], unused: list[str]) -> int:
     """Remove these, unless a message has got them meanwhile."""
     table, column, as_query = of
-    for _ in range(TRIES):
-        with suppress(StoreBusy), write() as tx:
-            tx.ask(_HELD_ALONE)
-            gone = _without_message(tx, unused, as_query)
-            if gone:
-                tx.ask(f"DELETE FROM {table} WHERE {column} = ANY(%s)", (gone,))
-                tx.run(
-                    "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
-                    " SET value = (state_meta.value::bigint + 1)::text",
-                    (REMOVALS,),
-                )
-            return len(gone)
-        time.sleep(PAUSE)
-    return 0
+    with write() as tx:
+        tx.ask(_HELD_ALONE)
+        gone = _without_message(tx, unused, as_query)
+        if gone:
+            tx.ask(f"DELETE FROM {table} WHERE {column} = ANY(%s)", (gone,))
+            tx.run(
+                "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
+                " SET value = (state_meta.value::bigint + 1)::text",
+                (REMOVALS,),
+            )
+        return len(gone)

@@ -7,8 +7,6 @@ import os
 import shlex
 from pathlib import Path
 
-import apsw
-
 from hermes.errors import (
     InvalidInput,
     NotADatabase,
@@ -21,6 +19,7 @@ from hermes.errors import (
 )
 from hermes.home import default_database
 from hermes.store.engines.sqlite import cipher
+from hermes.store.engines.sqlite.connection import code, codes
 
 # SQLite's messages for damaged pages that it reports as another problem.
 _DAMAGE = (
@@ -31,75 +30,68 @@ _DAMAGE = (
     "unsupported file format",
     "missing from",
     "vtable constructor failed",  # a table of the full-text index is not listed any more
+    "Could not decode",  # text that is no valid UTF-8
 )
-_HINTS: dict[type[apsw.Error], tuple[type[StoreError], str]] = {
-    apsw.NotADBError: (NotADatabase, "is not a database; move it away, or choose another file"),
-    apsw.CorruptError: (StoreCorrupt, "is damaged"),
-    apsw.FullError: (StoreFull, "has no space left to grow; free some and try again"),
-    apsw.ReadOnlyError: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
-    apsw.CantOpenError: (StoreError, "can't be opened; check the path and its permissions"),
-    apsw.PermissionsError: (StoreReadOnly, "can't be used; check its permissions"),
-    apsw.BusyError: (StoreBusy, "is held by another process"),
-    apsw.LockedError: (StoreBusy, "is held by another connection"),
+_FULL = "has no space left to grow; free some and try again"
+_HINTS: dict[int, tuple[type[StoreError], str]] = {
+    codes.SQLITE_NOTADB: (NotADatabase, "is not a database; move it away, or choose another file"),
+    codes.SQLITE_CORRUPT: (StoreCorrupt, "is damaged"),
+    codes.SQLITE_FULL: (StoreFull, _FULL),
+    codes.SQLITE_READONLY: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
+    codes.SQLITE_CANTOPEN: (StoreError, "can't be opened; check the path and its permissions"),
+    codes.SQLITE_PERM: (StoreReadOnly, "can't be used; check its permissions"),
+    codes.SQLITE_BUSY: (StoreBusy, "is held by another process"),
+    codes.SQLITE_LOCKED: (StoreBusy, "is held by another connection"),
 }
 
 
-def as_ours(
-    error: apsw.Error | OSError | UnicodeDecodeError, path: Path, connection: apsw.Connection | None
-) -> Exception:
-    """What this program raises for an error of SQLite or of the system; the connection has the system's error code."""
-    if isinstance(error, apsw.Error):
-        return _translate(error, path, connection)
+def as_ours(error: BaseException, path: Path) -> Exception:
+    """What this program raises for an error of SQLite or of the system."""
     if isinstance(error, OSError):
         return from_os(error, path)
-    return StoreCorrupt(f"{path} holds text that is damaged ({error}); {_repair_hint(path)}")
+    number = code(error)
+    if number == codes.SQLITE_NOTADB and (encrypted := cipher.unreadable(path)) is not None:
+        return encrypted
+    if number in _HINTS:
+        ours, hint = _HINTS[number]
+        return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))
+    if any(sign in str(error) for sign in _DAMAGE) or isinstance(error, UnicodeDecodeError):
+        return StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
+    if number == codes.SQLITE_IOERR:
+        return StoreFull(f"{path} {_FULL}") if _no_space(path) else StoreError(
+            f"{path} could not be read or written ({error})"
+        )  # fmt: skip
+    if number == codes.SQLITE_TOOBIG or "too big" in str(error):
+        return InvalidInput("a value is larger than the database can hold (1 GB)")
+    if "closed database" in str(error):
+        return StoreClosed(f"{path} was closed")
+    return StoreError(f"{path}: {error}")
 
 
 def _repair_hint(path: Path) -> str:
     """What to type to repair a file: a line that can be pasted into a shell as it stands."""
     if path.resolve() == default_database().resolve():
         return "`hermes sessions repair` repairs it"
-    return f"`python -m hermes.store.check {shlex.quote(str(path))} --repair` repairs it"
-
-
-def _system_error(connection: apsw.Connection | None) -> int:
-    try:
-        return 0 if connection is None else int(connection.system_errno)
-    except apsw.Error:
-        return 0
-
-
-def _translate(error: apsw.Error, path: Path, connection: apsw.Connection | None) -> Exception:
-    if isinstance(error, apsw.NotADBError) and (encrypted := cipher.unreadable(path)) is not None:
-        return encrypted
-    for kind, (ours, hint) in _HINTS.items():
-        if isinstance(error, kind):
-            return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))
-    if isinstance(error, apsw.SQLError) and any(sign in str(error) for sign in _DAMAGE):
-        return StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
-    if isinstance(error, apsw.IOError):
-        if _no_space(path) or _system_error(connection) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return StoreFull(f"{path} has no space left to grow; free some and try again")
-        return StoreError(f"{path} could not be read or written ({error})")
-    if isinstance(error, apsw.TooBigError):
-        return InvalidInput("a value is larger than the database can hold (1 GB)")
-    if isinstance(error, apsw.ConnectionClosedError):
-        return StoreClosed(f"{path} was closed")
-    return StoreError(f"{path}: {error}")
+    return f"`hermes sessions repair {shlex.quote(str(path))}` repairs it"
 
 
 def _no_space(path: Path) -> bool:
+    """Whether the disk is full, or one of the files is as large as a file may be (ulimit -f)."""
+    import resource
+
     try:
-        free = os.statvfs(path.parent)
+        free, largest = os.statvfs(path.parent), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        sizes = [os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.exists(name)]
     except OSError:
         return False
-    return free.f_bavail * free.f_frsize < 1 << 20
+    limited = largest != resource.RLIM_INFINITY and max(sizes, default=0) + (1 << 16) > largest
+    return free.f_bavail * free.f_frsize < 1 << 20 or limited
 
 
 def from_os(error: OSError, path: Path) -> Exception:
-    """The same for an error of the system alone."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(f"{path} has no space left to grow; free some and try again")
+    """What this program raises for an error of the system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"{path} {_FULL}")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return StoreReadOnly(f"{path} can't be written ({error.strerror}); check its permissions and its folder's")
     return StoreError(f"{path}: {error.strerror or error}")

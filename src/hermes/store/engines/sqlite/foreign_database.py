@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
-
-import apsw
 
 from hermes.errors import HermesError
+from hermes.store.engines.sqlite import connection as driver
 
 HEADER = b"SQLite format 3\0"
 Row = dict[str, Any]
@@ -51,16 +49,14 @@ class ForeignDatabase:
     def __init__(self, path: Path) -> None:
         wal = path.with_name(path.name + "-wal")
         quiet = not wal.exists() or wal.stat().st_size == 0
-        address = f"file:{quote(str(path.resolve()))}?mode=ro{'&immutable=1' if quiet else ''}"
         try:
-            self._connection = apsw.Connection(address, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-            self._connection.set_busy_timeout(5000)
+            self._connection = driver.connect(path.resolve(), read_only=True, immutable=quiet, busy=5.0)
             names = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             self.columns = {
                 name: tuple(column for _, column, *_ in self._connection.execute(f"PRAGMA table_info({_name(name)})"))
                 for name in names
             }
-        except apsw.Error as error:
+        except driver.Error as error:
             raise UnreadableDatabase(f"{path}: {error}") from None
         self._path = path
         self._found_by: dict[tuple[str, str], str | None] = {}
@@ -85,7 +81,7 @@ class ForeignDatabase:
                 sql += " ORDER BY " + ", ".join(sorted_by)
             for row in self._connection.execute(sql, tuple(asked.values())):
                 yield dict(zip(columns, row, strict=True))
-        except apsw.Error as error:
+        except driver.Error as error:
             raise UnreadableDatabase(f"{self._path}: {error}") from None
 
     def _index(self, table: str, column: str) -> str | None:
@@ -108,7 +104,7 @@ class ForeignDatabase:
                 f"CREATE TEMP TABLE {name} AS SELECT {_name(column)} AS value, rowid AS row FROM main.{_name(table)}"
             )
             self._connection.execute(f"CREATE INDEX temp.{name}_by ON {name}(value)")
-        except apsw.SQLError:  # a table without row ids
+        except driver.Error:  # a table without row ids
             return None
         return name
 

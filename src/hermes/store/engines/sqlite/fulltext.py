@@ -1,52 +1,80 @@
 """The full-text index of a SQLite store.
 
-Messages are indexed after their own transaction, in bounded batches above a high-water mark, by the process that
-has just written; what is above the mark is searched through a small temporary index of the reading connection, so
-an answer is complete at once. The index holds no text. Ranking looks at the newest matches only, so that a common
-word costs no more in a large store than in a small one.
+Messages are indexed in batches above one mark, a moment after they were stored: their entries and their distinct words in
+one transaction. Those above the mark are compared in this process (unindexed.py), so an answer is complete at once. The index
+holds no text: an entry is removed with the text that it was made of. Two triggers keep that text when a message is changed
+or deleted, by this program or with SQL by another one (`changed_messages`), and `follow_changes` brings the index up to date.
+Only the newest matches are looked at, so that a common word costs no more in a large store than in a small one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import apsw
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import REPLACED, Candidate, Holder, Scope, Tx, could_match
+from hermes.store.engines import unindexed
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, could_match
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.word_table import (
-    COLUMNS,
-    MERGE_EVERY,
-    MERGE_PAGES,
-    Chunk,
-    IndexedRow,
-    Words,
-    document,
-    merge,
-    number,
-    rows_above,
-    set_number,
-    text_crc,
-)
-from hermes.store.index_text import fold, index_text, phrase
-from hermes.store.query import And, Leaf, Node, Not, Or, positive
+from hermes.store.engines.sqlite.words import Words, number, set_number
+from hermes.store.engines.unindexed import UnindexedMessage
+from hermes.store.index_text import index_text, phrase
+from hermes.store.query import And, Leaf, Node, Not
 
-BATCH_MESSAGES = 64
-BATCH_CHARACTERS = 150_000
-Bounds = tuple[int, int]  # messages and characters indexed at once
-BATCH: Bounds = (BATCH_MESSAGES, BATCH_CHARACTERS)
+Bounds = tuple[int, int]  # messages and characters indexed in one transaction
 PIECE: Bounds = (8, 20_000)  # while others append: they wait as long as one piece takes
-BULK: Bounds = (192, 900_000)  # while messages come without a pause: fewer than one append in a hundred wait for it
+BATCH: Bounds = (64, 150_000)
+BULK: Bounds = (192, 900_000)  # while messages come without a pause: fewer than one append in a hundred waits for it
+TAIL = 64  # messages above the mark that need not be indexed yet
 STANDING = 224  # messages above the mark, while they come without a pause
-TIDY_PAGES = 32
-LARGE = 200_000  # messages
-SPELLINGS = 300
-NOTE_CRC = "INSERT OR REPLACE INTO indexed_texts(id, crc) VALUES(?, ?)"
-SMALL_TAIL = 512  # more unindexed messages than this are scanned, not indexed for one search
+HELD_CHARACTERS = 32_000_000  # of waiting messages, held for one search; a longer queue is read again by each step
+_SEARCHED = ("content", "content_rest", "content_format", "tool_name", "tool_calls")
+_ENTRY = f"(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)"
+_UNINDEX = f"INSERT INTO messages_fts(messages_fts, rowid, {schema.FTS_COLUMNS}) VALUES('delete', ?, ?, ?, ?)"
+
+
+class IndexedRow(NamedTuple):
+    """What the index needs of a message, as it is stored."""
+
+    id: int
+    content: Any
+    content_rest: bytes | None
+    content_format: str | None
+    tool_name: Any
+    tool_calls: Any
+    session_id: str = ""
+    writer: int | None = None
+
+    @property
+    def holds_foreign_parts(self) -> bool:
+        """Whether its content is a list of parts as another program stores it."""
+        return self.content_format is None and str(self.content).startswith(codec.FOREIGN_PARTS)
+
+
+COLUMNS = ", ".join(IndexedRow._fields)
+
+
+def document(row: IndexedRow) -> tuple[str, str, str]:
+    """The words of a message as its three index columns see them, not yet folded."""
+    try:
+        content = codec.joined(row.content, row.content_rest)
+    except StoreCorrupt:  # one damaged text must not prevent finding the others
+        content = str(row.content)
+    return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
+
+
+def text_crc(row: IndexedRow) -> int:
+    """A checksum of what the index is made of."""
+    crc = 0
+    for value in row[1:6]:
+        if value is None:
+            crc = zlib.crc32(b"\1", crc)
+            continue
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        crc = zlib.crc32(data, zlib.crc32(b"\0", crc))
+    return crc
 
 
 def expression(tree: Node | None) -> str | None:
@@ -65,70 +93,29 @@ def expression(tree: Node | None) -> str | None:
     return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
 
 
-def _may_hold(tree: Node, row: IndexedRow) -> bool:
-    """The same on the row as it is stored, without unpacking JSON: escapes occur only around plain words."""
-    try:
-        whole = codec.joined(row.content, row.content_rest) or ""
-    except StoreCorrupt:
-        return True
-    raw = f"{whole}\n{codec.restored(row.tool_name) or ''}\n{codec.restored(row.tool_calls) or ''}"
-    return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
-
-
-@dataclass(slots=True)
-class IndexBatch:
-    """Messages ready to be indexed, prepared outside the write lock."""
-
-    mark: int
-    last: int
-    documents: list[tuple[int, str, str, str]]
-    strangers: set[str]  # sessions with rows another program wrote
-    crcs: list[tuple[int, int]]  # checksums of the indexed text
-    parts: list[int]  # messages with parts as another program stores them
-    top: int  # the newest message then
-
-
-@dataclass(slots=True)
-class _Tail:
-    """What a connection's temporary index holds."""
-
-    mark: int = 0
-    upto: int = 0
+def score(size: int) -> float:
+    """The relevance of a message that matches: a short one says more about the words than a long one."""
+    return 1.0 / (1.4 + 0.002 * size)
 
 
 class SqliteFullText:
     """See `hermes.store.engines.base.FullText`."""
 
     has_names = False
-    TAIL = BATCH_MESSAGES  # the tail above the mark is searched directly: it must stay short
-    SETTLE = 2_000
 
     def __init__(self) -> None:
-        self._tails: dict[int, _Tail] = {}
-        self._indexed = True
+        self.indexed = True  # False: another program's file, of which nothing is indexed
         self._mark = 0  # the mark as last read: only a hint
-        self._bytes = 0
         self._waiting = 0  # characters that were not indexed yet: also a hint
-        self.batches = 0
         self.dropped = False  # messages were deleted: the engine empties the WAL and resets this
         self.words = Words()
-
-    def prepare(self, connection: apsw.Connection, *, indexed: bool = True) -> None:
-        """Make a connection able to search."""
-        self._indexed = indexed
-        connection.register_fts5_function("hermes_score", _score)
-        self._tails[id(connection)] = _Tail()
 
     # ------------------------------------------------------------------ indexing
 
     def due(self, message_id: int, size: int) -> bool:
         """Whether enough messages for a batch are above the mark."""
-        self._bytes += size
         self._waiting += size
-        if message_id - self._mark < self.TAIL and self._bytes < BATCH_CHARACTERS:
-            return False
-        self._bytes = 0
-        return True
+        return message_id - self._mark >= TAIL or self._waiting >= BATCH[1]
 
     def is_far_behind(self, message_id: int) -> bool:
         """Whether so many messages wait that they must be indexed now."""
@@ -136,28 +123,23 @@ class SqliteFullText:
 
     def mark(self, tx: Tx) -> int:
         """The id up to which every message is indexed."""
-        if not self._indexed:
+        if not self.indexed:
             return 0
         self._mark = number(tx, migrate.META_INDEXED)
         return self._mark
 
     def pending(self, tx: Tx) -> int:
-        if not self._indexed:
+        if not self.indexed:
             return 0
         return int(tx.value("SELECT count(*) FROM messages WHERE id > ?", (self.mark(tx),)))
 
-    def pending_over(self, tx: Tx, most: int) -> bool:
-        """Whether more than this many messages wait to be indexed."""
-        return tx.row("SELECT 1 FROM messages WHERE id > ? LIMIT 1 OFFSET ?", (self.mark(tx), most)) is not None
-
-    def strangers(self, tx: Tx) -> list[str]:
+    def foreign_sessions(self, tx: Tx) -> list[str]:
         """Sessions with unindexed rows that another program wrote."""
-        adopted = number(tx, migrate.META_ADOPTED)
         rows = tx.rows(
             "SELECT DISTINCT m.session_id FROM messages m NOT INDEXED CROSS JOIN sessions s ON s.id = m.session_id"
             " WHERE m.id > ? AND m.writer IS NULL"
-            " AND m.hidden IS NULL AND (s.last_active IS NULL OR s.last_active < m.timestamp)",
-            (max(self.mark(tx), adopted),),
+            " AND m.hidden IS NULL AND (s.active_at IS NULL OR s.active_at < m.timestamp)",
+            (max(self.mark(tx), number(tx, migrate.META_ADOPTED)),),
         )
         return [row[0] for row in rows]
 
@@ -170,96 +152,84 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def prepare_batch(self, tx: Tx, least: int, most: Bounds = BATCH) -> IndexBatch | None:
-        """The next messages above the mark, if there are at least this many (or half as many characters as fit)."""
-        mark = self.mark(tx)
-        top = tx.value("SELECT max(id) FROM messages") or 0
-        adopted = number(tx, migrate.META_ADOPTED)
-        documents: list[tuple[int, str, str, str]] = []
-        strangers: set[str] = set()
-        crcs: list[tuple[int, int]] = []
-        parts: list[int] = []
+    def next_rows(self, tx: Any, most: Bounds) -> list[IndexedRow]:
+        """The next messages above the mark."""
+        rows: list[IndexedRow] = []
         size = 0
-        for row in rows_above(tx, mark, most[0]):
-            text, name, calls = document(row)
-            documents.append((row.id, index_text(text), index_text(name), index_text(calls)))
-            crcs.append((row.id, text_crc(row)))
-            if row.writer is None and row.id > adopted:
-                strangers.add(row.session_id)
-            if (
-                row.content_format is None
-                and isinstance(row.content, str)
-                and row.content.startswith(codec.FOREIGN_PARTS)
-            ):
-                parts.append(row.id)
-            size += len(text) + len(calls)
+        sql = f"SELECT {COLUMNS} FROM messages WHERE id > ? ORDER BY id LIMIT ?"
+        for values in tx.cursor(sql, (self.mark(tx), most[0])):
+            row = IndexedRow._make(values)
+            rows.append(row)
+            size += len(row.content or "") + 4 * len(row.content_rest or "") + len(row.tool_calls or "")
             if size >= most[1]:
                 break
-        if not documents or (len(documents) < least and size < most[1] // 2):
-            return None
-        return IndexBatch(mark, documents[-1][0], documents, strangers, crcs, parts, top)
+        return rows
 
-    def write_batch(self, tx: Any, batch: IndexBatch) -> int:
-        """Put a prepared batch into the index; 0 when another process did it first."""
-        between = "SELECT count(*) FROM messages WHERE id > ? AND id <= ?"
-        if self.mark(tx) != batch.mark or tx.value(between, (batch.mark, batch.last)) != len(batch.documents):
-            return 0
-        if _edited_since(tx, batch.top):  # one of these may have another text since
-            return 0
-        # The index has nothing above the mark, unless another program's trigger put it there.
-        strange = tx.row("SELECT 1 FROM messages_fts_docsize WHERE id > ? LIMIT 1", (batch.mark,)) is not None
-        tx.connection.executemany(
-            f"INSERT {'OR REPLACE ' if strange else ''}INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-            batch.documents,
-        )
-        tx.connection.executemany(NOTE_CRC, batch.crcs)
-        self.batches += 1
-        if self.batches % MERGE_EVERY == 0:
-            merge(tx.connection, "messages_fts", MERGE_PAGES)
-        set_number(tx, migrate.META_INDEXED, batch.last)
-        for session_id in batch.strangers:
+    def index_rows(self, tx: Any, rows: Sequence[IndexedRow]) -> set[str]:
+        """Index the messages that `next_rows` gave, in the same transaction; returns the sessions adopted with them."""
+        adopted = number(tx, migrate.META_ADOPTED)
+        foreign = {row.session_id for row in rows if row.writer is None and row.id > adopted}
+        self._index(tx, rows)
+        set_number(tx, migrate.META_INDEXED, rows[-1].id)
+        for session_id in foreign:
             adopt(tx, session_id)
-        self._mark = batch.last
-        self._waiting = 0
-        return len(batch.documents)
+        self._mark, self._waiting = rows[-1].id, 0
+        return foreign
+
+    def _index(self, tx: Any, rows: Iterable[IndexedRow]) -> None:
+        texts: list[str] = []
+        for row in rows:
+            text, name, calls = document(row)
+            texts += (text, calls)
+            tx.run(f"INSERT INTO messages_fts{_ENTRY}", (row.id, index_text(text), index_text(name), index_text(calls)))
+            tx.run("INSERT OR REPLACE INTO indexed_texts(id, crc) VALUES(?, ?)", (row.id, text_crc(row)))
+        self.words.add(tx, texts)
+
+    def _row(self, tx: Any, message_id: int) -> IndexedRow | None:
+        found = tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,))
+        return None if found is None else IndexedRow._make(found)
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
         """Index rows that were inserted below the mark (imports keep their ids)."""
         mark = self.mark(tx)
-        texts: list[str] = []
-        for message_id in message_ids:
-            if message_id <= mark:
-                row = IndexedRow._make(tx.row(f"SELECT {COLUMNS} FROM messages WHERE id = ?", (message_id,)))
-                text, name, calls = document(row)
-                texts += (text, calls)
-                tx.run(NOTE_CRC, (message_id, text_crc(row)))
-                tx.run(
-                    f"INSERT OR REPLACE INTO messages_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-                    (message_id, index_text(text), index_text(name), index_text(calls)),
-                )
-        if texts:
-            self.words.add(tx, texts)
+        below = [message_id for message_id in message_ids if message_id <= mark]
+        self._index(tx, [row for one in below if (row := self._row(tx, one)) is not None])
 
-    def stale(self, tx: Tx) -> list[int]:
-        """Messages that were changed or deleted with SQL and whose index entry is of the old text."""
-        columns = ", ".join(f"m.{name}" for name in IndexedRow._fields)
-        rows = tx.rows(
-            f"SELECT i.id, i.crc, {columns} FROM changed_messages c CROSS JOIN indexed_texts i ON i.id = c.id"
-            " LEFT JOIN messages m ON m.id = c.id"
-        )
-        now = ((message_id, crc, IndexedRow._make(columns)) for message_id, crc, *columns in rows)
-        return [message_id for message_id, crc, row in now if row.id is None or crc != text_crc(row)]
-
-    def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        self.index_now(tx, message_ids)
+    def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
+        self.follow_changes(tx, message_ids)
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
+        """Nothing to do yet: when the rows go, the triggers keep what the entries were made of (`follow_changes`)."""
         self.dropped = True
-        mark = self.mark(tx)
-        for message_id in message_ids:
-            if message_id <= mark:
-                tx.run("DELETE FROM messages_fts WHERE rowid = ?", (message_id,))
-                tx.run("DELETE FROM indexed_texts WHERE id = ?", (message_id,))
+
+    def follow_changes(self, tx: Any, message_ids: Sequence[int] | None = None) -> None:
+        """Bring the entries of changed and deleted messages up to date: of these, or of all."""
+        columns = ", ".join(f"c.{name}" for name in ("id", *_SEARCHED))
+        sql = f"SELECT {columns}, i.crc FROM changed_messages c LEFT JOIN indexed_texts i ON i.id = c.id"
+        if message_ids is None:
+            notes = tx.rows(sql)
+        else:
+            notes = [row for one in message_ids for row in tx.rows(f"{sql} WHERE c.id = ?", (one,))]
+        for *values, crc in notes:
+            before, row = IndexedRow(*values), self._row(tx, values[0])
+            tx.run("DELETE FROM changed_messages WHERE id = ?", (before.id,))
+            if crc is None or (row is not None and crc == text_crc(row)):
+                if row is not None and crc is None:
+                    self.index_now(tx, [row.id])  # moved under another id
+                continue
+            if crc != text_crc(before):  # made of a third text: only a new index is sure to be right
+                migrate.reset_index(tx.connection)
+                self.words.forget()
+                return
+            text, name, calls = document(before)
+            tx.run(_UNINDEX, (before.id, index_text(text), index_text(name), index_text(calls)))
+            tx.run("DELETE FROM indexed_texts WHERE id = ?", (before.id,))
+            if row is not None:
+                self._index(tx, [row])
+
+    def has_changes(self, tx: Tx) -> bool:
+        """Whether messages were changed or deleted that `follow_changes` has not seen."""
+        return self.indexed and tx.row("SELECT 1 FROM changed_messages LIMIT 1") is not None
 
     def unused(self, tx: Any, words: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         """Those words of the list that no indexed message has."""
@@ -273,85 +243,51 @@ class SqliteFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        match = expression(self._spelled_out(tx, tree))
-        if match is None or cap <= 0:
-            return []
-        indexed: list[Candidate] = []
-        if self._indexed:
-            indexed = self._match(tx, "messages_fts", match, scope, cap)
-        table = self._tail_table(tx, tree)
-        if table is None:
-            return indexed
-        recent = self._match(tx, table, match, scope, cap)
-        known = {candidate[0] for candidate in recent}  # another program's trigger may already have indexed some
-        return [*recent, *(candidate for candidate in indexed if candidate[0] not in known)][:cap]
+        columns = "f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, m.role"
+        found = self._matches(tx, tree, scope, cap, columns)
+        return [(one, score(size if type(size) is int else _words_in(size)), *rest) for one, size, *rest in found]
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
-        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
-        sql = (
-            "SELECT f.rowid, m.session_id, m.role FROM {0} f CROSS JOIN messages m ON m.id = f.rowid"
-            f" {join} WHERE {{0}} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
-        )
-        return [self._holding(tx, tree, sql, scope.params, cap) for tree in trees]
+        found = [self._matches(tx, tree, scope, cap, "f.rowid, 0, m.session_id, m.role") for tree in trees]
+        return [[(one, session_id, role) for one, _, session_id, role in rows] for rows in found]
 
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
-        sql = "SELECT rowid FROM {0} WHERE {0} MATCH ? ORDER BY rowid DESC LIMIT ?"
-        return [[row[0] for row in self._holding(tx, tree, sql, (), cap)] for tree in trees]
+        sql = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid DESC LIMIT ?"
+        return [
+            [one.id for one in self._waiting_matches(tx, tree)]
+            + ([row[0] for row in tx.rows(sql, (match, cap))] if self.indexed else [])
+            if (match := expression(tree)) is not None
+            else []
+            for tree in trees
+        ]
 
-    def _holding(self, tx: Tx, tree: Any, sql: str, params: Sequence[Any], cap: int) -> list[Any]:
-        """The rows that a statement gives of the index and of the messages above the mark, newest first."""
+    def _matches(self, tx: Any, tree: Any, scope: Scope, cap: int, columns: str) -> list[Any]:
+        """The newest messages that match, those above the mark first. The second column is a size, or words counted in it."""
         match = expression(tree)
         if match is None or cap <= 0:
             return []
-        asked = (match, *params, cap)
-        table = self._tail_table(tx, tree)
-        recent = [] if table is None else tx.rows(sql.format(table), asked)
-        indexed = tx.rows(sql.format("messages_fts"), asked) if self._indexed else []
-        if not recent:
-            return indexed
-        known = {row[0] for row in recent}
-        return [*recent, *(row for row in indexed if row[0] not in known)][:cap]
-
-    def _spelled_out(self, tx: Tx, tree: Any) -> Any:
-        """In a large store, expand prefixes to the words of the store.
-
-        FTS5 collects every match of a prefix before it returns the first; of whole words it returns the newest at once.
-        """
-        if not self._indexed or not any(leaf.prefix for leaf in positive(tree)):
-            return tree
-        if self._extent(tx)[1] < LARGE:
-            return tree
-
-        def spelled(node: Node) -> Node:
-            if isinstance(node, Leaf):
-                start = fold(node.text)
-                if (
-                    not node.prefix
-                    or not start.isascii()
-                    or not start.isalnum()
-                    or not start[:4].isalpha()
-                    or len(start) < 4
-                ):
-                    return node
-                found = self.words.starting(tx, start, SPELLINGS + 1, listed=True)
-                return Or(tuple(Leaf(word, "phrase") for word in found)) if 0 < len(found) <= SPELLINGS else node
-            if isinstance(node, Not):
-                return Not(spelled(node.keep), node.drop)
-            children = tuple(map(spelled, node.children))
-            return And(children) if isinstance(node, And) else Or(children)
-
-        return spelled(tree)
-
-    def _match(self, tx: Tx, table: str, match: str, scope: Scope, cap: int) -> list[Candidate]:
         join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+        recent: list[Any] = []
+        sizes = {one.id: one.size for one in self._waiting_matches(tx, tree)}
+        for start in range(0, len(sizes), 500):
+            among, ids = tx.among("m.id", list(sizes)[start : start + 500])
+            sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {among} AND {scope.where}"
+            recent += [(one, sizes[one], *rest) for one, *rest in tx.rows(sql, (*ids, *scope.params))]
+        recent.sort(reverse=True)
+        if not self.indexed or len(recent) >= cap:
+            return recent[:cap]
         sql = (
-            f"SELECT f.rowid, hermes_score({table}), m.session_id, m.role FROM {table} f CROSS JOIN messages m ON m.id = f.rowid"
-            f" {join} WHERE {table} MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
+            f"SELECT {columns} FROM messages_fts f CROSS JOIN messages m ON m.id = f.rowid {join}"
+            f" WHERE messages_fts MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
         )
-        return tx.rows(sql, (match, *scope.params, cap))
+        return [*recent, *tx.rows(sql, (match, *scope.params, cap - len(recent)))]
 
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
-        return self.words.containing(tx, part, cap, listed=self._indexed) if len(part) >= 3 else []
+        if len(part) < 3:
+            return []
+        found = self.words.containing(tx, part, cap) if self.indexed else []
+        found += unindexed.words_with(part, lambda word: True, self._unindexed(tx))
+        return list(dict.fromkeys(found))[:cap]
 
     def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
         return None  # a list of them would make the file a tenth larger
@@ -360,121 +296,71 @@ class SqliteFullText:
         return False
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
-        return [self.words.starting(tx, start, cap, listed=self._indexed) if start else [] for start in starts]
+        lists: list[list[str]] = []
+        for start in starts:
+            found = self.words.starting(tx, start, cap) if start and self.indexed else []
+            if start:
+                found += unindexed.words_with(start, lambda word, s=start: word.startswith(s), self._unindexed(tx))  # type: ignore[misc]
+            lists.append(list(dict.fromkeys(found))[:cap])
+        return lists
 
-    # ------------------------------------------------------------------ the tail above the mark
+    # ------------------------------------------------------------------ messages above the mark
 
-    def _extent(self, tx: Any) -> tuple[int, int]:
-        """The mark and the newest message, fixed for the whole transaction of this search."""
-        if tx.extent is None:
-            tx.extent = (self.mark(tx), tx.value("SELECT max(id) FROM messages") or 0)
-        extent: tuple[int, int] = tx.extent
-        return extent
+    def _waiting_matches(self, tx: Any, tree: Node) -> list[UnindexedMessage]:
+        return sorted(unindexed.matching(tree, self._unindexed(tx, tree)), key=lambda one: -one.id)
 
-    def _tail_table(self, tx: Any, tree: Node) -> str | None:
-        """The temporary index that holds the unindexed messages (or those of them that could match)."""
-        mark, top = self._extent(tx)
-        if top <= mark:
-            return None
-        tail = self._tails[id(tx.connection)]
-        if tail.upto == 0:
-            for table in ("tail_fts", "scan_fts"):
-                tx.run(
-                    f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table} USING fts5({schema.FTS_COLUMNS}, content='',"
-                    f" contentless_delete=1, tokenize='{schema.TOKENIZER}')"
-                )
-        if top - mark > SMALL_TAIL:
-            tail.upto = max(tail.upto, 1)
-            self._scan(tx, mark, tree)
-            return "scan_fts"
-        held = (
-            "SELECT (SELECT count(*) FROM temp.tail_fts_docsize WHERE id > ?1)"
-            " <> (SELECT count(*) FROM messages WHERE id > ?1 AND id <= ?2)"
-        )
-        # An import keeps its ids, which may be below; an edit changes a text that may be in this index.
-        if tail.upto > mark and (tx.value(held, (mark, tail.upto)) or _edited_since(tx, tail.upto)):
-            tx.run("INSERT INTO tail_fts(tail_fts) VALUES('delete-all')")
-            tail.upto = mark
-        if tail.mark != mark:
-            tx.run("DELETE FROM tail_fts WHERE rowid <= ?", (mark,))
-            tail.mark = mark
-        for row in rows_above(tx, max(mark, tail.upto), SMALL_TAIL):
-            text, name, calls = document(row)
-            tx.run(
-                f"INSERT OR REPLACE INTO tail_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-                (row.id, index_text(text), index_text(name), index_text(calls)),
+    def _unindexed(self, tx: Any, tree: Node | None = None) -> Iterable[UnindexedMessage]:
+        """The messages above the mark: read once for all steps of a search, unless they are too many to be held."""
+        if tx.waiting is None:
+            mark = self.mark(tx)
+            sizes = (
+                "coalesce(length(content), 0) + 4 * coalesce(length(content_rest), 0) + coalesce(length(tool_calls), 0)"
             )
-        tail.upto = top
-        return "tail_fts"
+            total = tx.value(f"SELECT sum({sizes}) FROM messages WHERE id > ?", (mark,)) or 0
+            tx.waiting = [] if not total else list(self._read(tx, mark)) if total <= HELD_CHARACTERS else mark
+        return self._read(tx, tx.waiting, tree) if isinstance(tx.waiting, int) else tx.waiting
 
-    def _scan(self, tx: Any, mark: int, tree: Node) -> None:
-        tx.run("INSERT INTO scan_fts(scan_fts) VALUES('delete-all')")
-        for row in rows_above(tx, mark):
-            if not _may_hold(tree, row):
-                continue
-            text, name, calls = document(row)
-            if could_match(tree, fold(f"{text}\n{name}\n{calls}")):
-                tx.run(
-                    f"INSERT INTO scan_fts(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)",
-                    (row.id, index_text(text), index_text(name), index_text(calls)),
-                )
+    def _read(self, tx: Any, mark: int, tree: Node | None = None) -> Iterator[UnindexedMessage]:
+        for values in tx.cursor(f"SELECT {COLUMNS} FROM messages WHERE id > ? ORDER BY id", (mark,)):
+            row = IndexedRow._make(values)
+            if tree is None or _may_match(tree, row):
+                yield UnindexedMessage(row.id, document(row))
 
 
-def _edited_since(tx: Any, top: int) -> bool:
-    """Whether a text was changed since this was the newest message: an edit stores the replaced text as a new row."""
-    return tx.value(f"SELECT 1 FROM messages WHERE id > ? AND hidden = {REPLACED} LIMIT 1", (top,)) is not None
+def _may_match(tree: Node, row: IndexedRow) -> bool:
+    """Whether a row could match, without unpacking JSON: escapes occur only around plain words."""
+    try:
+        whole = codec.joined(row.content, row.content_rest) or ""
+    except StoreCorrupt:
+        return True
+    raw = f"{whole}\n{codec.restored(row.tool_name) or ''}\n{codec.restored(row.tool_calls) or ''}"
+    return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
 
 
-class Tidying:
-    """Work deferred while messages come in: indexing them, recording words, merging the index. One small piece at a time."""
-
-    def __init__(self, fulltext: SqliteFullText) -> None:
-        self._fulltext = fulltext
-
-    def next_batch(self, tx: Tx) -> IndexBatch | None:
-        """The next messages to be indexed, if all of them were written by this program (the engine adopts the others)."""
-        batch = self._fulltext.prepare_batch(tx, 1, PIECE)
-        return None if batch is None or batch.strangers or batch.parts else batch
-
-    def index(self, tx: Any, batch: IndexBatch) -> None:
-        """Index them, in a write transaction."""
-        self._fulltext.write_batch(tx, batch)
-
-    def is_behind(self, tx: Tx) -> bool:
-        """Whether too many messages wait for their words to be recorded."""
-        return self._fulltext.words.is_behind(tx, self._fulltext.mark(tx))
-
-    def prepare(self, tx: Tx) -> Chunk | None:
-        """Prepare a piece, without a lock."""
-        return self._fulltext.words.prepare(tx, self._fulltext.mark(tx))
-
-    def write(self, tx: Any, chunk: Chunk | None) -> bool:
-        """Write the piece, in a write transaction; returns whether there may be more."""
-        if chunk is not None:
-            return self._fulltext.words.write(tx, chunk) or True
-        return merge(tx.connection, "messages_fts", TIDY_PAGES) or merge(
-            tx.connection, "messages_fts_trigram", TIDY_PAGES
-        )
-
-    def written(self, chunk: Chunk | None) -> None:
-        """Called after the commit."""
-        if chunk is not None:
-            self._fulltext.words.learn(chunk)
+def _words_in(sizes: bytes | None) -> int:
+    """How many words an entry has, from the lengths of its columns (SQLite's variable-length integers)."""
+    total = value = 0
+    for byte in sizes or b"":
+        value = value << 7 | byte & 0x7F
+        if not byte & 0x80:
+            total, value = total + value, 0
+    return total
 
 
 def adopt(tx: Tx, session_id: str) -> None:
     """Update a session row with messages that another program wrote."""
     tx.run(
-        "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
+        "UPDATE sessions SET active_at = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id"
         " AND m.hidden IS NULL), message_count = (SELECT count(*) FROM messages m WHERE m.session_id = sessions.id AND"
-        " m.hidden IS NULL), preview = coalesce(preview, (SELECT hermes_beginning(content) FROM messages m WHERE"
+        " m.hidden IS NULL), first_words = coalesce(first_words, (SELECT hermes_beginning(content) FROM messages m WHERE"
         " m.session_id = sessions.id AND m.role = 'user' AND m.content IS NOT NULL AND m.hidden IS NULL ORDER BY m.id LIMIT 1))"
         " WHERE id = ?",
         (session_id,),
     )
 
 
-def _score(api: Any, *_: Any) -> float:
-    """The relevance of a message to the words: their count relative to its length, bounded."""
-    count = api.inst_count
-    return float(count / (count + 0.4 + 0.8 * api.column_size(-1) / 400.0))
+def merge(tx: Any, table: str, pages: int) -> bool:
+    """Merge a few pages of an index; returns whether there was anything to merge. Less than 0: start a full merge."""
+    before = tx.connection.total_changes
+    tx.run(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
+    return bool(tx.connection.total_changes - before >= 2)

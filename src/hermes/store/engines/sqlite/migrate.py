@@ -1,4 +1,4 @@
-"""Migrates any older file to the current tables, in one short transaction.
+"""Migrates a file of the original program (schema_version 1 to 11) to the current tables, in one short transaction.
 
 Opening must never keep a user waiting: columns are added without rewriting rows, the old full-text tables are only
 renamed, and slow work (the new index, removing the old one) is done later in small pieces while every
@@ -7,22 +7,21 @@ message stays findable. A file of a newer or foreign version is never altered; t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import apsw
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.sqlite import schema, shared_columns
+from hermes.store.engines.base import COMPACTED
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import schema
+from hermes.store.engines.sqlite.connection import Connection, pragma
 from hermes.store.index_text import plain_parts
 from hermes.store.title_rules import shown_title, split_family
 
-META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts
-META_WORDS = "words_noted_to"  # the words of every message up to this id are in words
+META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts, and its words in words
+META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM
 META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
-META_CHANGES = "changes_noted_after"  # rows above this id: every change made with SQL is recorded in changed_messages
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
 # Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
@@ -34,13 +33,11 @@ _OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TAB
     "messages_fts_trigram",
     *schema.CHANGE_TRIGGERS,
 }
-# This program's own changes after format 1: format number → one named function, run inside the upgrade's transaction.
-OWN_MIGRATIONS: dict[int, Callable[[apsw.Connection], None]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What kind of file this is: empty, current, earlier (this program's own), old, newer or foreign-application."""
+    """What kind of file this is: empty, current, old (the original program's), newer or foreign-application."""
 
     kind: str
     version: int = 0
@@ -48,17 +45,16 @@ class State:
     foreign_triggers: tuple[str, ...] = ()
     incomplete: bool = False  # a table or column of this format is missing
     readable: bool = True  # without stand-in views: every column exists
-    shared: bool = False  # another program has added its columns since
     foreign: bool = False  # another program's file; its newer version says nothing about upgrades of this one
 
 
-def inspect(connection: apsw.Connection) -> State:
+def inspect(connection: Connection) -> State:
     """Inspect a file without changing it."""
     application, own, journal = (
-        _one(connection, f"PRAGMA {name}") for name in ("application_id", "user_version", "journal_mode")
+        pragma(connection, name) for name in ("application_id", "user_version", "journal_mode")
     )
     names: dict[str, str] = dict(
-        connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall()  # type: ignore[arg-type]
+        connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall()
     )
     if not names:
         return State("empty", journal=journal)
@@ -69,46 +65,27 @@ def inspect(connection: apsw.Connection) -> State:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
     triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
     if application == schema.APPLICATION_ID:  # ours, regardless of another program's schema_version
-        if own > schema.FORMAT_VERSION:
+        if own != schema.FORMAT_VERSION:
             return State("newer", own, journal)
-        return _own_state(connection, names, State("current", own, journal, triggers))
+        columns = {name: set(live_columns(connection, name)) for name in ("sessions", "messages")}
+        readable = columns["sessions"] >= set(schema.SESSION_COLUMNS) and columns["messages"] >= set(
+            schema.MESSAGE_COLUMNS
+        )
+        incomplete = not readable or not names.keys() >= _OURS or not _is_of_this_form(connection)
+        return State("current", own, journal, triggers, incomplete, readable)
     if version > schema.SCHEMA_VERSION:
         return State("newer", version, journal, foreign=True)
     return State("old", version, journal, triggers)
 
 
-def _own_state(connection: apsw.Connection, names: dict[str, str], state: State) -> State:
-    columns = {name: set(live_columns(connection, name)) for name in ("sessions", "messages")}
-    readable = columns["sessions"] >= set(schema.SESSION_COLUMNS) and columns["messages"] >= set(schema.MESSAGE_COLUMNS)
-    return replace(
-        state,
-        kind="current" if state.version == schema.FORMAT_VERSION else "earlier",
-        incomplete=not readable or not names.keys() >= _OURS or _has_earlier_view(connection),
-        readable=readable,
-        shared=shared_columns.are_there(columns["messages"], columns["sessions"])
-        and shared_columns.MARKER not in names,
-    )
-
-
-def _has_earlier_view(connection: apsw.Connection) -> bool:
-    """Whether the view of messages is older than redaction: it would show redacted messages."""
-    sql = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = 'visible_messages' AND instr(sql, ?) = 0"
-    return connection.execute(sql, (schema.CARRIABLE,)).fetchone() is not None
-
-
-def upgrade(connection: apsw.Connection) -> None:
+def upgrade(connection: Connection) -> None:
     """Migrate the file to the current tables; runs inside a write transaction, so it is atomic."""
     state = inspect(connection)  # again, now under the lock: another process may have done it
     for trigger in state.foreign_triggers:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
-    if state.kind in ("current", "earlier"):
-        for number in range(state.version + 1, schema.FORMAT_VERSION + 1) if state.kind == "earlier" else ():
-            OWN_MIGRATIONS[number](connection)
-            connection.execute(f"PRAGMA user_version={number}")
+    if state.kind == "current":
         if state.incomplete:
             _complete(connection)
-        if state.shared:
-            shared_columns.begin(connection)
         _place_inert_triggers(connection)
         _note_changes(connection)
         return
@@ -128,19 +105,19 @@ def upgrade(connection: apsw.Connection) -> None:
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
     last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
-    for key, value in ((META_INDEXED, 0), (META_WORDS, 0), (META_ADOPTED, last)):
+    for key, value in ((META_INDEXED, 0), (META_ADOPTED, last)):
         connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
 
 
-def _feeds_the_index(connection: apsw.Connection, trigger: str) -> bool:
+def _feeds_the_index(connection: Connection, trigger: str) -> bool:
     """Whether a trigger writes to the full-text tables, as older programs' do; a user's own triggers are left alone."""
     row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (trigger,)).fetchone()
     return row is not None and "messages_fts" in str(row[0]).split("BEGIN", 1)[-1]
 
 
-def _place_inert_triggers(connection: apsw.Connection) -> None:
+def _place_inert_triggers(connection: Connection) -> None:
     """Older programs make their index triggers `IF NOT EXISTS`; these take their names and do nothing."""
     for table in ("messages_fts", "messages_fts_trigram"):
         for event in ("insert", "delete", "update"):
@@ -149,66 +126,78 @@ def _place_inert_triggers(connection: apsw.Connection) -> None:
             )
 
 
-def _note_changes(connection: apsw.Connection) -> None:
-    """From now on each change of a message with SQL is recorded; earlier changes are unknown."""
+def _note_changes(connection: Connection) -> None:
+    """From now on each change of a message with SQL is recorded, so that the index follows."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()}
     if names >= schema.CHANGE_TRIGGERS.keys():
         return
     for statement in schema.CHANGE_TRIGGERS.values():
         connection.execute(statement)
-    last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
-    if _one(connection, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'"):
-        last = max(last, _one(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'messages'") or 0)
-    connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (META_CHANGES, str(last)))
 
 
-def in_step(connection: apsw.Connection) -> bool:
-    """Whether another program's columns are in the file, synchronised with ours."""
-    sql = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
-    return connection.execute(sql, (shared_columns.MARKER,)).fetchone() is not None
-
-
-def _complete(connection: apsw.Connection) -> None:
+def _complete(connection: Connection) -> None:
     """Recreate tables that were dropped; without the word list or the index, everything is indexed again."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
     for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
         _add_columns(connection, name, columns)
-    for view in ("visible_sessions", "visible_messages"):  # with fewer columns, or older than redaction
+    for view in ("visible_sessions", "visible_messages"):  # made when there were fewer columns
         connection.execute(f"DROP VIEW IF EXISTS {view}")
     for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
         connection.execute(statement)
-    if not {"words", "messages_fts", "messages_fts_trigram"} <= names:
-        for table in ("messages_fts", "messages_fts_trigram"):
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-        connection.execute("DELETE FROM words")
-        connection.execute("DELETE FROM indexed_texts")
-        make_index(connection)
-        connection.execute("DELETE FROM state_meta WHERE key IN (?, ?)", (META_INDEXED, META_WORDS))
+    if not {"words", "indexed_texts", "messages_fts", "messages_fts_trigram"} <= names or not _is_of_this_form(
+        connection
+    ):
+        reset_index(connection)
     if connection.execute("SELECT 1 FROM schema_version").fetchone() is None:
         connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
 
 
-def make_index(connection: apsw.Connection) -> None:
+def _is_of_this_form(connection: Connection) -> bool:
+    """Whether the index was made as this version makes it: only then can its entries be removed."""
+    form = connection.execute("SELECT value FROM state_meta WHERE key = ?", (META_FORM,)).fetchone()
+    return form is not None and form[0] == str(schema.INDEX_FORM)
+
+
+def make_index(connection: Connection) -> None:
     """The full-text tables, empty."""
+    connection.execute(
+        "INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (META_FORM, str(schema.INDEX_FORM))
+    )
     for statement in schema.FULL_TEXT:
         connection.execute(statement)
-    if _one(connection, "PRAGMA page_size") >= 8192:
+    if pragma(connection, "page_size") >= 8192:
         connection.execute("INSERT INTO messages_fts(messages_fts, rank) VALUES('pgsz', 8000)")
-    for table, option, value in schema.FULL_TEXT_SETTINGS:
-        connection.execute(f"INSERT INTO {table}({table}, rank) VALUES(?, ?)", (option, value))
 
 
-def _one(connection: apsw.Connection, sql: str) -> Any:
+def reset_index(connection: Connection) -> None:
+    """Empty the full-text index (inside a write transaction); every message is then indexed again."""
+    for table in ("messages_fts", "messages_fts_trigram"):
+        try:
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        except driver.Error:  # too damaged to be dropped: drop its tables one by one
+            for part in ("data", "idx", "docsize", "config", "content"):
+                connection.execute(f"DROP TABLE IF EXISTS {table}_{part}")
+            connection.execute("PRAGMA writable_schema=ON")
+            connection.execute("DELETE FROM sqlite_master WHERE name = ?", (table,))
+            connection.execute("PRAGMA writable_schema=RESET")
+    for table in ("words", "indexed_texts", "changed_messages"):
+        connection.execute(f"DELETE FROM {table}")
+    make_index(connection)
+    connection.execute("DELETE FROM state_meta WHERE key = ?", (META_INDEXED,))
+
+
+def _one(connection: Connection, sql: str) -> Any:
     row = connection.execute(sql).fetchone()
     return None if row is None else row[0]
 
 
-def live_columns(connection: apsw.Connection, table: str) -> list[str]:
+def live_columns(connection: Connection, table: str) -> list[str]:
     """The columns a table of the file itself has now."""
-    return [str(name) for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})").fetchall()]
+    rows = connection.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,)).fetchall()
+    return [str(name) for (name,) in rows]
 
 
-def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]) -> bool:
+def _add_columns(connection: Connection, table: str, wanted: dict[str, str]) -> bool:
     present = set(live_columns(connection, table))
     missing = {column: kind for column, kind in wanted.items() if column not in present}
     for column, kind in missing.items():
@@ -217,7 +206,7 @@ def _add_columns(connection: apsw.Connection, table: str, wanted: dict[str, str]
     return bool(missing)
 
 
-def _number_equal_titles(connection: apsw.Connection) -> None:
+def _number_equal_titles(connection: Connection) -> None:
     """Before version 4 titles could be equal; the oldest keeps its own, the others get the next free number."""
     taken = {row[0] for row in connection.execute("SELECT title FROM sessions WHERE title IS NOT NULL").fetchall()}
     doubles = connection.execute(
@@ -232,7 +221,7 @@ def _number_equal_titles(connection: apsw.Connection) -> None:
         connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (shown_title(base, number), session_id))
 
 
-def _set_old_indexes_aside(connection: apsw.Connection) -> None:
+def _set_old_indexes_aside(connection: Connection) -> None:
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()}
     for new in OLD_INDEXES:
         table = new.removeprefix("old_")
@@ -240,13 +229,13 @@ def _set_old_indexes_aside(connection: apsw.Connection) -> None:
             connection.execute(f"ALTER TABLE {table} RENAME TO {new}")
 
 
-def has_old_index(connection: apsw.Connection) -> bool:
+def has_old_index(connection: Connection) -> bool:
     """Whether a part of an old index still has to be removed."""
     sql = f"SELECT 1 FROM sqlite_master WHERE name IN ({', '.join('?' * len(OLD_INDEXES))})"
     return connection.execute(sql, OLD_INDEXES).fetchone() is not None
 
 
-def sweep(connection: apsw.Connection) -> bool:
+def sweep(connection: Connection) -> bool:
     """Remove a bounded piece of an old index; returns whether there may be more."""
     for table in OLD_INDEXES:
         found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
@@ -258,17 +247,17 @@ def sweep(connection: apsw.Connection) -> bool:
                 continue
             # Rows 1 and 10 of _data are the index's own header: the table must stay readable until it is dropped.
             keep = "WHERE id > 10" if part == "data" else ""
-            connection.execute(
+            gone = connection.execute(
                 f"DELETE FROM {shadow} WHERE {key} IN (SELECT {key} FROM {shadow} {keep} LIMIT {_SWEEP_ROWS})"
             )
-            if connection.changes():
+            if gone.rowcount > 0:
                 return True
         connection.execute(f"DROP TABLE {table}")
         return True
     return False
 
 
-def add_functions(connection: apsw.Connection) -> None:
+def add_functions(connection: Connection) -> None:
     """What the statements of this module need: the first words of a message, whichever program stored it."""
 
     def beginning(content: Any) -> str | None:
@@ -279,14 +268,14 @@ def add_functions(connection: apsw.Connection) -> None:
         text = plain_parts(value) if isinstance(value, (list, dict)) else None if value is None else str(value)
         return None if text is None else text[:400].encode("utf-8", "replace").decode()
 
-    connection.create_scalar_function("hermes_beginning", beginning, 1, deterministic=True)  # type: ignore[arg-type]
+    connection.create_function("hermes_beginning", 1, beginning, deterministic=True)
 
 
-def _derive(connection: apsw.Connection) -> None:
+def _derive(connection: Connection) -> None:
     """Fill this program's columns of the session row: last activity, preview, title family."""
     connection.execute(
-        "UPDATE sessions SET last_active = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
-        " preview = (SELECT hermes_beginning(content) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
+        "UPDATE sessions SET active_at = (SELECT max(timestamp) FROM messages m WHERE m.session_id = sessions.id),"
+        " first_words = (SELECT hermes_beginning(content) FROM messages m WHERE m.session_id = sessions.id AND m.role = 'user'"
         " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1), title_seen = title"
     )
     for session_id, title in connection.execute("SELECT id, title FROM sessions WHERE title IS NOT NULL").fetchall():
@@ -297,22 +286,65 @@ def _derive(connection: apsw.Connection) -> None:
 # -------------------------------------------------------------------------------- reading what may not be altered
 
 _COMPUTED = {
-    "last_active": "(SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id)",
-    "preview": "(SELECT hermes_beginning(content) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
+    "active_at": "(SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id)",
+    "first_words": "(SELECT hermes_beginning(content) FROM main.messages m WHERE m.session_id = s.id AND m.role = 'user'"
     " AND m.content IS NOT NULL ORDER BY m.id LIMIT 1)",
     "title_base": "hermes_title_base(s.title)",
     "title_no": "hermes_title_no(s.title)",
     "title_seen": "s.title",
 }
 
+# The public Hermes Agent (schema 12 to 22) sets `active = 0` on a message that is not shown (with `compacted = 1`: because a
+# summary replaces it; else it was undone) and `archived = 1` on a session.
+_UNDONE = 1_000_000  # the batch (session_rewinds) of messages that it has undone
+_OF_MESSAGES = ("observed", "effect_disposition", "api_content")  # stored in `meta` on import
+_OF_SESSIONS = (
+    "session_key", "chat_id", "chat_type", "thread_id", "display_name", "origin_json", "git_branch", "git_repo_root",
+    "profile_name", "rewind_count",
+)  # fmt: skip
+# Messages undone there can be shown again here: one batch per session.
+_REWINDS = (
+    f"SELECT u.session_id, {_UNDONE} AS batch, coalesce((SELECT max(b.id) FROM messages b WHERE b.session_id = u.session_id"
+    " AND b.hidden IS NULL AND b.id < u.first), 0) AS cut_id FROM (SELECT session_id, min(id) AS first FROM messages"
+    f" WHERE hidden = {_UNDONE} GROUP BY session_id) u"
+)
 
-def stand_in(connection: apsw.Connection) -> None:
+
+def _theirs(table: str, present: set[str]) -> dict[str, str]:
+    """By column of ours, the expression over the other program's columns with the same meaning."""
+    if table == "messages":
+        made = {"meta": _object("m", [name for name in _OF_MESSAGES if name in present])}
+        if "active" in present:
+            compacted = f"WHEN m.compacted = 1 THEN {COMPACTED} " if "compacted" in present else ""
+            made["hidden"] = f"CASE WHEN m.active <> 0 THEN NULL {compacted}ELSE {_UNDONE} END"
+        return made
+    made = {"meta": _object("s", [name for name in _OF_SESSIONS if name in present])}
+    if "rewind_count" in present:  # added together with `active`; undone messages are still counted there
+        made["message_count"] = "(SELECT count(*) FROM main.messages m WHERE m.session_id = s.id AND m.active <> 0)"
+    if "archived" in present:
+        made["archived_at"] = (
+            "CASE WHEN s.archived = 1 THEN coalesce((SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id),"
+            " s.started_at) END"
+        )
+    return made
+
+
+def _object(alias: str, names: list[str]) -> str:
+    """A JSON object of those columns that are set; NULL when none is."""
+    if not names:
+        return "NULL"
+    pairs = ", ".join(f"'{name}', nullif({alias}.{name}, 0)" for name in names)
+    return f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')"
+
+
+def stand_in(connection: Connection) -> None:
     """Temporary views and empty tables that make a file of another version look like the current one."""
     for number, name in enumerate(("hermes_title_base", "hermes_title_no")):
-        connection.create_scalar_function(name, lambda title, n=number: title and split_family(title)[n], 1)  # type: ignore[misc, arg-type]
+        connection.create_function(name, 1, lambda title, n=number: title and split_family(title)[n])
+    ours = pragma(connection, "application_id") == schema.APPLICATION_ID
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
         present = set(live_columns(connection, name))
-        theirs = shared_columns.computed(name, present)
+        theirs = {} if ours else _theirs(name, present)
         columns = []
         for column, kind in wanted.items():
             if column in present and column not in theirs:
@@ -327,7 +359,7 @@ def stand_in(connection: apsw.Connection) -> None:
         )
     names = {row[0] for row in connection.execute("SELECT name FROM main.sqlite_master WHERE type='table'").fetchall()}
     if "session_rewinds" not in names:
-        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS session_rewinds AS {shared_columns.REWINDS}")
+        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS session_rewinds AS {_REWINDS}")
     for statement in schema.TABLES:
         name = statement.split("EXISTS ")[1].split(" ")[0]
         if name not in names and name != "session_rewinds":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import apsw
-
 from hermes.errors import InvalidInput
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite.connection import Connection, code, codes
 
-_READING = frozenset((apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE))
+_READING = frozenset((codes.SQLITE_SELECT, codes.SQLITE_READ, codes.SQLITE_FUNCTION, codes.SQLITE_RECURSIVE))
 _ABOUT = frozenset(
     "application_id collation_list compile_options data_version database_list encoding freelist_count function_list"
     " integrity_check module_list page_count page_size pragma_list quick_check schema_version table_list user_version".split()
@@ -18,48 +18,32 @@ _ABOUT_ONE = frozenset(
     "foreign_key_list index_info index_list index_xinfo integrity_check quick_check table_info table_list"
     " table_xinfo".split()
 )
+_OTHERS_FAULT = (codes.SQLITE_CORRUPT, codes.SQLITE_BUSY, codes.SQLITE_IOERR, codes.SQLITE_NOTADB)
 
 
-def rows(connection: apsw.Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+def rows(connection: Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
     """All rows; InvalidInput when the statement would write, or SQLite rejects it."""
-    connection.authorizer = _judge
+    connection.execute("PRAGMA table_list").fetchall()  # virtual tables are set up by statements that would be refused
+    connection.set_authorizer(_judge)
     try:
-        return _rows(connection, sql, params)
-    except (apsw.AuthError, apsw.ExecTraceAbort) as error:
-        raise InvalidInput(
-            "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
-        ) from error
-    except (apsw.SQLError, apsw.BindingsError, apsw.MismatchError, TypeError) as error:
+        cursor = connection.execute(sql, params)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+    except (Warning, TypeError, ValueError, OverflowError, *driver.Error) as error:  # type: ignore[misc]
+        if code(error) in _OTHERS_FAULT:
+            raise
+        if code(error) == codes.SQLITE_AUTH or "one statement" in str(error):
+            raise InvalidInput(
+                "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
+            ) from error
         raise InvalidInput(f"sql(): {error}") from error
     finally:
-        connection.authorizer = None
-
-
-def _rows(connection: apsw.Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-    cursor = connection.cursor()
-    cursor.exec_trace = _OneStatement()
-    cursor.execute(sql, params, can_cache=False)
-    try:
-        names = [column[0] for column in cursor.get_description()]
-    except apsw.ExecutionCompleteError:  # it has no rows
-        return []
-    return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-class _OneStatement:
-    """Allows the first statement only."""
-
-    def __init__(self) -> None:
-        self._seen = False
-
-    def __call__(self, cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
-        first, self._seen = not self._seen, True
-        return first
+        connection.set_authorizer(None)
 
 
 def _judge(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
     if action in _READING:
-        return apsw.SQLITE_OK
-    if action == apsw.SQLITE_PRAGMA and first in (_ABOUT if second is None else _ABOUT_ONE):
-        return apsw.SQLITE_OK
-    return apsw.SQLITE_DENY
+        return codes.SQLITE_OK
+    if action == codes.SQLITE_PRAGMA and first in (_ABOUT if second is None else _ABOUT_ONE):
+        return codes.SQLITE_OK
+    return codes.SQLITE_DENY

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 APPLICATION_ID = 0x48534553  # "HSES"
 FORMAT_VERSION = 1  # PRAGMA user_version
+INDEX_FORM = (
+    1  # raised whenever the words of a message change (index_text.py, engines/base.columns_of): it is then made again
+)
 SCHEMA_VERSION = 11  # table schema_version, shared with older programs
 
 SESSION_COLUMNS: dict[str, str] = {
@@ -47,8 +50,8 @@ SESSION_COLUMNS: dict[str, str] = {
     "cwd": "TEXT",
     "transcript": "INTEGER",
     "system_prompt_hash": "TEXT",
-    "last_active": "REAL",
-    "preview": "TEXT",
+    "active_at": "REAL",
+    "first_words": "TEXT",
     "title_base": "TEXT",
     "title_no": "INTEGER",
     "title_seen": "TEXT",
@@ -58,7 +61,6 @@ SESSION_COLUMNS: dict[str, str] = {
     "trashed_title": "TEXT",
     "purged": "INTEGER",
     "handoff_requested_at": "REAL",
-    "handoff_lease_until": "REAL",
     "meta": "TEXT",
 }
 
@@ -119,26 +121,28 @@ TABLES: tuple[str, ...] = (
     " PRIMARY KEY (session_id, source, user_id)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS attachments (hash TEXT NOT NULL, message_id INTEGER NOT NULL, mime TEXT, bytes INTEGER,"
     " PRIMARY KEY (hash, message_id)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, holder TEXT, token INTEGER NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, holder TEXT, reason TEXT, token INTEGER NOT NULL,"
     " expires_at REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, action TEXT NOT NULL, session_id TEXT,"
     " by TEXT, detail TEXT)",
     "CREATE TABLE IF NOT EXISTS words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE)",
     # The text that messages_fts indexed: a checksum of each message's searched columns when it was indexed.
     "CREATE TABLE IF NOT EXISTS indexed_texts (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL)",
-    # Messages that were changed or deleted with SQL: distinguishes an edit from damage.
-    "CREATE TABLE IF NOT EXISTS changed_messages (id INTEGER PRIMARY KEY)",
+    # Messages that were changed or deleted, and the text that their index entries were made of, until the index follows.
+    "CREATE TABLE IF NOT EXISTS changed_messages (id INTEGER PRIMARY KEY, content TEXT, content_rest BLOB, content_format TEXT,"
+    " tool_name TEXT, tool_calls TEXT)",
 )
 
-# Plain SQL without functions of ours: these run in any program that changes a row. `hidden` and `writer` are columns
-# of this program and no part of a message.
-_NOTED = ", ".join(name for name in MESSAGE_COLUMNS if name not in ("hidden", "writer"))
+# Plain SQL without functions of ours: these run in any program that changes a row. The first text is kept: it was indexed.
+_SEARCHED = ("content", "content_rest", "content_format", "tool_name", "tool_calls")
+_NOTE = (
+    f"INSERT OR IGNORE INTO changed_messages(id, {', '.join(_SEARCHED)})"
+    f" VALUES (old.id, {', '.join(f'old.{name}' for name in _SEARCHED)});"
+)
 CHANGE_TRIGGERS: dict[str, str] = {
-    "messages_changed": f"CREATE TRIGGER IF NOT EXISTS messages_changed AFTER UPDATE OF {_NOTED} ON messages BEGIN"
-    " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id);"
-    " INSERT OR IGNORE INTO changed_messages(id) VALUES (new.id); END",
-    "messages_removed": "CREATE TRIGGER IF NOT EXISTS messages_removed AFTER DELETE ON messages BEGIN"
-    " INSERT OR IGNORE INTO changed_messages(id) VALUES (old.id); END",
+    "messages_changed": f"CREATE TRIGGER IF NOT EXISTS messages_changed AFTER UPDATE OF id, {', '.join(_SEARCHED)} ON messages"
+    f" BEGIN {_NOTE} INSERT OR IGNORE INTO changed_messages(id) VALUES (new.id); END",
+    "messages_removed": f"CREATE TRIGGER IF NOT EXISTS messages_removed AFTER DELETE ON messages BEGIN {_NOTE} END",
 }
 
 # Created with the first event (hermes.store.session_events); most stores have none.
@@ -147,13 +151,19 @@ EVENTS: tuple[str, ...] = (
     " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
 )
 
+# Of an encrypted file: what lies in files beside a plain one.
+INSIDE: tuple[str, ...] = (
+    "CREATE TABLE IF NOT EXISTS attachment_data (hash TEXT PRIMARY KEY, data BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS drafts (name TEXT PRIMARY KEY, data BLOB NOT NULL)",
+)
+
 INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_sessions_source ON sessions(source)",
     "CREATE INDEX IF NOT EXISTS idx_sessions_parent ON sessions(parent_session_id)",
     "CREATE INDEX IF NOT EXISTS idx_sessions_started ON sessions(started_at DESC)",
     "CREATE UNIQUE INDEX IF NOT EXISTS idx_sessions_title_unique ON sessions(title) WHERE title IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_messages_session ON messages(session_id, timestamp)",
-    "CREATE INDEX IF NOT EXISTS idx_sessions_active ON sessions(coalesce(last_active, started_at) DESC)"
+    "CREATE INDEX IF NOT EXISTS idx_sessions_active ON sessions(coalesce(active_at, started_at) DESC)"
     " WHERE trashed_at IS NULL AND purged IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_user ON sessions(source, user_id) WHERE user_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_sessions_family ON sessions(title_base, title_no) WHERE title_base IS NOT NULL",
@@ -205,19 +215,8 @@ TOKENIZER = "unicode61 remove_diacritics 2 categories ''L* N* Co Mn Mc''"
 FTS_COLUMNS = "content, tool_name, tool_calls"
 
 FULL_TEXT: tuple[str, ...] = (
-    f"CREATE VIRTUAL TABLE messages_fts USING fts5({FTS_COLUMNS}, content='', contentless_delete=1,"
-    f" tokenize='{TOKENIZER}')",
+    f"CREATE VIRTUAL TABLE messages_fts USING fts5({FTS_COLUMNS}, content='', tokenize='{TOKENIZER}')",
     # Parts of words: the three-letter pieces of each distinct word (table words), not of the text.
     "CREATE VIRTUAL TABLE messages_fts_trigram USING fts5(content, content='', columnsize=0, detail=none,"
     " tokenize='trigram case_sensitive 1')",
-)
-
-# Merging is done in small steps after each batch (fulltext.py), never all at once during an append.
-FULL_TEXT_SETTINGS: tuple[tuple[str, str, int], ...] = (
-    ("messages_fts", "automerge", 0),
-    ("messages_fts", "crisismerge", 1000),
-    ("messages_fts", "usermerge", 4),
-    ("messages_fts_trigram", "automerge", 0),
-    ("messages_fts_trigram", "crisismerge", 1000),
-    ("messages_fts_trigram", "usermerge", 4),
 )

@@ -3,69 +3,73 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import apsw
 
 from hermes.errors import InvalidInput, StoreBusy
 from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite.connection import Connection
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
+    from hermes.store.engines.sqlite.fulltext import SqliteFullText
+    from hermes.store.engines.unindexed import UnindexedMessage
 
 
 class SqliteTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_execute", "connection", "extent", "work")
-    active_first = ""
+    __slots__ = ("_execute", "_fulltext", "connection", "waiting")
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Connection, fulltext: SqliteFullText) -> None:
         self.connection = connection
         self._execute = connection.execute
-        self.work: Callable[[], None] | None = None
-        self.extent: tuple[int, int] | None = None  # of the index, once a search has read it
+        self._fulltext = fulltext
+        self.waiting: list[UnindexedMessage] | int | None = None  # messages above the mark, once a search has read them
 
-    def _cursor(self, sql: str, params: Params) -> apsw.Cursor:
+    def cursor(self, sql: str, params: Params) -> Any:
+        """The rows one by one; for results that are too large to be held."""
         try:
             return self._execute(sql, params)
         except UnicodeEncodeError:  # lone surrogates are stored, and compared, as bytes
             return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
         except OverflowError as error:
-            raise InvalidInput("a value can't be stored: a number has more than 64 bits") from error
+            raise InvalidInput(f"a value can't be stored: {_too_large(error)}") from error
+        except driver.Error as error:
+            if "binding parameter" in str(error):
+                raise InvalidInput(f"a value can't be stored: {error}") from error
+            raise
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
-        return self._cursor(sql, params).fetchall()
+        found: list[Row] = self.cursor(sql, params).fetchall()
+        return found
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
-        return self._cursor(sql, params).fetchone()
+        found: Row | None = self.cursor(sql, params).fetchone()
+        return found
 
     def value(self, sql: str, params: Params = ()) -> Any:
-        row = self._cursor(sql, params).fetchone()
+        row = self.cursor(sql, params).fetchone()
         return None if row is None else row[0]
 
     def dicts(self, sql: str, params: Params = ()) -> list[Any]:
-        cursor = self._cursor(sql, params)
-        first = cursor.fetchone()
-        if first is None:
-            return []
-        names = [column[0] for column in cursor.get_description()]
-        return [dict(zip(names, row, strict=True)) for row in (first, *cursor.fetchall())]
+        cursor = self.cursor(sql, params)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def run(self, sql: str, params: Params = ()) -> int:
-        self._cursor(sql, params)
-        return self.connection.changes()
+        count = self.cursor(sql, params).rowcount
+        return int(count if count >= 0 else self.value("SELECT changes()"))
 
     def run_many(self, sql: str, many: Sequence[Params]) -> None:
         for params in many:
-            self._cursor(sql, params)
+            self.cursor(sql, params)
 
     def insert(self, sql: str, params: Params = ()) -> int:
-        self._cursor(sql, params)
-        return self.connection.last_insert_rowid()
+        return int(self.cursor(sql, params).lastrowid)
 
     def has_table(self, name: str) -> bool:
         return self.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)) is not None
@@ -88,7 +92,7 @@ class SqliteTx:
         return time.time()
 
     def reserve(self, highest: int, table: str = "messages") -> None:
-        """Nothing to do: AUTOINCREMENT continues from the highest id ever used."""
+        """AUTOINCREMENT continues from the highest id ever used."""
         if highest > self.last_number(table):
             self.run("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
             self.run("INSERT INTO sqlite_sequence(name, seq) VALUES(?, ?)", (table, highest))
@@ -97,31 +101,21 @@ class SqliteTx:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        self.connection.executemany("DELETE FROM changed_messages WHERE id = ?", ((one,) for one in message_ids))
+        self._fulltext.follow_changes(self, message_ids)
 
     def store_message(
         self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
     ) -> int | None:
-        execute, connection = self._execute, self.connection
-        try:
-            execute(*count)
-        except UnicodeEncodeError:
-            self._cursor(*count)
-        if not connection.changes():
-            return None
-        try:
-            execute(*insert)
-        except UnicodeEncodeError:
-            self._cursor(*insert)
-        return connection.last_insert_rowid()
+        return self.insert(*insert) if self.run(*count) else None
 
     def message_stored(
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
         """Nothing to do: messages above the mark are indexed later."""
 
-    def meanwhile(self, work: Callable[[], None]) -> None:
-        self.work = work
+
+def _too_large(error: OverflowError) -> str:
+    return "a number has more than 64 bits" if "int" in str(error) else "it is larger than the database can hold (1 GB)"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -140,12 +134,11 @@ class Reading:
 
     def __enter__(self) -> SqliteTx:
         engine = self._engine
-        if engine._closed:
-            engine._require_open()
+        engine._require_open()
         self._spare = not engine._mutex.acquire(blocking=False)
         try:
             self._connection = connection = engine._borrow() if self._spare else engine._main
-        except (apsw.Error, OSError, UnicodeDecodeError) as error:
+        except driver.Failure as error:
             raise engine._as_ours(error) from error
         try:
             self._begun = not connection.in_transaction  # False: a read inside this thread's own write
@@ -153,10 +146,10 @@ class Reading:
                 connection.execute("BEGIN")
         except BaseException as error:
             self._give_back()
-            if isinstance(error, (apsw.Error, OSError)):
+            if isinstance(error, driver.Failure):
                 raise engine._as_ours(error) from error
             raise
-        return SqliteTx(connection)
+        return SqliteTx(connection, engine.fulltext)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -164,39 +157,38 @@ class Reading:
         try:
             if self._begun and self._connection.in_transaction:
                 self._connection.execute("COMMIT")
-        except (apsw.Error, OSError) as failure:
+        except driver.Failure as failure:
             if error is None:
                 raise self._engine._as_ours(failure) from failure
         finally:
             self._give_back()
-        if isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
+        if isinstance(error, driver.Failure):
             raise self._engine._as_ours(error) from error
 
     def _give_back(self) -> None:
-        engine = self._engine
-        if not self._spare:
-            engine._mutex.release()
-            return
-        with engine._spare_lock:
-            engine._spare.append(self._connection)
+        if self._spare:
+            self._engine._return(self._connection)
+        else:
+            self._engine._mutex.release()
 
 
 class Searching(Reading):
-    """A read transaction for a search. If another program changed messages with SQL, they are indexed first."""
+    """A read transaction for a search. If messages were changed with SQL by another program, the index follows first."""
 
     __slots__ = ()
 
     def __enter__(self) -> SqliteTx:
-        tx, upkeep = super().__enter__(), self._engine._upkeep
+        tx, engine = super().__enter__(), self._engine
         try:
-            if not upkeep.has_changes(tx):
+            if not engine.fulltext.has_changes(tx):
                 return tx
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         self.__exit__(None, None, None)
         try:
-            upkeep.note_changes()
+            with engine.write(lasting=False) as writing:
+                engine.fulltext.follow_changes(writing)
         except StoreBusy:
             pass  # another process holds the lock: the old words are found until the next search
         return super().__enter__()
@@ -205,7 +197,7 @@ class Searching(Reading):
 class Writing:
     """A write transaction, committed when its block is left and rolled back when that fails."""
 
-    __slots__ = ("_connection", "_engine", "_holding", "_lasting", "_tx")
+    __slots__ = ("_connection", "_engine", "_holding", "_lasting")
 
     def __init__(self, engine: SqliteEngine, holding: Sequence[str], lasting: bool) -> None:
         self._engine, self._holding, self._lasting = engine, holding, lasting
@@ -215,15 +207,15 @@ class Writing:
         engine._require_writable()
         engine._mutex.acquire()
         try:
+            engine._require_open()
             self._connection = connection = engine._main
             engine._begin(connection)
         except BaseException as error:
             self._let_go()
-            if isinstance(error, (apsw.Error, OSError)):
+            if isinstance(error, driver.Failure):
                 raise engine._as_ours(error) from error
             raise
-        self._tx = SqliteTx(connection)
-        return self._tx
+        return SqliteTx(connection, engine.fulltext)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -232,19 +224,20 @@ class Writing:
         try:
             if error is None:
                 connection.execute("COMMIT")
-        except (apsw.Error, OSError) as failure:
+        except driver.Failure as failure:
             raise engine._as_ours(failure) from failure
         finally:
             try:
                 if connection.in_transaction:
+                    engine.fulltext.words.forget()  # it may have cached words of this transaction
                     connection.execute("ROLLBACK")
             finally:
                 self._let_go()
         if error is None:
-            engine._committed(self._holding, self._lasting, self._tx.work)
-        elif isinstance(error, (apsw.Error, OSError, UnicodeDecodeError)):
+            engine._committed(self._holding, self._lasting)
+        elif isinstance(error, driver.Failure):
             raise engine._as_ours(error) from error
 
     def _let_go(self) -> None:
-        self._engine._gate.leave()
+        self._engine._queue.leave()
         self._engine._mutex.release()

@@ -1,0 +1,249 @@
+"""The leases that this process holds, renewed by one thread for as long as they are needed.
+
+A lease is renewed four times in its lifetime, so one failed beat does no harm; those of one store in one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from hermes.errors import Fenced, HermesError, StoreClosed
+from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, session_lease
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+TTL = 120.0  # seconds after which a crashed process's session is no longer live
+BEATS = 4  # renewals in the lifetime of a lease
+_log = logging.getLogger("hermes.leases")
+
+
+class Lease:
+    """A lease that this process has taken."""
+
+    def __init__(
+        self, db: SessionDB, held: tuple[str, int] | None, ttl: float, *, lost: Callable[[], None] = lambda: None,
+        failed: Callable[[HermesError], None] = lambda error: None,
+    ) -> None:  # fmt: skip
+        """`held` is its name and token. In the renewer's thread, `lost` is called when it has passed to another process, and
+        `failed` when it could not be renewed (the next beat retries)."""
+        self.db, self.held, self.ttl, self.failed = db, held, ttl, failed
+        self.due = 0.0  # when it must be renewed, by the monotonic clock
+        self._lost = lost
+
+    def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
+        """Called after an attempt to renew it, as it was held then: whether it still is."""
+        if not still and _renewer.drop(self):
+            self._lost()
+
+
+@contextmanager
+def kept(lease: Lease) -> Iterator[Lease]:
+    """Renew a lease during this block; its holder releases it."""
+    _renewer.keep(lease)
+    try:
+        yield lease
+    finally:
+        _renewer.drop(lease)
+
+
+class _Renewer:
+    """Renews all leases of this process, in a thread that runs while there are any."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all leases: a forked process has none."""
+        self._lock = threading.Lock()
+        self._leases: WeakSet[Lease] = WeakSet()  # one whose owner forgot it expires
+        self._changed = threading.Event()
+        self._next = 0.0  # when the thread wakes up
+        self._thread: threading.Thread | None = None
+
+    def keep(self, lease: Lease) -> None:
+        """Renew this lease from now on."""
+        with self._lock:
+            if lease in self._leases:
+                return
+            lease.due = time.monotonic() + lease.ttl / BEATS
+            self._leases.add(lease)
+            if lease.due < self._next:
+                self._changed.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="hermes-leases", daemon=True)
+                self._thread.start()
+
+    def drop(self, lease: Lease) -> bool:
+        """Stop renewing this lease; whether it was being renewed. With the last one the thread ends."""
+        with self._lock:
+            was_kept = lease in self._leases
+            self._leases.discard(lease)
+            if not self._leases:
+                self._changed.set()
+            return was_kept
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._leases:
+                    self._thread = None
+                    return
+                self._next = min((lease.due for lease in self._leases), default=0.0)
+                self._changed.clear()
+            self._changed.wait(max(0.0, self._next - time.monotonic()))
+            if time.monotonic() >= self._next:
+                self._beat()
+
+    def _beat(self) -> None:
+        """Renew the leases that are due, or will be soon."""
+        now = time.monotonic()
+        stores: dict[SessionDB, list[Lease]] = {}
+        with self._lock:
+            for lease in self._leases:
+                if lease.due - lease.ttl / BEATS / 2 <= now:
+                    lease.due = now + lease.ttl / BEATS
+                    stores.setdefault(lease.db, []).append(lease)
+        for db, leases in stores.items():
+            try:
+                _renew(db, leases)
+            except StoreClosed:
+                for lease in leases:
+                    self.drop(lease)
+            except Exception:
+                _log.exception("leases could not be renewed")  # a bug of ours; the thread serves the whole process
+
+
+def _renew(db: SessionDB, leases: list[Lease]) -> None:
+    held = [lease.held for lease in leases]
+    taken = [(*one, lease.ttl) for lease, one in zip(leases, held, strict=True) if one is not None]
+    try:
+        results = iter(db.renew_leases(taken) if taken else ())
+    except StoreClosed:
+        raise
+    except HermesError as error:
+        for lease in leases:
+            lease.failed(error)
+        return
+    for lease, one in zip(leases, held, strict=True):
+        try:
+            lease.renewed(one, one is not None and next(results))
+        except StoreClosed:
+            raise
+        except HermesError as error:  # its session was deleted, or the store is busy: the others continue
+            lease.failed(error)
+
+
+_renewer = _Renewer()
+os.register_at_fork(after_in_child=_renewer.reset)
+
+
+class SessionLease(Lease):
+    """The lease of one session at a time: it is live from `open` or `take` until `release`.
+
+    A session that is only open here may be taken for another process's turn; it is open here again when that process is done.
+    """
+
+    def __init__(self, db: SessionDB, *, ttl: float = TTL, source: str = "another program") -> None:
+        super().__init__(db, None, ttl)
+        self.fence: tuple[str, int] | None = None  # as it was taken; not as the renewer took it again when it was lost
+        self.beside = False  # another process had the session open when it was taken
+        self._holder = holder_name(source)
+        self._lock = threading.Lock()
+        self._session_id: str | None = None
+        self._reason = OPEN
+        self._sure_at = 0.0  # when the lease was last known to be ours, by the clock of leases
+
+    def holds(self, session_id: str, reason: str | None = None) -> bool:
+        """Whether this is certainly the lease of this session (if given, for this reason)."""
+        sure = self.held is not None and 0 <= time.time() - self._sure_at < self.ttl / 2
+        return sure and self._session_id == session_id and reason in (None, self._reason)
+
+    def open(self, session_id: str) -> bool:
+        """Make this session live, and no other; False while another process has it. The session must exist."""
+        with self._lock:
+            if not self.holds(session_id):
+                self._taken(session_id, self.db.hold_session(session_id, self._holder, self.ttl), OPEN)
+            return self.held is not None
+
+    def take(self, session_id: str, reason: str = TURN) -> None:
+        """Take this session, and no other, to answer in it or to compress it, also if another process merely has it open.
+
+        SessionBusy while another process answers there or compresses it. The session must exist.
+        """
+        with self._lock:
+            if not self.holds(session_id, reason):
+                other = self.db.session_holder(session_id)
+                token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
+                self._taken(session_id, token, reason)
+                self.beside = other is not None and other != self._holder and not is_gone(other)
+
+    def _taken(self, session_id: str, token: int | None, reason: str) -> None:
+        if self._session_id != session_id:
+            self._let_go()  # only now: no other process gets in between when a conversation continues in a child
+        self.fence = self.held = None if token is None else (session_lease(session_id), token)
+        self._session_id, self._reason = session_id, reason
+        self._sure_at = time.time()
+        _renewer.keep(self)
+
+    @contextmanager
+    def compressing(self, session_id: str) -> Iterator[None]:
+        """Hold a session during its compression, if not for a turn anyway; SessionBusy while another process uses it."""
+        if (self._session_id, self._reason) == (session_id, TURN):
+            yield
+            return
+        self.take(session_id, COMPRESSION)
+        try:
+            yield
+        finally:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """Other processes may answer in the session; it stays open here."""
+        with self._lock:
+            if self.held is not None and self._reason != OPEN:
+                self._reason = OPEN
+                with suppress(HermesError):  # a closed or read-only store: the lease expires
+                    self.db.renew_lease(*self.held, self.ttl, reason=OPEN)
+
+    def release(self) -> None:
+        """The session is no longer live here."""
+        _renewer.drop(self)
+        with self._lock:
+            self._let_go()
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """In this block, writes are stored only if no other process has taken the session since this one took it."""
+        if self.fence is None:
+            yield
+            return
+        try:
+            with self.db.fenced(*self.fence):
+                yield
+        except Fenced:
+            self._sure_at = 0.0  # the next `take` asks the store
+            raise
+
+    def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
+        """Open the session again if the lease was lost, or could not be taken before."""
+        with self._lock:
+            if held is not self.held or self._session_id is None:
+                return  # taken or released meanwhile
+            if not still:
+                self._reason, token = OPEN, self.db.hold_session(self._session_id, self._holder, self.ttl)
+                self.held = None if token is None else (session_lease(self._session_id), token)
+            self._sure_at = time.time()
+
+    def _let_go(self) -> None:
+        if self.held is not None:
+            with suppress(HermesError):  # a closed or read-only store: the lease expires
+                self.db.release_lease(*self.held)
+        self._session_id = self.held = None

@@ -1,0 +1,205 @@
+"""Opens SQLite files. The only module that imports a driver: Python's own sqlite3, and sqlcipher3 for encrypted files.
+
+SQLite locks with POSIX locks, which belong to the process: when any code in it opens and closes state.db, or copies it, the
+kernel drops all of them. Another process that closes its last connection would then take itself for the last user of the file
+and remove the WAL, with everything in it. `WalGuard` holds two read locks of an open file description of our own, on the bytes
+that such a process must lock: those stay. They cost nothing per write. Where a system has no such locks (macOS),
+docs/format.md says what must not be done.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import MissingExtra, StoreError
+
+try:
+    import fcntl
+except ImportError:  # not POSIX
+    fcntl = None  # type: ignore[assignment]
+
+OLDEST = (3, 40, 0)
+codes = sqlite3  # for the other modules: SQLite's result codes and actions, by their names
+BUSY_SECONDS = 1.0  # for which SQLite itself waits for a lock
+Connection = sqlite3.Connection
+Error: tuple[type[Exception], ...] = (sqlite3.Error,)
+"""The errors of the drivers in use. Write `except driver.Error` (of the module): the tuple grows with sqlcipher3."""
+Failure: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+"""The same, and those of the system."""
+
+
+def connect(
+    path: Path,
+    *,
+    key: str | None = None,
+    read_only: bool = False,
+    immutable: bool = False,
+    cipher: bool = False,
+    busy: float | None = None,
+) -> Connection:
+    """A connection to an existing file, in autocommit mode, with `key` (hexadecimal) if the file is encrypted.
+
+    `cipher` opens a plain file with the driver for encrypted ones, which can copy it into one.
+    """
+    driver: Any = sqlcipher() if key is not None or cipher else sqlite3
+    if driver.sqlite_version_info < OLDEST:
+        raise StoreError(
+            f"Python's SQLite is {driver.sqlite_version}; 3.40 or newer is needed: install a newer Python or SQLite library"
+        )
+    address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}{'&immutable=1' if immutable else ''}"
+    opened: Connection = driver.connect(
+        address,
+        uri=True,
+        timeout=BUSY_SECONDS if busy is None else busy,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=200,
+    )
+    if driver is not sqlite3:
+        opened.execute("PRAGMA cipher_log_level=NONE")  # it would write to the standard error
+    if key is not None:
+        opened.execute(f"PRAGMA key = \"x'{key}'\"")
+    opened.execute("PRAGMA wal_autocheckpoint=0")  # checkpoints wait in the queue of writers (engine.py)
+    return opened
+
+
+def sqlcipher() -> Any:
+    """The driver for encrypted files; MissingExtra when it is not installed."""
+    global Error, Failure
+    try:
+        from sqlcipher3 import dbapi2
+    except ImportError:
+        raise MissingExtra("an encrypted store", "encryption") from None
+    if dbapi2.Error not in Error:
+        Error, Failure = (*Error, dbapi2.Error), (*Failure, dbapi2.Error)
+    return dbapi2
+
+
+def code(error: BaseException) -> int:
+    """SQLite's primary result code of an error; 0 when it has none."""
+    return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another connection holds the lock."""
+    return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def pragma(connection: Connection, name: str) -> Any:
+    """The value of a PRAGMA; a number where it is one."""
+    row = connection.execute(f"PRAGMA {name}").fetchone()
+    value = None if row is None else row[0]
+    return int(value) if isinstance(value, str) and value.isdigit() else value  # sqlcipher3 gives texts
+
+
+# ----------------------------------------------------------------------------------------------------
+# Descriptors and locks of our own.
+
+_IN_USE = (("", 0x40000002), ("-shm", 128))  # the bytes that every user of a database in WAL mode has a read lock on
+_DESCRIPTORS = "/proc/self/fd"
+
+
+@dataclass(slots=True)
+class _File:
+    """A descriptor of a database's file."""
+
+    descriptor: int
+    users: int = 0
+
+    def lock(self, kind: int, byte: int) -> None:
+        # Linux alone has these locks; elsewhere SQLite's own have to suffice.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", kind, 0, byte, 1, 0))
+
+
+_files: dict[tuple[int, int], _File] = {}  # by device and inode
+_lock = threading.Lock()
+
+
+@contextmanager
+def _file(name: str) -> Iterator[_File]:
+    """The one descriptor that this process has of a file."""
+    with _lock:
+        found = os.stat(name)
+        key = (found.st_dev, found.st_ino)
+        if key not in _files:
+            _files[key] = _File(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+        yield _files[key]
+
+
+def _close_unused() -> None:
+    """Close descriptors that no store uses. Not while other code here has the file open: that would drop its locks."""
+    with _lock, suppress(OSError):
+        numbers = os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else []
+        counts = Counter(key for one in numbers if (key := _identity(f"{_DESCRIPTORS}/{one}")) is not None)
+        for key in [one for one, file in _files.items() if not file.users and counts[one] <= 1]:
+            os.close(_files.pop(key).descriptor)
+
+
+def _identity(name: str) -> tuple[int, int] | None:
+    with suppress(OSError):
+        found = os.stat(name)
+        return found.st_dev, found.st_ino
+    return None
+
+
+def beginning(path: Path, size: int = 100) -> bytes:
+    """The first bytes of a file, empty if there is none. Use this to look at a database: plain reading would drop locks."""
+    try:
+        with _file(str(path)) as file:
+            return os.pread(file.descriptor, size, 0)
+    except OSError:
+        return b""
+    finally:
+        _close_unused()
+
+
+class WalGuard:
+    """Keeps other processes from taking the WAL of an open database away, whatever code in this process does with the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._held: list[tuple[_File, int]] = []
+        for ending, byte in _IN_USE if fcntl is not None else ():
+            with suppress(OSError), _file(f"{path}{ending}") as file:  # no -shm: the file is not in WAL mode
+                file.users += 1
+                file.lock(fcntl.F_RDLCK, byte)
+                self._held.append((file, byte))
+
+    def release(self) -> None:
+        """Release the locks, before the last connection is closed: it then moves the WAL into the database."""
+        with _lock:
+            while self._held:
+                file, byte = self._held.pop()
+                file.users -= 1
+                if not file.users:
+                    file.lock(fcntl.F_UNLCK, byte)
+
+    def close(self) -> None:
+        """Close the descriptors, once the connections are closed."""
+        self.release()
+        _close_unused()
+
+
+def has_guard_locks() -> bool:
+    """Whether this system has the locks that `WalGuard` needs."""
+    return hasattr(fcntl, "F_OFD_SETLK")
+
+
+def _in_child() -> None:
+    """A forked child shares the descriptions: unlocking there would unlock here. It opens its own."""
+    global _lock
+    _lock = threading.Lock()
+    _files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

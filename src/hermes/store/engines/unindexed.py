@@ -1,0 +1,109 @@
+"""Searches messages that wait to be indexed, in this process: a stored message is found at once, and a search writes nothing.
+
+A waiting message is compared word by word, with the same words and in the same order as the index would have them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from hermes.store.engines.base import could_match
+from hermes.store.index_text import fold, index_words, phrase, vocabulary, worth_keeping
+from hermes.store.query import And, Leaf, Node, Not
+
+_APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
+_LONGEST = 1_000  # characters of a word that are compared; a longer one (base64, for example) is told by its beginning
+Columns = tuple[str, str, str]
+
+
+class UnindexedMessage:
+    """One message that waits. Its words are made when a search needs them."""
+
+    def __init__(self, message_id: int, columns: Columns) -> None:
+        self.id, self.columns = message_id, columns
+
+    @cached_property
+    def folded(self) -> str:
+        """The text of all columns, folded."""
+        return fold("\n".join(self.columns))
+
+    @cached_property
+    def _words(self) -> list[list[str]]:
+        return [[word[:_LONGEST] for word in index_words(column)] for column in self.columns if column]
+
+    @cached_property
+    def line(self) -> str:
+        """The words in order, each between its own two spaces."""
+        return f" {f'  {_APART}  '.join('  '.join(words) for words in self._words)} "
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Its distinct words."""
+        return frozenset(word for words in self._words for word in words)
+
+    @cached_property
+    def size(self) -> int:
+        """How many words it has."""
+        return sum(map(len, self._words))
+
+    def words_with(self, part: str) -> list[str]:
+        """Its words with this part, as far as words can be searched by a part."""
+        if part not in self.folded:
+            return []
+        if self.folded.isascii():
+            words = set(re.findall(f"[a-z0-9]*{re.escape(part)}[a-z0-9]*".encode(), self.folded.encode()))
+        else:
+            words = vocabulary(f"{self.columns[0]} {self.columns[2]}")
+        return [word for one in worth_keeping(words) if part in (word := one.decode("utf-8", "replace"))]
+
+
+Test = Callable[[UnindexedMessage], bool]
+
+
+def _test(tree: Node) -> Test | None:
+    """Whether a message matches a tree, as a function; None when nothing in the tree is indexed."""
+    if isinstance(tree, Leaf):
+        return _leaf_test(tree)
+    if isinstance(tree, Not):
+        keep, drop = _test(tree.keep), _test(tree.drop)
+        if keep is None or drop is None:
+            return keep
+        return lambda message: keep(message) and not drop(message)
+    if isinstance(tree, And):
+        tests = [test for child in tree.children if (test := _test(child)) is not None]
+        return (lambda message: all(test(message) for test in tests)) if tests else None
+    single = {word for child in tree.children if (word := _single_word(child)) is not None}  # hundreds, sometimes
+    some = [test for child in tree.children if _single_word(child) is None and (test := _test(child)) is not None]
+    if not single and not some:
+        return None
+    return lambda message: not single.isdisjoint(message.words) or any(test(message) for test in some)
+
+
+def _single_word(tree: Node) -> str | None:
+    """The word of a leaf that is one whole word, else None."""
+    if not isinstance(tree, Leaf) or tree.prefix:
+        return None
+    words, open_end = phrase(tree.text)
+    return None if open_end or not words or " " in words else words[:_LONGEST]
+
+
+def _leaf_test(leaf: Leaf) -> Test | None:
+    words, open_end = phrase(leaf.text)
+    if not words:
+        return None
+    wanted = "  ".join(word[:_LONGEST] for word in words.split())
+    needle = f" {wanted}{'' if leaf.prefix or open_end else ' '}"
+    return lambda message: could_match(leaf, message.folded) and needle in message.line
+
+
+def matching(tree: Node, messages: Iterable[UnindexedMessage]) -> list[UnindexedMessage]:
+    """Those of the messages that match a tree."""
+    test = _test(tree)
+    return [] if test is None else [one for one in messages if test(one)]
+
+
+def words_with(part: str, fits: Callable[[str], bool], messages: Iterable[UnindexedMessage]) -> list[str]:
+    """The words of the messages that have this part and fit."""
+    return list(dict.fromkeys(word for one in messages for word in one.words_with(part) if fits(word)))

@@ -1,0 +1,441 @@
+"""The one way into the record for what was made elsewhere: an export, another program's history, another store.
+
+`Ingest` has the rules that all of them share: which ids messages get, how they come into their order, what happens to the
+earlier version of a changed one, to a taken title, to a parent that is not here. `ingest` takes a session in the form of an
+export: one that is not here (or was deleted) is stored, under its own ids where they are free; what happens to one that is here
+is the caller's policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from hermes.errors import InvalidInput
+from hermes.store import (
+    carried_messages,
+    codec,
+    lineage,
+    masking,
+    message_edits,
+    message_values,
+    messages,
+    session_events,
+    sessions,
+    titles,
+    transcript_replay,
+)
+from hermes.store.attachments import Attachments, listed, references
+from hermes.store.carried_messages import Moved, StoredMessages, StoredRow, Touched, usable_id
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
+from hermes.store.lineage import Place
+from hermes.store.message_values import Ready
+
+FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
+Told = Mapping[str, Any]  # a session or a message as a file or another store tells it
+# A session that is here stays as it is, or is brought to what the program that it was imported from has now.
+Policy = Literal["keep", "follow"]
+
+_FOLLOWED = ("ended_at", "end_reason", "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+             "reasoning_tokens", "api_call_count", "actual_cost_usd", "cost_status", "cost_source")  # fmt: skip
+_ENDS = ("imported", "compression")  # how an imported session ends that was not continued here
+_COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")
+_COUNTED = ("model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd")
+
+
+def ready(told: Told) -> Ready:
+    """A message that was masked and lifted before, in the shape of its row."""
+    return message_values.make_ready(told, mask=None, lift=None)
+
+
+class Ingest:
+    """Sessions and messages that come in with one transaction."""
+
+    def __init__(self, engine: Engine, tx: Tx) -> None:
+        self.engine, self.tx = engine, tx
+        self.touched = Touched()
+        self.attachments: set[str] = set()  # of the messages that came in
+        self._unindexed: list[int] = []
+
+    # ------------------------------------------------------------------------------------------ messages
+
+    def add(self, owner: str, message: Ready, number: int | None = None, hidden: int | None = None) -> int:
+        """Store a message; its id."""
+        number = messages.insert(self.tx, owner, message, number)
+        if hidden is not None:
+            self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (hidden, number))
+        self._unindexed.append(number)
+        self.attachments.update(digest for digest, _, _ in message.lifted)
+        return number
+
+    def keep(self, owner: str, told: Told, *, redacted: bool = False) -> int:
+        """Store a message that is there for others than its owner; an owner that is not here gets a tombstone."""
+        at: Any = told.get("timestamp")
+        number: Any = told.get("id")
+        self.tx.run(
+            "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING",
+            (owner, at if isinstance(at, (int, float)) else 0.0),
+        )
+        if not usable_id(number) or not carried_messages.are_free(self.tx, owner, [number]):
+            number = None
+        else:
+            self.tx.reserve(number)
+        self.touched.owners.add(owner)
+        return self.add(owner, ready(told), number, REDACTED if redacted else KEPT)
+
+    def arrange(self, session_id: str, told: Sequence[tuple[Told | None, StoredRow | None]], moved: Moved) -> list[int]:
+        """A session's own messages in their order, each with its row if it is here; the id of each.
+
+        New ones keep the ids they are told with, if all of them are free and in order. Else they get higher ones, and so do
+        the messages after them: `moved` has their places. (Within carried_messages.references_kept.)
+        """
+        wanted: list[Any] = [row.id if row is not None else (one or {}).get("id") for one, row in told]
+        fresh = [number for number, (_, row) in zip(wanted, told, strict=True) if row is None]
+        in_order = all(map(usable_id, wanted)) and all(first < second for first, second in pairwise(wanted))
+        keeps_ids = in_order and carried_messages.are_free(self.tx, session_id, fresh)
+        if keeps_ids and fresh:
+            self.tx.reserve(max(fresh))
+        given = [0]
+        for told_id, (one, row) in zip(wanted, told, strict=True):
+            if row is None:
+                number = self.add(session_id, ready(one or {}), told_id if keeps_ids else None)
+            elif row.id < given[-1]:
+                number = self._move(row, session_id)
+                moved[row.id] = (number, session_id)
+            else:
+                number = row.id
+                if row.owner != session_id or row.hidden == KEPT:
+                    sql = "UPDATE messages SET session_id = ?, hidden = ? WHERE id = ?"
+                    self.tx.run(sql, (session_id, row.shown, number))
+                    self.tx.changed_by_us([number])
+            if row is not None and row.owner != session_id:
+                moved[row.id] = (number, session_id)
+                self._move_versions(row, number, session_id)
+            given.append(number)
+        return given[1:]
+
+    def _move(self, row: StoredRow, session_id: str) -> int:
+        """Give a message a higher id: it comes after one that has a higher id than it."""
+        (was,) = transcript_replay.with_attachments(self.tx, row.owner, [transcript_replay.message(self.tx, row.id)])
+        number = self.add(session_id, ready(was), None, row.shown)
+        messages.delete(self.engine, self.tx, [row.id])
+        return number
+
+    def _move_versions(self, row: StoredRow, number: int, session_id: str) -> None:
+        """What a message said before it was edited goes with it."""
+        at = self.tx.row("SELECT timestamp, role FROM messages WHERE id = ?", (number,))
+        assert at is not None
+        sql = "SELECT id FROM messages WHERE session_id = ? AND hidden = ? AND timestamp = ? AND role = ?"
+        for (version,) in self.tx.rows(sql, (row.owner, REPLACED, *at)):
+            self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
+            self.tx.changed_by_us([version])
+
+    def replace(self, number: int, owner: str, keeper: str, told: Told) -> None:
+        """Change a message; `keeper` gets the row with the earlier version."""
+        message = ready(told)
+        message_edits.replace(self.engine, self.tx, number, message, owner, keeper)
+        self.attachments.update(digest for digest, _, _ in message.lifted)
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    def set_columns(self, session_id: str, values: Mapping[str, Any]) -> None:
+        """Set columns of a session's row."""
+        stored = [codec.storable(value) if isinstance(value, str) else value for value in values.values()]
+        if values:
+            self.tx.run(
+                f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in values)} WHERE id = ?", [*stored, session_id]
+            )
+
+    def set_title(self, session_id: str, title: str | None) -> None:
+        """Set a session's title, or the next of its family where another session has it."""
+        taken = self.tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
+        titles.set_title(self.tx, session_id, titles.next_title(self.tx, title) if title and taken else title)
+
+    def refer(self, session_id: str, refs: Sequence[tuple[Sequence[Place], int, int | None, int | None]]) -> None:
+        """Let a session show these messages of others: their places, the message before them, rewound, born."""
+        named = ((lineage.ranges(self.tx, places), rest) for places, *rest in refs)
+        carried_messages.set_refs(self.tx, session_id, [(*one, *rest) for ranges, rest in named for one in ranges])
+
+    def index(self) -> None:
+        """Index the messages that came in."""
+        self.engine.fulltext.index_now(self.tx, self._unindexed)
+        self._unindexed = []
+
+    def finish(self, session_id: str) -> None:
+        """The last step for each session: the index, its parent, its children, its counters."""
+        self.index()
+        carried_messages.await_parent(self.tx, session_id)
+        carried_messages.find_children(self.tx, session_id, self.touched)
+        messages.recount(self.tx, session_id)
+
+
+# ---------------------------------------------------------------------------------------------- exported sessions
+
+
+@dataclass(slots=True)
+class Ingested:
+    """What an import changed."""
+
+    is_new: bool = False  # the session was not here
+    touched: Touched = field(default_factory=Touched)
+    added: list[tuple[int, Ready]] = field(default_factory=list)  # to a session that was here
+    revised: int = 0  # messages that were changed, hidden or shown again
+    columns: list[str] = field(default_factory=list)  # of the session's row
+
+    def __bool__(self) -> bool:
+        return bool(self.is_new or self.added or self.revised or self.columns)
+
+
+def checked(data: Any) -> str:
+    """The id of an exported session; InvalidInput when it is none."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("id"), str):
+        raise InvalidInput("an exported session is an object with an id")
+    for key in ("messages", "rewound_messages"):
+        told = data.get(key) or []
+        if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
+            raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
+    return sessions.checked_id(data["id"])
+
+
+def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) -> dict[str, Any]:
+    """An exported session as this store stores it: base64 payloads lifted into attachments, secrets masked.
+
+    Each message lists its attachments; where neither the export nor a payload tells of any, its text does.
+    """
+    attached = data.get("attached") if isinstance(data.get("attached"), dict) else None
+
+    def lifted(message: dict[str, Any]) -> dict[str, Any]:
+        content, found = message.get("content"), list[Any]()
+        if isinstance(content, (str, list, dict)):
+            content, named = attachments.lift(content)
+            found = listed(tuple(one for one in named if one[1]))  # payloads: a reference has no type
+        if attached is None and not found:
+            return message
+        told = (attached or {}).get(str(message.get("id")))
+        if attached is None:
+            told = listed(references(content if isinstance(content, str) else codec.to_json(content)))
+        return {**message, "content": content, "attachments": [*found, *(told if isinstance(told, list) else ())]}
+
+    lists = {key: [lifted(one) for one in data.get(key) or ()] for key in ("messages", "rewound_messages")}
+    events = data.get("events")
+    told = {**data, **lists, "events": events if isinstance(events, list) else []}
+    return told if mask is None else masking.session(told, mask)
+
+
+def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, int]) -> Ingested:
+    """Store a prepared session; the policy says what happens to one that is here.
+
+    A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
+    Messages carried from other sessions stay theirs, also where those are not here (carried_messages.py).
+    """
+    session_id = data["id"]
+    here = tx.row("SELECT trashed_at FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
+    if here is None:
+        into = Ingest(engine, tx)
+        _store(into, session_id, data, ids)
+        return Ingested(is_new=True, touched=into.touched)
+    if policy == "keep" or here[0] is not None:  # one in the trash stays there unchanged
+        return Ingested()
+    return _Follow(engine, tx, session_id, data).run()
+
+
+def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> None:
+    tx = into.tx
+    transcript_replay.insert_session(tx, data)
+    shown, rewound, refs = data["messages"], data["rewound_messages"], data.get("refs") or []
+    own, others = _parted(session_id, shown, rewound, refs)
+    stored = StoredMessages(tx, session_id, kept=True)
+    with carried_messages.references_kept(tx, {session_id}, into.touched) as moved:
+        given = into.arrange(session_id, [(one, stored.take(one, one.get("id"))) for one in own], moved)
+    here = {one["id"]: new for one, new in zip(own, given, strict=True) if usable_id(one.get("id"))}
+    ids.update(here)
+    places: dict[int, Place] = {}
+    for owner, entries in others.items():
+        stored = StoredMessages(tx, owner)
+        for one in entries:
+            row = stored.take(one, ids.get(one["id"], one["id"]))
+            number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
+            places[one["id"]] = (number, owner)
+    carried = {old: place[0] for old, place in places.items()}
+    ids.update(carried)
+    new = {**here, **carried}
+    state: transcript_replay.ToldState = {key: data[key] for key in ("tags", "members") if key in data}
+    state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
+    state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
+    transcript_replay.set_state(tx, session_id, state)
+    into.refer(session_id, [
+        ([places[m["id"]] for m in others.get(owner, ()) if first <= m["id"] <= last],
+         here.get(after, -1) if after else 0, rewound_, born)  # a missing anchor: they are placed at the end, as before
+        for _, owner, first, last, after, rewound_, born in refs
+    ])  # fmt: skip
+    numbers = {id(one): number for one, number in zip(own, given, strict=True)}
+    expected = [numbers[id(one)] if id(one) in numbers else carried[one["id"]] for one in shown]
+    gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # redacted here since the export was made
+    expected = [one for one in expected if not others or tx.row(gone, (one,)) is None]
+    if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
+        _lay_out(into, session_id, expected, {place[0]: place for place in places.values()})
+    if data["events"]:
+        session_events.bring_in(tx, session_id, data["events"], new)
+    into.finish(session_id)
+
+
+def _parted(
+    session_id: str, shown: list[Told], rewound: list[Told], refs: list[list[Any]]
+) -> tuple[list[Told], dict[str, list[Told]]]:
+    """A session's own messages in their order, and by owner those that it refers to, by their ids."""
+    others: dict[str, list[Told]] = {}
+
+    def is_own(message: Told) -> bool:
+        owner, old = message.get("session_id", session_id), message.get("id")
+        if owner == session_id or not usable_id(old):
+            return True
+        return not any(whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
+
+    for message in (*shown, *rewound):
+        if not is_own(message):
+            others.setdefault(message["session_id"], []).append(message)
+    for entries in others.values():
+        entries.sort(key=lambda message: message["id"])
+    own, hidden = list(filter(is_own, shown)), list(filter(is_own, rewound))
+    numbers: list[Any] = [message.get("id") for message in own]
+    every = [*own, *hidden]
+    if all(usable_id(one.get("id")) for one in every) and all(first < second for first, second in pairwise(numbers)):
+        every.sort(key=lambda message: message["id"])  # rewound messages at their place
+    return every, others
+
+
+def _lay_out(into: Ingest, session_id: str, expected: list[int], places: dict[int, Place]) -> None:
+    """An export whose ranges don't give the messages it shows: the messages count, and its rewinds can't be undone here."""
+    into.tx.run("DELETE FROM session_rewinds WHERE session_id = ?", (session_id,))
+    refs: list[tuple[list[Place], int, None, None]] = [([], 0, None, None)]
+    for number in expected:
+        if number in places:
+            refs[-1][0].append(places[number])
+        else:
+            refs.append(([], number, None, None))
+    into.refer(session_id, refs)
+
+
+# ---------------------------------------------------------------------------------------------- another program's
+
+
+class _Follow:
+    """Brings a session that was imported from another program to what that program has now.
+
+    Its messages are known by the ids they had there (`platform_message_id`). New messages are appended; a message that was
+    changed there is changed here as an edit does it, with the earlier version stored; one that was undone there is hidden as
+    a rewind does it, and shown again when that program shows it again (a branch gone back to, a file that was read while it
+    was being written). What was hidden or redacted here stays so, and messages stored here stay in place. A title follows the
+    one there until it is changed here; end, model, tokens and cost follow until the conversation is continued here.
+    """
+
+    def __init__(self, engine: Engine, tx: Tx, session_id: str, data: Told) -> None:
+        self.tx, self.id, self.data, self.done = tx, session_id, data, Ingested()
+        self.into = Ingest(engine, tx)
+        rows = tx.rows(
+            "SELECT platform_message_id, id, session_id, hidden FROM messages WHERE session_id = ? AND platform_message_id"
+            f" IS NOT NULL AND coalesce(hidden, 0) <> {REPLACED} ORDER BY id",
+            (session_id,),
+        )
+        self.stored = {codec.restored(name): StoredRow(*row) for name, *row in rows}
+        meta = codec.from_json(tx.value("SELECT meta FROM sessions WHERE id = ?", (session_id,)) or "{}")
+        self.meta = meta if isinstance(meta, dict) else {}
+        source = self.meta.get("imported")
+        self.source = dict(source) if isinstance(source, dict) else None  # what imports have recorded
+
+    def run(self) -> Ingested:
+        if not self.stored:  # it has no messages of another program, or they have no ids from there
+            return self.done
+        shown = [one for one in self.data["messages"] if one.get("platform_message_id")]
+        names = {one["platform_message_id"] for one in shown}
+        noted = (self.source or {}).get("hidden")  # the rewinds that imports have made; all others were made here
+        ours = [one for one in noted if isinstance(one, int)] if isinstance(noted, list) else []
+        for name, row in self.stored.items():
+            if name in names and row.hidden in ours:
+                self.tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (row.id,))
+                self.stored[name] = StoredRow(row.id, row.owner, None)
+                self.done.revised += 1
+        numbers = {one.get("id"): self._take(one) for one in shown}
+        undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
+        if undone:
+            sql = "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?"
+            before = self.tx.value(sql, (self.id, min(undone)))
+            ours.append(self._hide(undone, before or 0))
+        ours += self._branches(numbers)
+        if ours and self.done.revised:
+            lineage.drop_empty_rewinds(self.tx, self.id)
+            there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
+            self._record(hidden=sorted({row[0] for row in there}.intersection(ours)))
+        self._columns()
+        if self.done:
+            self.into.finish(self.id)
+        return self.done
+
+    def _take(self, told: Told) -> int:
+        """Store a message, or what was changed in it; its id here."""
+        message, row = ready(told), self.stored.get(told["platform_message_id"])
+        if row is None:
+            self.done.added.append((self.into.add(self.id, message), message))
+            return self.done.added[-1][0]
+        if row.hidden is not None:
+            return row.id
+        columns = ", ".join((*_COMPARED, *_COUNTED))
+        was = self.tx.row(
+            f"SELECT content, content_rest, content_format, {columns} FROM messages WHERE id = ?", (row.id,)
+        )
+        assert was is not None
+        text, values = (codec.joined(*was[:2]), was[2]), dict(zip((*_COMPARED, *_COUNTED), was[3:], strict=True))
+        if text != (message.text, message.form) or any(values[n] != getattr(message.values, n) for n in _COMPARED):
+            self.into.replace(row.id, self.id, self.id, told)
+            self.done.revised += 1
+            return row.id
+        counted = {name: getattr(message.values, name) for name in _COUNTED}  # programs write these after the words
+        if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
+            sets = ", ".join(f"{name} = ?" for name in new)
+            self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
+            self.tx.changed_by_us([row.id])
+            self.done.revised += 1
+        return row.id
+
+    def _hide(self, ids: Sequence[int], cut: int) -> int:
+        """Hide messages as a rewind does it; the number of the rewind."""
+        batch = lineage.new_rewind(self.tx, self.id, cut)
+        for number in ids:
+            self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batch, number))
+        self.done.revised += len(ids)
+        return batch
+
+    def _branches(self, numbers: Mapping[Any, int]) -> list[int]:
+        """Branches that were begun and left there since the last import: hidden here as by rewinds, which can be undone."""
+        cuts, branches = dict(self.data.get("rewinds") or ()), dict[Any, list[int]]()
+        for one in self.data["rewound_messages"]:
+            name = one.get("platform_message_id")
+            if name and name not in self.stored:
+                branches.setdefault(one.get("hidden", 0), []).append(self.into.add(self.id, ready(one)))
+        return [self._hide(ids, numbers.get(cuts.get(there), 0)) for there, ids in branches.items()]
+
+    def _columns(self) -> None:
+        """Take over what the other program has changed about the session itself."""
+        row = self.tx.row(f"SELECT {', '.join(_FOLLOWED)}, title, title_base FROM sessions WHERE id = ?", (self.id,))
+        assert row is not None
+        *values, title, base = row
+        was = dict(zip(_FOLLOWED, values, strict=True))
+        if was["end_reason"] in _ENDS:
+            new = {name: self.data[name] for name in _FOLLOWED if self.data.get(name) not in (None, was[name])}
+            self.into.set_columns(self.id, new)
+            self.done.columns += new
+        there = self.data.get("title")
+        if self.source is None or there is None or there == (known := self.source.get("title")):
+            return
+        if (title is None and known is None) or (title is not None and known in (title, base)):
+            titles.take_in(self.tx)
+            self.into.set_title(self.id, there)
+            self._record(title=there)
+            self.done.columns += ["title", "title_base", "title_no", "meta"]
+
+    def _record(self, **values: Any) -> None:
+        self.source = {**(self.source or {}), **values}
+        self.meta["imported"] = self.source
+        self.into.set_columns(self.id, {"meta": codec.to_json(self.meta)})

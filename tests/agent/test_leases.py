@@ -1,0 +1,264 @@
+"""What a process holds is renewed while it works, one thread for all; a session is live while a process works with it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from hermes.agent.leases import Lease, SessionLease, kept
+from hermes.errors import Fenced, HermesError, SessionBusy
+
+SHORT = 2.0  # seconds: a busy machine lets a thread wait for more than half of one
+
+
+def until(true: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def beating() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "hermes-leases"]
+
+
+def taken(db: Any, name: str, ttl: float = SHORT) -> tuple[str, int]:
+    return name, db.acquire_lease(name, "here", ttl)
+
+
+# ------------------------------------------------------------------ jobs
+
+
+def outlive(seconds: float, true: Any) -> None:
+    """This is so all the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert true()
+        time.sleep(0.05)
+
+
+def test_a_kept_lease_outlives_its_time_and_runs_out_afterwards(db: Any) -> None:
+    with kept(Lease(db, taken(db, "work"), SHORT)):
+        outlive(SHORT * 1.5, lambda: db.lease_holder("work") == "here")
+    until(lambda: db.lease_holder("work") is None)
+
+
+def test_leases_of_different_length_and_store_are_renewed_side_by_side(make_db: Any) -> None:
+    until(lambda: not beating())
+    one, two = make_db(name="one"), make_db(name="two")
+    with (
+        kept(Lease(one, taken(one, "long", 60.0), 60.0)),
+        kept(Lease(one, taken(one, "short"), SHORT)),
+        kept(Lease(two, taken(two, "short"), SHORT)),
+    ):
+        outlive(SHORT * 1.5, lambda: one.lease_holder("short") == two.lease_holder("short") == "here")
+        assert len(beating()) == 1
+    until(lambda: not beating())
+
+
+def test_a_lease_that_passed_to_another_is_reported_once(db: Any) -> None:
+    work = taken(db, "work")
+    db.release_lease(*work)
+    assert db.acquire_lease("work", "there", 60.0) == work[1] + 1
+    lost: list[str] = []
+    with (
+        kept(Lease(db, work, SHORT, lost=lambda: lost.append("work"))),
+        kept(Lease(db, taken(db, "other"), SHORT)),
+    ):
+        until(lambda: lost)
+        outlive(SHORT * 1.5, lambda: db.lease_holder("other") == "here")  # the others go on
+    assert lost == ["work"]
+    assert db.lease_holder("work") == "there"
+
+
+def test_a_renewal_that_fails_is_reported_and_tried_again(make_db: Any) -> None:
+    db = make_db(patience=0.2)
+    failures: list[HermesError] = []
+    with kept(Lease(db, taken(db, "work"), SHORT, failed=failures.append)):
+        with closing(sqlite3.connect(db.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            until(lambda: failures)
+        until(lambda: db.lease_holder("work") == "here")
+
+
+FORKING = """
+import os, sys, time
+from hermes.agent.leases import Lease, kept
+from hermes_state import SessionDB
+with SessionDB(sys.argv[1]) as db, kept(Lease(db, ("a", db.acquire_lease("a", "here", 60.0)), 60.0)):
+    child = os.fork()
+    if child == 0:
+        with SessionDB(sys.argv[1]) as own, kept(Lease(own, ("b", own.acquire_lease("b", "here", 0.8)), 0.8)):
+            time.sleep(1.6)
+            os._exit(0 if own.lease_holder("b") == "here" else 1)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_renews_its_own(db: Any) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    assert subprocess.run([sys.executable, "-c", FORKING, str(db.path)], env=environment, timeout=60).returncode == 0
+
+
+# ------------------------------------------------------------------ sessions
+
+
+@pytest.fixture
+def held(db: Any) -> Any:
+    db.create_session("one", "cli")
+    db.create_session("two", "cli")
+    return db
+
+
+def test_a_session_outlives_its_time_as_long_as_the_process_does(held: Any) -> None:
+    lease = SessionLease(held, ttl=SHORT)
+    assert lease.open("one")
+    outlive(SHORT * 2, lambda: held.is_live("one"))
+    lease.release()
+    assert not held.is_live("one")
+
+
+def test_one_session_at_a_time(held: Any) -> None:
+    lease = SessionLease(held)
+    lease.open("one")
+    lease.take("two")
+    assert (held.is_live("one"), held.is_live("two")) == (False, True)
+    lease.release()
+    assert not held.is_live("two")
+    assert lease.open("one")  # and it can be taken up again
+    lease.release()
+
+
+def test_what_another_holds_is_theirs(held: Any) -> None:
+    mine, theirs = SessionLease(held), SessionLease(held)
+    assert theirs.open("one")
+    assert not mine.open("one")
+    mine.release()
+    assert held.is_live("one")
+    theirs.release()
+    assert mine.open("one")
+    mine.release()
+
+
+def test_a_dead_process_of_this_machine_does_not_keep_its_session(held: Any) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as child:
+        child.wait()
+    held.take_turn("one", f"{socket.gethostname()}:{child.pid}:abcd:cli", 120.0)
+    lease = SessionLease(held)
+    assert lease.open("one")
+    lease.release()
+
+
+def test_an_open_session_is_taken_for_a_turn_and_is_open_again_afterwards(held: Any) -> None:
+    terminal, chat = SessionLease(held, ttl=SHORT, source="cli"), SessionLease(held, source="telegram")
+    assert terminal.open("one")
+    chat.take("one")
+    assert chat.beside
+    with pytest.raises(SessionBusy, match="telegram"):
+        terminal.take("one")
+    with pytest.raises(Fenced), terminal.fenced():
+        held.append_message("one", "user", "late")
+    chat.release()
+    until(lambda: (held.session_holder("one") or "").endswith(":cli"))
+    assert held.turn_holder("one") is None
+    terminal.take("one")
+    assert not terminal.beside
+    terminal.end_turn()
+    assert held.is_live("one")
+    chat.take("one")
+    chat.release()
+    terminal.release()
+
+
+def test_what_a_turn_began_with_counts_though_the_session_is_open_here_again(held: Any) -> None:
+    late, other = SessionLease(held, ttl=SHORT), SessionLease(held)
+    late.take("one")
+    name, token = late.fence
+    held.release_lease(name, token)  # as if it had slept for long
+    other.take("one")
+    other.release()
+    until(lambda: held.is_live("one"))
+    with pytest.raises(Fenced), late.fenced():
+        held.append_message("one", "assistant", "late")
+    late.take("one")
+    with late.fenced():
+        held.append_message("one", "user", "in time")
+    late.release()
+
+
+def test_many_sessions_have_one_heart(db: Any) -> None:
+    until(lambda: not beating())
+    leases = [SessionLease(db, ttl=SHORT) for _ in range(50)]
+    for number, lease in enumerate(leases):
+        db.create_session(f"s{number}", "cli")
+        assert lease.open(f"s{number}")
+    assert len(beating()) == 1
+    outlive(SHORT * 2, lambda: all(db.is_live(f"s{number}") for number in range(50)))
+    for lease in leases:
+        lease.release()
+    assert not any(db.is_live(f"s{number}") for number in range(50))
+    until(lambda: not beating())
+
+
+def test_a_closed_store_stops_its_heart(make_db: Any) -> None:
+    until(lambda: not beating())
+    db = make_db()
+    db.create_session("one", "cli")
+    lease = SessionLease(db, ttl=0.4)
+    assert lease.open("one")
+    db.close()
+    until(lambda: not beating())
+    lease.release()
+
+
+def test_a_closed_store_stops_its_heart_though_another_has_the_session(make_db: Any) -> None:
+    until(lambda: not beating())
+    db = make_db()
+    db.create_session("one", "cli")
+    db.hold_session("one", "elsewhere:1:x:cli")
+    lease = SessionLease(db, ttl=0.4)
+    assert not lease.open("one")
+    db.close()
+    until(lambda: not beating())
+    lease.release()
+
+
+def test_who_forgets_to_let_go_holds_on_no_longer_than_its_lease(held: Any) -> None:
+    until(lambda: not beating())
+    lease = SessionLease(held, ttl=1.0)
+    assert lease.open("one")
+    del lease
+    gc.collect()
+    until(lambda: not held.is_live("one"))
+    until(lambda: not beating())
+
+
+def test_many_that_take_and_let_go_at_once_end_with_nobody_holding(held: Any) -> None:
+    names = [f"s{n}" for n in range(8)]
+    for name in names:
+        held.create_session(name, "cli")
+
+    def work(name: str) -> None:
+        lease = SessionLease(held, ttl=0.2)
+        for _ in range(40):
+            lease.take(name)
+            lease.end_turn()
+            lease.release()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not any(held.is_live(name) for name in names)
