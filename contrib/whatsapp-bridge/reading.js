@@ -70,6 +70,7 @@ function bodyOf (content) {
   const body = { text: textOf(content) }
   const about = inside.contextInfo || {}
   if (about.mentionedJid?.length) body.mentions = about.mentionedJid
+  if (about.isForwarded || about.forwardingScore > 0) body.forwarded = true
   if (about.stanzaId) {
     body.quoted = { id: about.stanzaId, sender: about.participant || '', text: textOf(about.quotedMessage || {}) }
   }

@@ -156,8 +156,8 @@ def test_an_id_that_looks_like_an_accounts_is_nobody_elses(tmp_path: Path) -> No
         settings = PlatformSettings("email/work", allowed_users=frozenset({"o@lab.test"}))
         access = Access(GatewayDB(db), ["email/work:o@lab.test", "email:p@lab.test"], {"email/work": settings})
         for address in ("work/o@lab.test", "work/p@lab.test"):  # both are addresses that a server may give away
-            assert not access.may_talk("email/work", Sender(user_id=address))
-            assert not access.is_owner("email/work", Sender(user_id=address))
+            assert not access.may_talk("email/work", Sender(user_id=address, proven=True))
+            assert not access.is_owner("email/work", Sender(user_id=address, proven=True))
 
 
 def test_a_handoff_goes_to_the_account_that_is_named(
@@ -266,7 +266,7 @@ def test_an_unset_variable_of_one_account_stops_no_other() -> None:
 def test_keys_of_single_accounts_are_those_of_the_specification() -> None:
     def key(kind: str, thread: str | None = None, account: str | None = None) -> str:
         chat = Chat(platform="telegram", chat_id="7", type=kind, thread_id=thread, account=account)
-        return build_session_key(source_of(Event(id="1", chat=chat, sender=Sender(user_id="9"), text="x")))
+        return build_session_key(source_of(Event(id="1", chat=chat, sender=Sender(user_id="9", proven=True), text="x")))
 
     assert key(DM) == "agent:main:telegram:dm:7"
     assert key(GROUP) == "agent:main:telegram:group:7:9"

@@ -95,7 +95,9 @@ def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(
         for number in range(5):
             lab.say(f"number {number}")
         shown = whole(lab, 6)
-        assert shown[1:] == [f"echo: number {number}" for number in range(5)]
+        for one, answer in zip(shown[1:], [f"echo: number {number}" for number in range(5)], strict=True):
+            # one that comes while the one before it is being answered stops that answer
+            assert one == answer or (busy == "interrupt" and one.endswith(STOPPED) and one is not shown[-1])
         assert said(gateway) == ["pause=1 first", *(f"number {number}" for number in range(5))]
 
 

@@ -105,7 +105,7 @@ class Pair:
     def holder(self, platform: str = "plain") -> int | None:
         """Which of the two is connected to a platform."""
         with SessionDB(url=self.url, read_only=True) as db:
-            name = db.lease_holder(f"platform:{platform}")
+            name = db.lease_holder(f"job:platform:{platform}")
         number = int(name.split(":")[1]) if name else 0
         return next((n for n, one in enumerate(self.both) if one.process and one.process.pid == number), None)
 
@@ -412,7 +412,7 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     db.create_session("s", "plain")
     held = db.hold_session("s", "here:1:0001", 60.0)
     assert held is not None
-    assert db.acquire_lease("platform:plain", "here:1:gateway:a", 60.0)
+    assert db.acquire_lease("job:platform:plain", "here:1:gateway:a", 60.0)
     join(store, "there:1:gateway:b")
     assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
         True
@@ -420,7 +420,7 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:a"])]) == [1]
     assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")
-    assert db.lease_holder("platform:plain") is None
+    assert db.lease_holder("job:platform:plain") is None
     with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
         store.finish(1, "plain", "{}")
     with pytest.raises(Fenced), db.fenced("session:s", held):
@@ -435,12 +435,12 @@ def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: Sess
     token = join(store, "here:1:gateway:new")
     db.create_session("s", "plain")
     assert db.hold_session("s", "here:1:0002", 60.0)
-    assert db.acquire_lease("platform:plain", "here:1:gateway:new", 60.0)
+    assert db.acquire_lease("job:platform:plain", "here:1:gateway:new", 60.0)
     assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:old"])]) == [1]
     assert [one.name for one in store.instances()[0] if one.lives] == ["here:1:gateway:new"]
-    assert db.renew_lease("gateway:here:1:gateway:new", token)
+    assert db.renew_lease("job:gateway:here:1:gateway:new", token)
     assert db.is_live("s")
-    assert db.lease_holder("platform:plain") == "here:1:gateway:new"
+    assert db.lease_holder("job:platform:plain") == "here:1:gateway:new"
 
 
 # ---------------------------------------------------------------------------------------------- whose a chat is

@@ -22,10 +22,11 @@ from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_rows import Arrival
 from tests.support.echo import Echo, reply_to
-from tests.support.gateway import running
-from tests.support.gateway_process import GatewayProcess
+from tests.support.gateway import Clock, running
+from tests.support.gateway_process import GatewayProcess, write_config
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
+from tests.support.program import run
 from tests.support.sizes import size
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
@@ -210,9 +211,128 @@ def test_a_refused_message_is_noted_with_the_reason_and_the_next_goes_on(
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
         lab.refuses = None
         lab.say("second")
-        until(lambda: lab.shown() == ["echo: second"])
+        until(lambda: len(lab.shown()) == 2 and "echo: second" in lab.shown())
+        assert sum("could not be sent" in text for text in lab.shown()) == 1
         (status,) = gateway.store.statuses()
         assert "the chat is gone" in status["error"]
+
+
+def lost(gateway: Any, platform: str) -> int:
+    return int(gateway.store.mail_counts().get(platform, {}).get("failed", 0))
+
+
+def without_part_two(shown: list[str], whole: str) -> bool:
+    """Whether all parts of a reply were shown but that with Paragraph 8, and the person was told."""
+    said = "".join(shown)
+    there = [number for number in range(1, 16) if f"Paragraph {number}:" in said]
+    return 1 in there and 15 in there and 8 not in there and "could not be sent" in said and "Paragraph 15:" in whole
+
+
+@pytest.mark.parametrize("kind", [PlainLab, LettersLab])
+def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
+    kind: type[PlainLab], model: Echo, hermes_home: Path
+) -> None:
+    lab = kind()
+    write_config(hermes_home, [lab], model.base_url)
+    lab.dislikes = "Paragraph 8:"
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("long=2600")
+        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), 30, str(lab.shown()))
+        assert lost(gateway, lab.platform) == 1
+        until(lambda: nothing_waits(gateway))
+        told = [text for text in lab.shown() if "could not be sent" in text]
+        lab.say("and now?")
+        until(lambda: lab.shown()[-1] == "echo: and now?")
+        assert [text for text in lab.shown() if "could not be sent" in text] == told  # once
+        status = run("gateway", "status", home=hermes_home)
+        assert "1 could not be delivered" in status.out
+        assert "not allowed" in status.out
+    lab.close()
+
+
+def test_a_person_whose_chat_refused_everything_is_told_with_the_next_message_also_after_a_restart(
+    letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    with running(letters, hermes_home, model.base_url) as gateway:
+        letters.refuses = "the bot was blocked"
+        letters.say("first")
+        until(lambda: lost(gateway, "letters") == 1)
+    letters.refuses = None
+    with running(letters, hermes_home, model.base_url):
+        letters.say("second")
+        until(lambda: len(letters.shown()) == 2)
+        assert letters.shown()[0] == "echo: second"
+        assert "could not be sent" in letters.shown()[1]
+
+
+HASTY = Timings(retry=0.001)
+
+
+@pytest.mark.parametrize("failure", [{"broken": True}, {"wait": 0.01}], ids=["fails", "asks to wait"])
+@pytest.mark.parametrize("kind", [PlainLab, LettersLab])
+def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_in_ten_minutes(
+    kind: type[PlainLab], failure: dict[str, Any], model: Echo, hermes_home: Path
+) -> None:
+    lab, clock = kind(), Clock()
+    lab.stumbles, lab.failure = "Paragraph 8:", failure
+    with running(lab, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
+        lab.say("long=2600")
+        until(lambda: lab.stumbled >= 10, 30)
+        assert lost(gateway, lab.platform) == 0, "ten tries, but not ten minutes"
+        clock.forward(600)
+        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), 30, str(lab.shown()))
+        until(lambda: lost(gateway, lab.platform) == 1)
+        lab.say("and now?")
+        until(lambda: lab.shown()[-1] == "echo: and now?")
+        assert sum("could not be sent" in text for text in lab.shown()) == 1
+    lab.close()
+
+
+def test_the_tries_are_counted_on_after_a_restart(letters: LettersLab, model: Echo, hermes_home: Path) -> None:
+    letters.stumbles = "Paragraph 8:"
+    with running(letters, hermes_home, model.base_url, timings=HASTY) as gateway:
+        letters.say("long=2600")
+        until(lambda: letters.stumbled >= 6, 30)
+    before = letters.stumbled
+    clock = Clock()
+    clock.forward(600)
+    with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
+        until(lambda: lost(gateway, "letters") == 1, 30)
+        until(lambda: without_part_two(letters.shown(), reply_to("long=2600")), 30)
+    assert letters.stumbled - before < 10
+
+
+def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
+    letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    clock = Clock()
+    letters.stumbles, letters.failure = "e", {"wait": 0.01}  # every text, also that of the trial
+    with running(letters, hermes_home, model.base_url, clock=clock) as gateway:
+        letters.say("hello")
+        until(lambda: letters.stumbled >= 10, 30)
+        clock.forward(3600)
+        before = letters.stumbled
+        until(lambda: letters.stumbled >= before + 10, 30)
+        assert lost(gateway, "letters") == 0
+        letters.stumbles = None
+        until(lambda: letters.shown()[-1:] == ["echo: hello"], 30, str(letters.shown()))
+        assert lost(gateway, "letters") == 0
+
+
+def test_a_platform_that_fails_at_everything_loses_no_message(
+    letters: LettersLab, model: Echo, hermes_home: Path
+) -> None:
+    clock = Clock()
+    with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
+        letters.fail(1_000_000)
+        letters.say("hello")
+        until(lambda: letters._failures < 1_000_000)
+        clock.forward(3600)
+        until(lambda: letters._failures <= 1_000_000 - 14, 30)
+        assert lost(gateway, "letters") == 0
+        letters._failures = 0
+        until(lambda: letters.shown()[-1:] == ["echo: hello"], 30, str(letters.shown()))
+        assert lost(gateway, "letters") == 0
 
 
 def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -313,7 +433,8 @@ def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
         clumsy.say("twice")
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
         clumsy.say("thrice")
-        until(lambda: clumsy.shown() == ["echo: once", "echo: thrice"])
+        until(lambda: clumsy.shown()[-1] == "echo: thrice")
+        assert ["could not be sent" in text for text in clumsy.shown()] == [False, True, False]
 
 
 def test_an_adapter_that_fails_at_letting_go_is_connected_again(
@@ -497,7 +618,7 @@ def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Ec
 
 
 def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    from hermes.agent.session_leases import SessionLease
+    from hermes.agent.leases import SessionLease
 
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("first")
@@ -505,11 +626,11 @@ def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, mode
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until(lambda: not gateway.db.is_live(row["id"]))  # between turns anybody may have it
         with SessionDB(hermes_home / "state.db") as db:
-            hold = SessionLease(db)
-            assert hold.take(row["id"])
+            hold = SessionLease(db, ttl=2.0)
+            assert hold.open(row["id"])
             lab.say("second")
             until(lambda: lab.shown()[1:] == ["echo: second"])
-            assert gateway.db.session_holder(row["id"]) is not None
+            until(lambda: gateway.db.is_live(row["id"]))  # it is open in the terminal again
             hold.release()
 
 
@@ -546,7 +667,7 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
     with SessionDB(hermes_home / "state.db") as db:
         store = GatewayDB(db)
         chat = Chat(platform="plain", chat_id="dm-alice")
-        event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice"), text=text)
+        event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice", proven=True), text=text)
         key = "agent:main:plain:dm:dm-alice"
         arrival = Arrival(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
         number = store.together([partial(store.keep, arrival=arrival)])[0].id

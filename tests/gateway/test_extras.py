@@ -37,7 +37,7 @@ PARTS: dict[str, list[str]] = {
     "embedded": ["hermes.agent.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp_server", "hermes.cli.acp"],
-    "encryption": ["hermes.store.encryption", "hermes.store.sealed_files", "argon2", "cryptography", "keyring"],
+    "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
     "meaning": ["hermes.store.meaning.vector_indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
     "multilingual": ["hermes.store.meaning.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],

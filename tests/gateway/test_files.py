@@ -109,7 +109,7 @@ def test_the_same_file_in_answer_to_one_message_is_sent_once(
     from hermes.gateway.events import Chat, Event, FileReference, Sender
 
     chat = Chat(platform="plain", chat_id="dm-alice")
-    event = Event(id="e1", chat=chat, sender=Sender(user_id="u-alice"))
+    event = Event(id="e1", chat=chat, sender=Sender(user_id="u-alice", proven=True))
     with running(plain, hermes_home, model.base_url) as gateway:
         kept = gateway.db.keep_attachment(b"data")
         file = FileReference(kind="file", name="a.bin", mime="application/octet-stream", attachment=kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess, environment, write_config
@@ -152,7 +154,147 @@ def test_without_a_gateway_there_is_a_clear_word_and_the_conversation_goes_on(
         assert db.list_pending_handoffs() == []  # a gateway that comes later does not take it away from here
 
 
+@pytest.mark.parametrize("how", ["Ctrl-C", "closed"])
+def test_a_request_that_is_given_up_is_withdrawn(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen], how: str
+) -> None:
+    write_config(hermes_home, [lab], model.base_url, **HOME)
+    at_the_desk(hermes_home)
+    screen = terminal("-r", "about tulips")
+    screen.wait_for("about tulips")
+    screen.line("/handoff plain")
+    screen.wait_for("Handing over to plain")
+    if how == "Ctrl-C":
+        screen.press("C-c")
+        screen.wait_for("withdrawn")
+        screen.line("still here")
+        screen.wait_for("echo: still here")
+    else:
+        os.kill(screen.pid(), signal.SIGHUP)
+        screen.wait_until_over()
+    with running(lab, hermes_home, model.base_url, **HOME) as gateway:  # comes later, and takes nothing
+        state = gateway.db.get_handoff_state(SESSION)
+        assert state is not None
+        assert state["state"] == "failed"
+        assert gateway.db.list_pending_handoffs() == []
+    assert lab.threads() == []
+
+
+def test_a_claimed_handoff_that_is_given_up_is_undone_and_the_desk_goes_on(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    at_the_desk(hermes_home)
+    with GatewayProcess(hermes_home, [lab], model.base_url, **HOME), SessionDB(hermes_home / "state.db") as db:
+        screen = terminal("-r", "about tulips")
+        screen.wait_for("about tulips")
+        model.latency = 60.0
+        screen.line("/handoff plain")
+        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        screen.press("C-c")
+        screen.wait_for("withdrawn")
+        until(lambda: GatewayDB(db).route_of_session(SESSION) is None, 30)
+        model.latency = 0.0
+        screen.line("still here")
+        screen.wait_for("echo: still here")
+        assert outcome(db)["state"] == "failed"
+        assert in_thread(lab) == []
+        assert db.get_messages(SESSION)[-2]["content"] == "still here"
+
+
+def test_nobody_else_writes_into_a_conversation_that_is_being_handed_over(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    write_config(hermes_home, [lab], model.base_url, **HOME)
+    at_the_desk(hermes_home)
+    with SessionDB(hermes_home / "state.db") as db:
+        screen = terminal("-r", "about tulips")
+        screen.wait_for("about tulips")
+        assert db.request_handoff(SESSION, "plain")
+        assert db.claim_handoff(SESSION)
+        screen.line("meanwhile")
+        screen.wait_for("handoff to plain")
+        assert not any(m["content"] == "meanwhile" for m in db.get_messages(SESSION))
+        assert db.complete_handoff(SESSION)
+        screen.wait_for("echo: meanwhile")
+
+
+def test_what_is_typed_during_the_handoff_is_shown_as_not_sent(
+    lab: PlainLab, model: Echo, hermes_home: Path, terminal: Callable[..., Screen]
+) -> None:
+    write_config(hermes_home, [lab], model.base_url, **HOME)
+    at_the_desk(hermes_home)
+    with SessionDB(hermes_home / "state.db") as db:
+        screen = terminal("-r", "about tulips")
+        screen.wait_for("about tulips")
+        screen.line("/handoff plain")
+        screen.wait_for("Handing over to plain")
+        screen.line("one more thing")
+        assert db.claim_handoff(SESSION)
+        assert db.complete_handoff(SESSION)
+        screen.wait_for("Not sent: one more thing")
+        assert screen.wait_until_over() == 0
+
+
 # ------------------------------------------------------------------------------------------ the gateway's side
+
+
+def test_a_request_of_a_desk_that_is_long_gone_is_left_alone(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    """Its terminal was killed; a gateway that is started hours later does not carry it out, and takes a new one."""
+    at_the_desk(hermes_home)
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.request_handoff(SESSION, "plain")
+        with db._engine.write() as tx:
+            tx.run("UPDATE sessions SET handoff_requested_at = handoff_requested_at - 7200")
+    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        assert gateway.db.get_handoff_state(SESSION)["state"] == "pending"
+        assert gateway.db.request_handoff(SESSION, "plain")
+        assert outcome(gateway.db)["state"] == "completed"
+    assert lab.threads() == ["about tulips"]
+
+
+def test_a_summary_that_a_dead_gateway_left_is_not_sent_once_the_handoff_is_withdrawn(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    at_the_desk(hermes_home)
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
+    gateway.start()
+    model.latency = 60.0
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.request_handoff(SESSION, "plain")
+        until(lambda: model.requests, 30)
+        gateway.kill()
+        assert db.fail_handoff(SESSION, "the desk gave it up")
+        model.latency = 0.0
+        gateway.start()
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"], 30)
+        until(lambda: not GatewayDB(db).unanswered(), 30)
+        assert gateway.stop() == 0
+    assert in_thread(lab) == []
+
+
+def test_a_chat_that_a_dead_gateway_bound_is_let_go_once_the_handoff_is_withdrawn(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    at_the_desk(hermes_home)
+    lab.no_threads = True
+    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
+    gateway.start()
+    model.latency = 60.0
+    with SessionDB(hermes_home / "state.db") as db:
+        assert db.request_handoff(SESSION, "plain")
+        until(lambda: model.requests, 30)
+        gateway.kill()
+        assert db.fail_handoff(SESSION, "the desk gave it up")
+        model.latency = 0.0
+        gateway.start()
+        lab.say("hello")
+        until(lambda: lab.shown()[-1:] == ["echo: hello"], 30)
+        assert gateway.stop() == 0
+        assert GatewayDB(db).route_of_session(SESSION) is None
+        assert not any(one["content"] == "hello" for one in db.get_messages(SESSION))
 
 
 def test_where_no_thread_can_be_made_the_home_chat_serves(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -231,6 +373,35 @@ def test_from_chat_to_chat_when_it_fails_everything_is_as_it_was(
         assert gateway.db.get_messages(row["id"])[-2]["content"] == "then here"
 
 
+@pytest.mark.parametrize("claimed", [True, False])
+def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
+    lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch, claimed: bool
+) -> None:
+    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
+    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+        lab.say("talk on the phone")
+        until(lambda: len(lab.shown()) == 1)
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        if claimed:
+            monkeypatch.setattr("hermes.commands.handoff_commands.LONGEST", 1.0)
+            model.latency = 60.0
+        else:
+            monkeypatch.setenv("HERMES_HANDOFF_SECONDS", "1")
+            other.hides = True
+            other.drop()
+            until(lambda: not gateway.connections["forgetful"].delivery.connected.is_set(), 20)
+        lab.say("/handoff forgetful")
+        until(lambda: any("The handoff did not work" in text for text in lab.shown()), 30)
+        model.latency, other.hides = 0.0, False
+        until(lambda: getattr(gateway.store.route_of_session(row["id"]), "platform", None) == "plain", 20)
+        lab.say("then here")
+        until(lambda: lab.shown()[-1] == "echo: then here", 20)
+        assert gateway.db.get_messages(row["id"])[-2]["content"] == "then here"
+        other.say("hello")
+        until(lambda: other.shown()[-1:] == ["echo: hello"], 30)
+    assert in_thread(other) == []
+
+
 def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path) -> None:
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
     with running([lab, other], hermes_home, model.base_url, **there):
@@ -243,7 +414,7 @@ def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Ec
 def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
     lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
 ) -> None:
-    from hermes.agent.session_leases import SessionLease
+    from hermes.agent.leases import SessionLease
 
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
     with running([lab, other], hermes_home, model.base_url, **there) as gateway:
@@ -253,7 +424,7 @@ def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
         until(lambda: not gateway.db.is_live(row["id"]))
         with SessionDB(hermes_home / "state.db") as db:
             hold = SessionLease(db)
-            assert hold.take(row["id"])
+            assert hold.open(row["id"])
             lab.say("/handoff forgetful")
             until(lambda: "another program" in lab.shown()[-1])
             hold.release()
@@ -300,7 +471,7 @@ def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_s
         gateway.process.send_signal(signal.SIGCONT)
         until(lambda: "another process has taken over the handoff" in gateway.output(), 30)
         assert db.get_handoff_state(SESSION) == {"state": "running", "platform": "plain", "error": None}
-        with db.fenced(f"handoff:{SESSION}", token):
+        with db.fenced(f"job:handoff:{SESSION}", token):
             assert db.complete_handoff(SESSION)
         assert gateway.stop() == 0
 

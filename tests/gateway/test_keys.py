@@ -98,7 +98,7 @@ def test_the_table_of_keys(source: Source, settings: dict[str, bool], key: str) 
 def test_an_event_is_keyed_by_its_chat_and_its_senders_stable_id() -> None:
     chat = Chat(platform="signal", chat_id="g", type=GROUP)
     said = [
-        Event(id=str(n), chat=chat, sender=Sender(user_id=number, stable_id="uuid-1"))
+        Event(id=str(n), chat=chat, sender=Sender(user_id=number, stable_id="uuid-1", proven=True))
         for n, number in enumerate(("+491", "+492", None))
     ]
     assert {build_session_key(source_of(event)) for event in said} == {"agent:main:signal:group:g:uuid-1"}

@@ -178,7 +178,11 @@ def _access(db: SessionDB, **settings: Any) -> Access:
 def test_no_codes_to_bots_nor_to_those_without_an_id(db: SessionDB) -> None:
     access = _access(db)
     chat = Chat(platform="plain", chat_id="c")
-    for sender in (Sender(user_id="b", is_bot=True), Sender(), Sender(name="somebody")):
+    for sender in (
+        Sender(user_id="b", is_bot=True, proven=True),
+        Sender(proven=True),
+        Sender(name="somebody", proven=True),
+    ):
         assert not access.may_talk("plain", sender)
         assert access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi")) is None
     assert GatewayDB(db).waiting_pairings() == []
@@ -189,37 +193,37 @@ def test_no_codes_to_bots_nor_to_those_without_an_id(db: SessionDB) -> None:
 
 def test_who_may_talk(db: SessionDB) -> None:
     access = _access(db, allowed_users=frozenset({"7", "uuid-1"}))
-    assert access.may_talk("plain", Sender(user_id="7"))
-    assert access.may_talk("plain", Sender(user_id="+49 changed", stable_id="uuid-1"))
-    assert access.may_talk("plain", Sender(user_id="owner"))
+    assert access.may_talk("plain", Sender(user_id="7", proven=True))
+    assert access.may_talk("plain", Sender(user_id="+49 changed", stable_id="uuid-1", proven=True))
+    assert access.may_talk("plain", Sender(user_id="owner", proven=True))
     for sender in (
-        Sender(user_id="8"),
-        Sender(user_id=""),
-        Sender(),
-        Sender(user_id="7", is_bot=True),
-        Sender(name="7"),
+        Sender(user_id="8", proven=True),
+        Sender(user_id="", proven=True),
+        Sender(proven=True),
+        Sender(user_id="7", is_bot=True, proven=True),
+        Sender(name="7", proven=True),
     ):
         assert not access.may_talk("plain", sender)
-    assert not access.may_talk("elsewhere", Sender(user_id="7"))
-    assert not access.may_talk("elsewhere", Sender(user_id="owner"))
+    assert not access.may_talk("elsewhere", Sender(user_id="7", proven=True))
+    assert not access.may_talk("elsewhere", Sender(user_id="owner", proven=True))
 
 
 def test_everybody_only_when_it_is_written_out(db: SessionDB) -> None:
-    assert not _access(db).may_talk("plain", Sender(user_id="8"))
-    assert _access(db, allow_all=True).may_talk("plain", Sender(user_id="8"))
-    assert not _access(db, allow_all=True).may_talk("plain", Sender(user_id="8", is_bot=True))
-    assert _access(db, allow_all=True).user("plain", Sender(user_id="8")) == ("plain", "8")
+    assert not _access(db).may_talk("plain", Sender(user_id="8", proven=True))
+    assert _access(db, allow_all=True).may_talk("plain", Sender(user_id="8", proven=True))
+    assert not _access(db, allow_all=True).may_talk("plain", Sender(user_id="8", is_bot=True, proven=True))
+    assert _access(db, allow_all=True).user("plain", Sender(user_id="8", proven=True)) == ("plain", "8")
 
 
 def test_a_pairing_holds_for_the_stable_id(db: SessionDB) -> None:
     access = _access(db)
-    sender = Sender(user_id="+49 1", stable_id="uuid-2")
+    sender = Sender(user_id="+49 1", stable_id="uuid-2", proven=True)
     chat = Chat(platform="plain", chat_id="c")
     code = access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi"))
     assert code is not None
     assert GatewayDB(db).approve_pairing(code) is not None
-    assert access.may_talk("plain", Sender(user_id="+49 2", stable_id="uuid-2"))
-    assert not access.may_talk("plain", Sender(user_id="+49 1", stable_id="uuid-3"))
+    assert access.may_talk("plain", Sender(user_id="+49 2", stable_id="uuid-2", proven=True))
+    assert not access.may_talk("plain", Sender(user_id="+49 1", stable_id="uuid-3", proven=True))
 
 
 def settings(text: str, **variables: str) -> PlatformSettings:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from hermes.gateway.adapter import Link
@@ -53,7 +53,7 @@ def contexts(lab: PlainLab, words: str) -> list[dict[str, Any] | None]:
 
 def rows(home: Path) -> str:
     """Everything in the gateway's tables, the messages and the sessions."""
-    with closing(apsw.Connection(str(home / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+    with closing(sqlite3.connect(home / "state.db")) as db:
         names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         wanted = [name for name in names if name.startswith("gateway_") or name in ("messages", "sessions")]
         return "\n".join(str(row) for name in wanted for row in db.execute(f"SELECT * FROM {name}"))
@@ -172,4 +172,7 @@ def test_a_destination_is_a_chat_to_any_reader() -> None:
     stored = destination(chat, {"url": "https://e.org/?a=1", "n": [1, {"two": None}]})
     assert from_json(stored, Chat) == chat
     assert context_of(stored) == {"url": "https://e.org/?a=1", "n": [1, {"two": None}]}
-    assert from_json('{"id":"1","chat":{"platform":"p","chat_id":"c"},"sender":{}}', Event).reply_context is None
+    assert (
+        from_json('{"id":"1","chat":{"platform":"p","chat_id":"c"},"sender":{"proven":true}}', Event).reply_context
+        is None
+    )

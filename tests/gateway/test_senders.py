@@ -96,15 +96,15 @@ def test_what_has_no_brackets_stays_as_it_is(text: str) -> None:
 )
 def test_a_name_that_is_anothers_comes_with_the_id(tmp_path: Path, name: str, shown: str, other: str) -> None:
     with SessionDB(tmp_path / "state.db") as db:
-        assert speaker(db, "plain", Sender(user_id="u-alice", name="Alice")) == "Alice"
-        assert speaker(db, "plain", Sender(user_id="u-bob", name=name)) == shown
-        assert speaker(db, "plain", Sender(user_id="u-alice", name="Alice")) == other
+        assert speaker(db, "plain", Sender(user_id="u-alice", name="Alice", proven=True)) == "Alice"
+        assert speaker(db, "plain", Sender(user_id="u-bob", name=name, proven=True)) == shown
+        assert speaker(db, "plain", Sender(user_id="u-alice", name="Alice", proven=True)) == other
 
 
 def test_an_id_as_a_name_is_not_the_id(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
-        assert speaker(db, "plain", Sender(user_id="u-alice")) == "u-alice"
-        assert speaker(db, "plain", Sender(user_id="u-bob", name="u-alice")) == "u-alice (u-bob)"
+        assert speaker(db, "plain", Sender(user_id="u-alice", proven=True)) == "u-alice"
+        assert speaker(db, "plain", Sender(user_id="u-bob", name="u-alice", proven=True)) == "u-alice (u-bob)"
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])

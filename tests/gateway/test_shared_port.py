@@ -24,6 +24,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import configured, running
 from tests.support.labs.base import Lab, until
 from tests.support.labs.plain import PlainLab
+from tests.support.ports import free_port
 
 
 class Posted(Adapter):
@@ -48,7 +49,7 @@ class Posted(Adapter):
         async def delivered(call: PlatformRequest) -> PlatformResponse:
             said = json.loads(call.body)
             chat = Chat(platform=self.platform, chat_id=said["from"])
-            sender = Sender(user_id=said["from"])
+            sender = Sender(user_id=said["from"], proven=True)
             context = {"request": said["id"]}
             await link.received(
                 Event(id=said["id"], chat=chat, sender=sender, text=said["text"], reply_context=context)
@@ -106,12 +107,6 @@ def plain() -> Iterator[PlainLab]:
     made = PlainLab()
     yield made
     made.close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(model: Echo, hermes_home: Path) -> None:

@@ -20,11 +20,8 @@ __all__ = ["aimock"]
 
 
 @pytest.fixture(autouse=True)
-def no_real_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No key of the developer's and no server on their machine takes part in a test."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL", "OLLAMA_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HERMES_NO_LOCAL", "1")
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests to servers of the test take no proxy."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
 
 

@@ -13,6 +13,16 @@ from hermes.config import Config
 from hermes.serve.server import HttpServer
 
 NOBODY = "http://127.0.0.1:9/v1"
+NOT_PUBLIC = (  # addresses that a caller must not have opened by the model's server
+    "file:///etc/passwd", "FILE:/etc/passwd", " file:///etc/passwd", "/etc/passwd", "//10.0.0.1/a.png", "ftp://pictures.example/a.png",
+    "http://127.0.0.1/a.png", "http://localhost:8000/", "http://LOCALHOST./", "http://printer/a.png", "http://nas.local/a.png",
+    "http://a.localhost/", "http://metadata.google.internal/", "http://169.254.169.254/latest/meta-data/", "http://10.1.2.3/",
+    "http://192.168.0.1./", "http://2130706433/", "http://0x7f000001/", "http://0x7f.1/", "http://0177.0.0.1/", "http://127.1/",
+    "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://[fe80::1%25eth0]/", "http://１２７.0.0.1/", "http://127。0。0。1/",
+    "http://%31%32%37.0.0.1/", "http://pictures.example@127.0.0.1/", "http://127.0.0.1\\@pictures.example/",
+    "http://pictures.example\\@127.0.0.1/", "http:127.0.0.1/a.png", "http:///127.0.0.1/", "https://pictures.example:80:80/",
+    "http://pictures.example\n@127.0.0.1/", "attachment:sha256:" + "0" * 64,
+)  # fmt: skip
 
 
 class Loop:

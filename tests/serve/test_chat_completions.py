@@ -11,6 +11,7 @@ import pytest
 
 from hermes.config import Auxiliary
 from tests.chat.server import ModelServer
+from tests.serve.running import NOT_PUBLIC
 from tests.support.labs.base import until
 from tests.support.wire import CUT, STALL, Wire, delta, end, error, said, sse
 
@@ -258,6 +259,40 @@ def test_pictures_and_recordings_reach_the_model(serve: Any) -> None:
     with Wire([said("A cat.")]) as wire:
         serve(wire).client().chat.completions.create(model="fake", messages=[{"role": "user", "content": content}])
         assert wire.bodies[0]["messages"][-1]["content"] == content
+
+
+def test_addresses_that_only_this_machine_or_its_network_can_open_are_refused(serve: Any) -> None:
+    with Wire([said("A cat.")]) as wire:
+        client = serve(wire).client()
+        for address in NOT_PUBLIC:
+            picture = {"type": "image_url", "image_url": {"url": address}}
+            video = {"type": "video_url", "video_url": {"url": address}}
+            pdf = {"type": "file", "file": {"file_data": address, "filename": "a: b.pdf"}}
+            sound = {"type": "input_audio", "input_audio": {"data": address, "format": "wav"}}
+            for part in (picture, video, *((pdf, sound) if ":" in address else ())):
+                for later in ([], [{"role": "assistant", "content": "?"}, {"role": "user", "content": "and now?"}]):
+                    messages = [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, part]}, *later]
+                    with pytest.raises(openai.BadRequestError) as caught:
+                        client.chat.completions.create(model="fake", messages=messages)
+                    assert caught.value.param == "messages[0].content[1]", part
+                    assert "address" in caught.value.message
+        assert wire.bodies == []
+
+
+def test_only_known_fields_of_a_part_are_passed_on(serve: Any) -> None:
+    parts = [
+        {"type": "file", "file": {"file_data": "QUJD", "filename": "a: b.pdf", "path": "file:///etc/passwd"}},
+        {
+            "type": "image_url",
+            "image_url": {"url": "https://pictures.example./a%20b.png?x=1#y", "local": "/etc/passwd"},
+        },
+    ]
+    with Wire([said("A cat.")]) as wire:
+        serve(wire).client().chat.completions.create(model="fake", messages=[{"role": "user", "content": parts}])
+        assert wire.bodies[0]["messages"][-1]["content"] == [
+            {"type": "file", "file": {"file_data": "QUJD", "filename": "a: b.pdf"}},
+            {"type": "image_url", "image_url": {"url": "https://pictures.example./a%20b.png?x=1#y"}},
+        ]
 
 
 def test_what_cannot_be_honoured_is_accepted(serve: Any) -> None:

@@ -37,7 +37,9 @@ def test_the_python_example_talks_to_the_api_server(serve: Any) -> None:
 def test_the_script_sends_a_delivery_that_is_believed(loop: Any, hermes_home: Path) -> None:
     program("curl", "curl")
     program("openssl", "openssl")
-    hooks = Hooked(loop, hermes_home, {"backup": {"secret": SECRET, "prompt": "{payload.job}"}})
+    hooks = Hooked(
+        loop, hermes_home, {"backup": {"secret": SECRET, "scheme": "x-signature", "prompt": "{payload.job}"}}
+    )
     try:
         script = example("webhook.md", "sh").replace("http://127.0.0.1:8644", hooks.root)
         environment = {**os.environ, "SECRET": SECRET, "NO_PROXY": "127.0.0.1"}

@@ -21,6 +21,7 @@ from hermes_state import SessionDB
 from tests.support import program
 from tests.support.node import node_folder, npm_program
 from tests.support.optional import library
+from tests.support.ports import free_port
 from tests.support.sizes import THOROUGH, some
 
 pytestmark = pytest.mark.thorough
@@ -64,7 +65,7 @@ def served(home: Path) -> Iterator[Served]:
     """`hermes mcp --write --http PORT`, one for all tests here; without a token: the conformance checks can't send one."""
     log = home.parent / "log"
     with open(log, "w") as written:
-        port = _free_port()
+        port = free_port()
         process = subprocess.Popen(
             [*program.PROGRAM, "mcp", "--write", "--no-token", "--http", str(port)], env=program.environment(home),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written,
@@ -78,12 +79,6 @@ def served(home: Path) -> Iterator[Served]:
     finally:
         process.terminate()
         process.wait(timeout=30)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

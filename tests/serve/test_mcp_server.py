@@ -113,6 +113,26 @@ def test_answers_keep_to_their_budget(home: Path) -> None:
     anyio.run(talk)
 
 
+def test_a_search_for_thirty_conversations_gives_thirty(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with SessionDB(home / "state.db") as db:
+        for number in range(30):
+            db.create_session(f"s{number:02}", "cli")
+            text = "a tokenizer " + "and more words " * 20
+            db.replace_messages(f"s{number:02}", [{"role": "user", "content": f"{text}{one}"} for one in range(40)])
+
+    async def talk() -> None:
+        async with session(home) as client:
+            for limit in (5, 10, 30, 50):
+                for budget in (4_000, 20_000):
+                    found = await call(client, "search_sessions", query="tokenizer", limit=limit, max_tokens=budget)
+                    ids = [one["session_id"] for one in found["sessions"]]
+                    assert len(ids) == len(set(ids)) == min(30, limit) and "left_out" not in found
+                    assert all(one["matches"] for one in found["sessions"])
+
+    anyio.run(talk)
+
+
 def test_a_user_sees_what_is_theirs_and_writing_is_asked_for(home: Path) -> None:
     async def talk() -> None:
         async with session(home, "--user", "telegram:42") as client:

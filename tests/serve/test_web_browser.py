@@ -27,6 +27,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         talkative(home, model.base_url)
         fill(home)
         with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
+            db.create_session("tabs", "cli")
+            db.replace_messages("tabs", [{"role": "user", "content": f"as it was {n}"} for n in range(150)])
             db.create_session("long", "cli")
             db.set_session_title("long", "Ten thousand messages")
             db.replace_messages(
@@ -211,6 +213,55 @@ def test_what_another_process_writes_appears(browser: Browser, page: Page, home:
     browser.wait("document.querySelectorAll('.message').length === 1")
 
 
+def test_seven_tabs_and_more_work_and_a_hidden_one_misses_nothing(page: Page, home: Path) -> None:
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        tabs = []
+        for _ in range(8):  # the browser has six connections to a server
+            tabs.append(browser.new_tab(page.address + "/s/tabs"))
+            browser.wait("document.querySelector('main')?.innerText.includes('as it was 149')")
+        browser.show_tab(tabs[0])
+        browser.value("scrollTo(0, 0)")
+        browser.wait("document.querySelectorAll('.message').length === 150")
+        browser.show_tab(tabs[1])
+        with SessionDB(home / "state.db") as db:
+            db.replace_messages("tabs", [{"role": "user", "content": f"written meanwhile {n}"} for n in range(150)])
+        for tab in tabs:
+            browser.show_tab(tab)
+            shows(browser, "written meanwhile 149")
+            browser.wait("!document.querySelector('#messages').innerText.includes('as it was')")
+        browser.click("#prompt")
+        browser.type("say walrus long=400 slow=1")
+        browser.click("button", "Send")
+        browser.wait("!document.querySelector('#talk .danger').hidden")
+        browser.show_tab(tabs[0])
+        shows(browser, "say walrus")
+        for tab in (tabs[-1], tabs[3]):
+            browser.show_tab(tab)
+            browser.wait("document.querySelector('#messages').lastElementChild.matches('.assistant')")
+            browser.wait("document.querySelector('#talk .danger').hidden")
+            assert browser.value("document.querySelectorAll('.reply *').length") == 0
+        assert browser.problems() == []
+
+
+def test_turns_in_hidden_tabs_leave_the_others_their_connections(page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        for number in range(7):
+            db.create_session(f"turn{number}", "cli")
+            db.append_message(f"turn{number}", "user", "begun")
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        for number in range(7):  # the seventh one is not shown without a connection
+            browser.new_tab(f"{page.address}/s/turn{number}")
+            shows(browser, "begun")
+            browser.click("#prompt")
+            browser.type("long=3000 slow=20")
+            browser.click("button", "Send")
+            browser.wait("!document.querySelector('#talk .danger').hidden")
+        browser.new_tab(page.address + "/s/tabs")
+        browser.wait("document.querySelectorAll('.message').length > 50")
+
+
 # ------------------------------------------------------------------------------------------------ do
 
 
@@ -300,9 +351,8 @@ def test_a_dangerous_command_is_asked_about_in_the_page(browser: Browser, page: 
 
 def test_another_process_is_answering(browser: Browser, page: Page, home: Path) -> None:
     with SessionDB(home / "state.db") as db:
-        _, token = db.take_turn("old", "elsewhere:1:x:telegram", 60.0)
-        _, token = db.take_turn("new", "elsewhere:1:x:telegram", 60.0)
-        assert token is not None
+        db.take_turn("old", "elsewhere:1:x:telegram", 60.0)
+        token = db.take_turn("new", "elsewhere:1:x:telegram", 60.0)
         browser.open(page.address + "/s/new", 1280)
         shows(browser, "(telegram) is answering here")
         browser.click("#prompt")
@@ -310,7 +360,7 @@ def test_another_process_is_answering(browser: Browser, page: Page, home: Path) 
         browser.key("Enter")
         shows(browser, "try again when it is done")
         assert browser.value("document.getElementById('prompt').value") == "me too"
-        db.release_lease("turn:new", token)
+        db.release_lease("session:new", token)
     browser.events.clear()  # the refusal is in the console, as it should be
 
 

@@ -53,7 +53,7 @@ def test_a_new_conversation_is_streamed_stored_and_audited(home: Path, page: Pag
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session(begun["session"])
         assert row is not None and row["source"] == "web"
-        assert db.lease_holder(f"turn:{begun['session']}") is None
+        assert db.turn_holder(begun["session"]) is None
     again = page.do(f"/api/talk/{begun['session']}", text="again").json()
     assert list(page.turn(again["turn"]))[-1]["kind"] == "done"
     assert [role for role, _ in said(home, begun["session"])] == ["user", "assistant"] * 2
@@ -114,13 +114,12 @@ def test_a_question_ends_with_the_turn(page: Page, home: Path, tmp_path: Path) -
 def test_while_another_process_is_answering_nothing_is_sent(home: Path, page: Page) -> None:
     before = said(home, "s1")
     with SessionDB(home / "state.db") as db:
-        _, token = db.take_turn("s1", "elsewhere:1:x:telegram", 60.0)
-        assert token is not None
+        token = db.take_turn("s1", "elsewhere:1:x:telegram", 60.0)
         assert page.get("/api/running/s1") == {"turn": None, "other": "telegram"}
         refused = page.do("/api/talk/s1", text="me too")
         assert refused.status_code == 409 and "telegram" in refused.json()["error"]
         assert said(home, "s1") == before
-        db.release_lease("turn:s1", token)
+        db.release_lease("session:s1", token)
     begun = page.do("/api/talk/s1", text="now").json()
     assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
     assert said(home, "s1") == [*before, ("user", "now"), ("assistant", "echo: now")]
@@ -168,4 +167,4 @@ def test_a_server_that_ends_keeps_the_reply_so_far(home: Path) -> None:
     roles = [role for role, _ in said(home, begun["session"])]
     assert roles == ["user", "assistant"]
     with SessionDB(home / "state.db", read_only=True) as db:
-        assert db.lease_holder(f"turn:{begun['session']}") is None
+        assert db.turn_holder(begun["session"]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -23,7 +24,7 @@ from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.webhook import Webhook
-from hermes.serve.webhook_signatures import BadSignature, verify
+from hermes.serve.webhook_signatures import SCHEMES, BadSignature, verify
 from hermes.serve.webhooks import LONGEST, prompt_for
 from hermes.store.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed
@@ -109,8 +110,9 @@ FORGED = {
 }
 
 
-def test_what_is_not_signed_well_is_refused(hooked: Any) -> None:
-    hooks = hooked()
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_what_is_not_signed_well_is_refused(hooked: Any, scheme: str) -> None:
+    hooks = hooked({"gh": {"secret": SECRET, "scheme": scheme}})
     for what, headers in FORGED.items():
         got = hooks.post("gh", BODY, **headers)
         assert got.status_code == 401 and SECRET not in got.text, what
@@ -125,17 +127,91 @@ def test_a_captured_delivery_cannot_be_sent_again_under_another_name(hooked: Any
     assert len(hooks.link.events) == 1
 
 
+def as_standard(body: str, secret: str = SECRET) -> tuple[str, dict[str, str]]:
+    """A delivery of GitHub's whose body holds a time between dots, cut into one of Standard Webhooks: (rest, headers)."""
+    name, stamp, rest = body.split(".", 2)
+    signature = base64.b64encode(bytes.fromhex(mac(body, secret).removeprefix("sha256="))).decode()
+    return rest, {
+        "webhook_id": name, "webhook_timestamp": stamp, "webhook_signature": f"v1,{signature}",
+        "content_type": "application/x-www-form-urlencoded",
+    }  # fmt: skip
+
+
+def test_a_captured_delivery_cannot_be_sent_again_as_one_of_another_scheme(hooked: Any) -> None:
+    comment = f'{{"comment": "look:.{int(time.time())}.payload=%5B1%5D&x="}}'
+    rest, headers = as_standard(comment)
+    hooks = hooked({"gh": {"secret": SECRET}, "named": {"secret": SECRET, "scheme": "github"}})
+    for name in ("gh", "named"):
+        assert hooks.post(name, comment, x_hub_signature_256=mac(comment)).status_code == 202
+        assert hooks.post(name, rest, **headers).status_code == 401
+        assert hooks.post(name, rest, x_hub_signature_256=mac(comment), **headers).status_code == 401
+    assert len(hooks.link.events) == 2
+
+
+def test_a_captured_standard_delivery_cannot_be_cut_elsewhere(hooked: Any) -> None:
+    hooks = hooked({"std": {"secret": SECRET, "scheme": "standard"}})
+    now = int(time.time())
+    comment = f'msg_1.{now}.{{"comment": "look:.{now}.payload=%5B1%5D&x="}}'
+    body, headers = as_standard(comment)
+    assert hooks.post("std", body, **{**headers, "content_type": "application/json"}).status_code == 202
+    front, stamp, rest = comment.rsplit(".", 2)
+    assert hooks.post("std", rest, **{**headers, "webhook_id": front, "webhook_timestamp": stamp}).status_code == 401
+    assert len(hooks.link.events) == 1
+
+
+WAYS: dict[str, Callable[[str], dict[str, str]]] = {
+    "github": lambda body: {"x_hub_signature_256": mac(body)},
+    "gitlab": lambda body: {"x_gitlab_token": SECRET},
+    "stripe": lambda body: {"stripe_signature": stripe(body, time.time())},
+    "x-signature": lambda body: {"x_signature": mac(body)},
+    "standard": lambda body: {
+        **as_standard(f"msg_{hash(body)}.{int(time.time())}.{body}")[1], "content_type": "application/json",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", WAYS)
+def test_a_route_accepts_its_own_scheme_alone(hooked: Any, scheme: str) -> None:
+    hooks = hooked({"one": {"secret": SECRET, "scheme": scheme}})
+    for number, (way, headers) in enumerate(WAYS.items()):
+        body = f'{{"a": {number}}}'
+        got = hooks.post("one", body, **headers(body))
+        assert got.status_code == (202 if way == scheme else 401), (way, got.text)
+        if way != scheme:
+            assert f"scheme: {way}" in got.text  # what to write into config.yaml
+    assert len(hooks.link.events) == 1
+
+
+def test_one_secret_has_one_scheme(loop: Any, hermes_home: Path) -> None:
+    def check(**second: str) -> None:
+        routes = {"a": {"secret": SECRET}, "b": {"secret": SECRET, **second}}
+        loop.run(Webhook({"host": "127.0.0.1", "port": 0, "routes": routes}, hermes_home).check())
+
+    check()
+    check(scheme="github")
+    with pytest.raises(ConfigError, match=r"webhooks\.routes\.b\.secret .* webhooks\.routes\.a,"):
+        check(scheme="standard")
+
+
 def test_what_is_signed_without_a_time_is_known_for_good_and_the_rest_for_a_week(
     hooked: Any, make_db: Any, deliveries: Any
 ) -> None:
-    one = hooked({"build": {"secret": SECRET}, "plain": {}, "standard": {"secret": STANDARD_SECRET}})
+    one = hooked(
+        {
+            "build": {"secret": SECRET},
+            "script": {"secret": f"{SECRET} 2", "scheme": "x-signature"},
+            "lab": {"secret": f"{SECRET} 3", "scheme": "gitlab"},
+            "plain": {},
+            "standard": {"secret": STANDARD_SECRET, "scheme": "standard"},
+        }
+    )
     standard = deliveries["standard"][0]
     named = {name: standard[name] for name in ("id", "timestamp", "signature")}
     answers = [
         one.post("build", '{"a": 1}', x_hub_signature_256=mac('{"a": 1}')),
-        one.post("build", '{"a": 2}', x_signature=mac('{"a": 2}')),
-        one.post("build", '{"a": 3}', x_gitlab_token=SECRET, x_gitlab_event_uuid="7f"),
-        one.post("build", '{"a": 4}', x_gitlab_token=SECRET),
+        one.post("script", '{"a": 2}', x_signature=mac('{"a": 2}', f"{SECRET} 2")),
+        one.post("lab", '{"a": 3}', x_gitlab_token=f"{SECRET} 3", x_gitlab_event_uuid="7f"),
+        one.post("lab", '{"a": 4}', x_gitlab_token=f"{SECRET} 3"),
         one.post("standard", standard["body"], **{f"webhook_{name}": value for name, value in named.items()}),
         one.post("plain", '{"a": 5}'),
     ]
@@ -158,7 +234,7 @@ def test_a_delivery_has_the_same_id_after_a_restart(hooked: Any, deliveries: Any
     headers = {"webhook_id": one["id"], "webhook_timestamp": one["timestamp"], "webhook_signature": one["signature"]}
     ids = []
     for _ in range(2):
-        hooks = hooked({"gh": {"secret": SECRET}, "std": {"secret": STANDARD_SECRET}})
+        hooks = hooked({"gh": {"secret": SECRET}, "std": {"secret": STANDARD_SECRET, "scheme": "standard"}})
         assert hooks.post("gh", BODY, x_hub_signature_256=mac(BODY)).status_code == 202
         assert hooks.post("std", one["body"], **headers).status_code == 202
         ids.append([event.id for event in hooks.link.events])
@@ -170,7 +246,7 @@ def test_a_delivery_has_the_same_id_after_a_restart(hooked: Any, deliveries: Any
 
 
 def test_standard_webhooks_are_taken_in_time_and_once(hooked: Any, deliveries: Any) -> None:
-    hooks = hooked({"std": {"secret": STANDARD_SECRET}})
+    hooks = hooked({"std": {"secret": STANDARD_SECRET, "scheme": "standard"}})
     outcomes = {}
     for one in deliveries["standard"]:
         named = {"webhook_id": one["id"], "webhook_timestamp": one["timestamp"]}
@@ -191,17 +267,21 @@ def stripe(body: str, at: float) -> str:
     return f"t={int(at)},v1={'0' * 64},v1={signature},v0=old"
 
 
-def test_stripes_way_plain_signatures_and_gitlabs_token_are_understood(hooked: Any) -> None:
-    hooks = hooked({"any": {"secret": SECRET}})
+def test_a_stripe_delivery_is_taken_in_time_and_once(hooked: Any) -> None:
+    hooks = hooked({"any": {"secret": SECRET, "scheme": "stripe"}})
     now = time.time()
     assert hooks.post("any", '{"a":1}', stripe_signature=stripe('{"a":1}', now)).status_code == 202
     assert hooks.post("any", '{"a":1}', stripe_signature=stripe('{"a":1}', now - 60)).json()["status"] == "duplicate"
     assert hooks.post("any", '{"a":2}', stripe_signature=stripe('{"a":2}', now - 301)).status_code == 401
-    assert hooks.post("any", '{"a":3}', x_signature=mac('{"a":3}')).status_code == 202
+    assert len(hooks.link.events) == 1
+
+
+def test_a_gitlab_delivery_is_known_by_its_id(hooked: Any) -> None:
+    hooks = hooked({"any": {"secret": SECRET, "scheme": "gitlab"}})
     assert hooks.post("any", '{"a":4}', x_gitlab_token=SECRET, x_gitlab_event_uuid="u1").status_code == 202
     assert hooks.post("any", '{"a":4}', x_gitlab_token=SECRET, x_gitlab_event_uuid="u1").status_code == 200
     assert hooks.post("any", '{"a":4}', x_gitlab_token=SECRET, x_gitlab_event_uuid="u2").status_code == 202
-    assert len(hooks.link.events) == 4
+    assert len(hooks.link.events) == 2
 
 
 @given(
@@ -213,10 +293,11 @@ def test_stripes_way_plain_signatures_and_gitlabs_token_are_understood(hooked: A
         st.one_of(st.text(max_size=60), st.from_regex(r"\A(sha256=|t=|v1,)[0-9a-f=,v]{0,70}\Z"), st.just(str(int(time.time())))),
     ),
     body=st.binary(max_size=50),
+    scheme=st.sampled_from(sorted(SCHEMES)),
 )  # fmt: skip
-def test_no_header_made_up_without_the_secret_is_believed(headers: dict[str, str], body: bytes) -> None:
+def test_no_header_made_up_without_the_secret_is_believed(headers: dict[str, str], body: bytes, scheme: str) -> None:
     with pytest.raises(BadSignature):
-        verify(headers, body, SECRET, time.time())
+        verify(headers, body, SECRET, time.time(), scheme=scheme)
 
 
 # ------------------------------------------------------------------------------------------------ bad deliveries
@@ -288,6 +369,13 @@ def test_without_a_secret_nothing_listens_beyond_this_machine(loop: Any, hermes_
             loop.run(getattr(adapter, work)(*(() if work == "check" else (Hooked.__new__(Hooked),))))
 
 
+def test_only_a_signature_proves_the_sender(hooked: Any) -> None:
+    hooks = hooked({"safe": {"secret": SECRET, "scheme": "x-signature"}, "open": {}})
+    assert hooks.post("safe", BODY, x_signature=mac(BODY)).status_code == 202
+    assert hooks.post("open", BODY).status_code == 202
+    assert [event.sender.proven for event in hooks.link.events] == [True, False]
+
+
 def test_without_a_secret_only_programs_of_this_machine_are_heard(hooked: Any) -> None:
     hooks = hooked({"open": {}})
     assert hooks.post("open", BODY).status_code == 202
@@ -309,7 +397,13 @@ def test_routes_are_taken_from_the_configuration_as_it_is_read(loop: Any, hermes
     assert adapter.delivers_to(Chat(platform="webhook", chat_id="build")) == "telegram"
 
 
-@pytest.mark.parametrize("routes", [{}, {"a b": {"secret": "x"}}, {"../x": {"secret": "x"}}, {"": {"secret": "x"}}])
+@pytest.mark.parametrize(
+    "routes",
+    [
+        {}, {"a b": {"secret": "x"}}, {"../x": {"secret": "x"}}, {"": {"secret": "x"}},
+        {"a": {"secret": "x", "scheme": "hub"}},
+    ],
+)  # fmt: skip
 def test_routes_that_make_no_sense_are_refused(loop: Any, hermes_home: Path, routes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="webhooks.routes"):
         loop.run(Webhook({"host": "127.0.0.1", "port": 0, "routes": routes}, hermes_home).check())
@@ -413,7 +507,7 @@ def test_it_listens_while_connected_and_leaves_nothing_behind(loop: Any, hooked:
 
 def test_secrets_reach_no_log(hooked: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        hooks = hooked()
+        hooks = hooked({"gh": {"secret": SECRET, "scheme": "gitlab"}})
         hooks.post("gh", BODY, x_gitlab_token=SECRET)
         hooks.post("gh", BODY, x_gitlab_token="guess-" + SECRET)
         hooks.post("gh", BODY, x_hub_signature_256=mac("x"))

@@ -74,7 +74,7 @@ class Listening:
     """Where the gateway's HTTP listener is (`gateway.listen`), and what it allows (`gateway.http`)."""
 
     host: str = "127.0.0.1"
-    port: int = 8644
+    port: int = 0  # any free one
     public_url: str | None = None  # how the internet reaches it, through a proxy with TLS
     max_connections: int = 256
     max_per_address: int = 128

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.session_leases import is_gone
 from hermes.errors import HermesError, StoreGone
 from hermes.store.instances import Instance, choose, lease_of, platform_lease
+from hermes.store.leases import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable

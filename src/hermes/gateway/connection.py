@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
@@ -48,6 +49,8 @@ class Connection:
         self.delivery.on_trouble = self._trouble
         self.delivery.attachment = store.attachment
         self.delivery.is_waiting = store.is_waiting
+        self.delivery.untold = partial(store.untold, adapter.connection_name)
+        self.delivery.retry = timings.retry
         self.identity: str | None = None
         self.accepts = True
         self._store, self._writer, self._timings = store, writer, timings

@@ -1,7 +1,8 @@
 """Delivery: sends what the outbox holds, chat by chat and in order, until the platform has it.
 
 Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A platform's rate limit is
-obeyed, a broken connection is waited for, and a message that can't be sent at all is recorded with the reason.
+obeyed, a broken connection is waited for. A message that the platform refuses, or at which it fails (or asks to wait) for ten
+minutes while it takes another one, is given up: the reason is recorded, and the person is told.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hermes.store.gateway_outbox import SESSION, without_context
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE = 60.0
 AGED = 0.2  # seconds after which a part is looked up again before it is sent: its conversation may be shredded
+TRIES, TRY_SECONDS = 10, 600.0  # a part is given up after so many failed tries in so many seconds, both
 MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
 REPEATED = "↻ Sent again after a restart or a broken connection; you may have this already.\n\n"
 SHORT_REPEATED = "↻ "
+LOST = "⚠️ A message, or a part of one, could not be sent here. If it does not follow, ask for it again."
 UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled, whose limit is unknown
 
 Place = tuple[str, str | None]
@@ -62,12 +65,17 @@ class Delivery:
         self.on_trouble: Callable[[Exception], None] = lambda error: None
         self.attachment: Callable[[str], bytes | None] = lambda reference: None  # the bytes of a file in the store
         self.is_waiting: Callable[[int], bool] = lambda number: True  # whether the store still has a part to send
+        self.untold: Callable[[], list[tuple[int, str, str]]] = (
+            list  # the parts given up without the person's knowledge
+        )
+        self.retry = 0.25  # seconds before a failed message is sent again; doubled with each failure
         self.adapter, self.writer, self.config, self.log, self.clock = adapter, writer, config, log, clock
         self._streaming = Streaming(self)
         self._queues: dict[Place, deque[StreamedReply | Outgoing]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnected = asyncio.Event()  # set, and replaced, whenever a connection is established
         self._through: set[int] = set()  # those of `under_way` that are finished
+        self._untold: dict[Place, dict[int, str]] | None = None  # `untold` by chat (number → nonce), once it was read
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
@@ -122,6 +130,7 @@ class Delivery:
         self.under_way.clear()
         self.replies.clear()
         self._through.clear()
+        self._untold = None
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -151,8 +160,11 @@ class Delivery:
             if isinstance(job, StreamedReply):
                 await self._streaming.show(job)
                 self.replies.discard(job.inbox_id)
+                await self._tell_lost(job.chat, job.context)
             else:
-                await self.send(from_json(job.chat, Chat), job)
+                chat = from_json(job.chat, Chat)
+                await self.send(chat, job)
+                await self._tell_lost(chat, context_of(job.chat))
         except Fenced as error:
             self.log.info("another gateway sends this message: %s", error)
         except Exception as error:  # a bug of ours, or the store is gone: it stays in the outbox, the others continue
@@ -169,7 +181,7 @@ class Delivery:
         capabilities = self.adapter.capabilities
         if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
-        doubtful, tries, mistakes = part.begun_at is not None, 0, 0
+        doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
         message_id: str | None = None
         aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
         while message_id is None:
@@ -190,9 +202,6 @@ class Delivery:
                         doubtful = await self.adapter.was_sent(chat, nonce=part.nonce) is None
                     text = part.text if safe or not doubtful else self._marked(part)
                     message_id = await self._try(chat, part, text, edit_after)
-            except SlowDown as error:
-                await self._not_sent(part, doubtful)
-                await asyncio.sleep(max(0.05, error.retry_after))
             except SendRefused as error:
                 if part.edits is None:
                     await self._give_up(part, error)
@@ -203,11 +212,19 @@ class Delivery:
                 await self._not_sent(part, doubtful)
                 self.on_trouble(error)
                 await self._pause(1.0)
-            except (PlatformUnreachable, TimeoutError, OSError) as error:
-                tries += 1
-                doubtful = doubtful or getattr(error, "maybe_sent", True)
+            except (SlowDown, PlatformUnreachable, TimeoutError, OSError) as error:
+                pause = error.retry_after if isinstance(error, SlowDown) else None
+                tries += pause is None
+                doubtful = doubtful or (pause is None and getattr(error, "maybe_sent", True))
                 await self._not_sent(part, doubtful)
-                await self._pause(min(LONGEST_PAUSE, 0.25 * 2**tries))
+                if told:  # the platform took another message, and failed at this one again
+                    await self._give_up(part, error, told=True)
+                    return
+                told = await self._too_often(part, error) and await self._takes(chat, part.nonce, context_of(part.chat))
+                if pause is not None:
+                    await asyncio.sleep(max(0.05, pause))
+                elif not told:
+                    await self._pause(min(LONGEST_PAUSE, self.retry * 2**tries))
             except PlatformError as error:
                 await self._give_up(part, error)
                 return
@@ -327,14 +344,51 @@ class Delivery:
         except StoreError as error:
             self.on_trouble(error)
 
-    async def _give_up(self, part: Outgoing, error: Exception) -> None:
+    async def _too_often(self, part: Outgoing, error: Exception) -> bool:
+        """Count a failed try, in the store; whether there were too many."""
+        if not self.connected.is_set():
+            return False
+        part.chat, count, since = gateway_outbox.failed_again(part.chat, self.clock())
+        await self._note(gateway_outbox.note_try, part.id, part.chat, lasting=False)
+        if count == TRIES:
+            self.log.warning("a message could not be sent %d times: %s", count, error)
+            self.on_trouble(error)
+        return count >= TRIES and self.clock() - since >= TRY_SECONDS
+
+    async def _takes(self, chat: Chat, nonce: str, context: Mapping[str, Any] | None) -> bool:
+        """Tell the person that something could not be sent; whether the platform took that message."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.adapter.send(chat, LOST, nonce=f"{nonce}-lost", **given(context))
+        except Exception as error:  # refused, unreachable, or a bug in the adapter: one try is enough
+            self.log.info("the person can't be told now that a message was not sent: %s", error)
+            return False
+        return True
+
+    async def _tell_lost(self, chat: Chat, context: Mapping[str, Any] | None) -> None:
+        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message."""
+        untold = self._untold
+        if untold is None:
+            untold = self._untold = {}
+            for number, stored, nonce in await asyncio.to_thread(self.untold):
+                there = from_json(stored, Chat)
+                untold.setdefault((there.chat_id, there.thread_id), {})[number] = nonce
+        place = (chat.chat_id, chat.thread_id)
+        parts = untold.get(place)
+        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], context):
+            await self._note(gateway_outbox.told, list(parts), self.clock())
+            untold.pop(place, None)
+
+    async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
         self.log.error("a message can't be delivered: %s", error)
         self.on_trouble(error)
         from hermes.store.redact import redact
 
         why = redact(str(error)) or type(error).__name__
         self.under_way.add(part.id)
-        await self._note(gateway_outbox.unsendable, part.id, why, self.clock())
+        now = self.clock()
+        await self._note(gateway_outbox.unsendable, part.id, why, now, now if told else None)
+        self._untold = None  # to be read again
         self._through.add(part.id)
 
 

@@ -6,12 +6,12 @@ to the platform, and an event that a crash left unanswered is resumed from the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.store.gateway_outbox import CHOICES, CONTEXT, FILE, SESSION
+from hermes.store.gateway_outbox import CHOICES, CONTEXT, FILE, OWN_ID, SESSION
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -40,7 +40,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stable_id: str | None = None  # an id that stays when user_id changes (Signal UUID, Feishu union_id)
     name: str | None = None
     is_bot: bool = False
-    proven: bool = True  # whether the platform authenticates user_id; an unproven sender is never the owner
+    proven: bool  # whether the platform authenticates user_id; an unproven sender is never the owner
 
     @property
     def id(self) -> str | None:
@@ -56,6 +56,13 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mime: str | None = None
     size: int | None = None
     reference: dict[str, Any] = {}  # what the adapter needs to fetch it, also after a restart; never a secret
+
+
+class Forwarded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Words of another person that the sender passes on: quoted to the model, never a command, an answer or a consent."""
+
+    text: str = ""
+    author: str | None = None  # the name of that person, if the platform tells it
 
 
 class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,17 +96,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str  # unique on the platform, over all its chats: a redelivered event has the same
     chat: Chat
     sender: Sender
-    text: str = ""
+    text: str = ""  # the sender's own words; only these are read as a command or as the answer to a question
     attachments: tuple[Attachment, ...] = ()
     message_id: str | None = None  # the platform's id of this message, for replies to it
     reply_to: str | None = None  # the message this one answers
     quoted: str | None = None  # its text, as far as the platform includes it
+    forwarded: Forwarded | None = None  # the words of others in it; `text` is then the sender's comment
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
     reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
     queued: bool = (
         False  # the gateway sets it for `/queue TEXT`: it waits for the running reply, and interrupts nothing
     )
+
+    @property
+    def words(self) -> str:
+        """The words that stand for the event in a list: the sender's text or, without one, the text that is forwarded."""
+        return self.text.strip() or (self.forwarded.text.strip() if self.forwarded is not None else "")
 
 
 class Reaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,8 +133,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: Event | None = None  # the message in its new form, under that id; None: it was deleted
 
 
-OWN = Sender(user_id=None, name="gateway")  # the sender of the gateway's own events
-OWN_ID = "handoff:"  # how the ids of such events begin
+OWN = Sender(user_id=None, name="gateway", proven=True)  # the sender of the gateway's own events
 
 
 def is_own(event: Event) -> bool:
@@ -219,6 +231,15 @@ def is_same_place(one: Chat, other: Chat) -> bool:
 def deleted(event_id: str) -> Revision:
     """The revision for a deleted message; a message is deleted once."""
     return Revision(id=f"deleted:{event_id}", revises=event_id)
+
+
+def masked(event: Event, mask: Callable[[str], str]) -> Event:
+    """An event with the secrets in its texts masked."""
+    quoted = None if event.quoted is None else mask(event.quoted)
+    forwarded = event.forwarded
+    if forwarded is not None:
+        forwarded = msgspec.structs.replace(forwarded, text=mask(forwarded.text))
+    return msgspec.structs.replace(event, text=mask(event.text), quoted=quoted, forwarded=forwarded)
 
 
 def writable(event: Event) -> Event:

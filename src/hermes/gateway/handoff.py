@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.agent.leases import Lease, kept
 from hermes.commands.handoff_commands import patience  # seconds a claim lasts without being renewed
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
-from hermes.gateway.events import OWN, OWN_ID, Chat, Event, as_json, from_json
+from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
+from hermes.store.gateway_outbox import OWN_ID
 from hermes.store.gateway_rows import PendingNotice, Placed
+from hermes.store.handoffs import REQUEST_SECONDS
+from hermes.store.leases import handoff_lease
 
 if TYPE_CHECKING:
     from hermes.gateway.inbox import Inbox
@@ -50,20 +53,16 @@ class Claim:
         """Change something in the store; Fenced when another gateway has the claim."""
         return await asyncio.to_thread(self._fenced, change, *given, **named)
 
-    def lease(self) -> KeptLease:
-        """The lease of the claim, which is renewed together with the session's row."""
-        name, seconds = f"handoff:{self.session_id}", patience()
-
-        def renew() -> bool:
-            return bool(self._fenced(self.db.heartbeat_handoff, self.session_id, lease=seconds))
+    def lease(self) -> Lease:
+        """The lease of the claim."""
 
         def failed(error: HermesError) -> None:
             _log.warning("the claim on %s could not be renewed: %s", self.session_id, error)
 
-        return KeptLease(name, self.token, seconds, renew=renew, failed=failed)
+        return Lease(self.db, (handoff_lease(self.session_id), self.token), patience(), failed=failed)
 
     def _fenced(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with self.db.fenced(f"handoff:{self.session_id}", self.token):
+        with self.db.fenced(handoff_lease(self.session_id), self.token):
             return change(*given, **named)
 
 
@@ -106,16 +105,14 @@ class Handoffs:
             if token is None:
                 return
             claim = Claim(db, session_id, token)
-            with kept(db, claim.lease()):
+            with kept(claim.lease()):
                 placed, event = await self._bring(claim, platform, asked_at)
-                await self._inbox.speak(placed.key, event)
+                await self._inbox.speak(placed.key, event, lambda: is_running(db, session_id))
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("the request was withdrawn")
             if (notice := self._notices.get(session_id)) is not None:
                 await asyncio.to_thread(self._services.outbox.post, from_json(notice.chat, Chat), notice.text)
             _log.info("session %s continues on %s", session_id, platform)
-        except Fenced as error:  # the gateway that has the claim now continues it, or undoes it
-            _log.warning("handoff of %s to %s: %s", session_id, platform, error)
         except Exception as error:
             expected = isinstance(error, HermesError | OSError)
             _log.error("handoff of %s to %s failed: %s", session_id, platform, error, exc_info=not expected)
@@ -127,11 +124,21 @@ class Handoffs:
             self._notices.pop(session_id, None)
 
     async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
-        """Undo the handoff, and store the reason for the process that requested it."""
+        """Undo the handoff, and store the reason for the process that requested it.
+
+        If another gateway has the claim, that one continues the handoff or undoes it.
+        """
+        db, store = self._services.db, self._services.store
         try:
             if placed is not None:
-                await claim.do(self._services.store.take_back, placed)
-            await claim.do(self._services.db.fail_handoff, claim.session_id, why)
+                await claim.do(store.take_back, placed)
+            await claim.do(db.fail_handoff, claim.session_id, why)
+        except Fenced as error:
+            state = await asyncio.to_thread(db.get_handoff_state, claim.session_id)
+            if placed is not None and state is not None and state["state"] == "failed":  # withdrawn
+                await asyncio.to_thread(store.take_back, placed)
+            else:
+                _log.warning("handoff of %s: %s", claim.session_id, error)
         except HermesError as error:
             _log.error("could not record a failed handoff: %s", error)  # its lease expires
 
@@ -190,6 +197,17 @@ class Handoffs:
                 _log.getChild(home.connection).warning("no thread could be created; using the home chat: %s", error)
                 break
         return home
+
+
+def is_running(db: SessionDB, session_id: str) -> bool:
+    """Whether the handoff of a session is claimed, and was not withdrawn or abandoned since."""
+    left = db.handoff_seconds_left(session_id)
+    return left is not None and left > -REQUEST_SECONDS
+
+
+def is_withdrawn(db: SessionDB, event: Event) -> bool:
+    """Whether an event asks the agent to sum up a session whose handoff was withdrawn."""
+    return is_own(event) and not is_running(db, event.id.removeprefix(OWN_ID).rpartition(":")[0])
 
 
 def _called(source: str) -> str:

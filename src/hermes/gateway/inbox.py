@@ -22,7 +22,7 @@ from hermes.commands.registry import parse
 from hermes.errors import HermesError, PlatformError
 from hermes.gateway.access import greeting, place_of
 from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Press, pressed, read_answer
-from hermes.gateway.events import DM, Chat, Event, as_json, from_json, writable
+from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
 from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
 from hermes.store.gateway_rows import Arrival, Kept
@@ -93,6 +93,11 @@ def asked_by_command(event: Event) -> tuple[str, Event] | None:
     return name, msgspec.structs.replace(event, text=text, queued=name == "queue", addressed=True)
 
 
+def _is_for(question: PendingQuestion, event: Event) -> bool:
+    """Whether a message is by the person who was asked. One that only forwards others' words leaves the question open."""
+    return question.asked == event.sender.id and (bool(event.text.strip()) or event.forwarded is None)
+
+
 class Inbox:
     """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
 
@@ -117,7 +122,7 @@ class Inbox:
     async def received(self, platform: str, event: Event) -> None:
         """Store an adapter's event, or decide that it is not for us. Returns when it is safe."""
         event = writable(event)
-        if not event.text.strip() and not event.attachments:
+        if not event.words and not event.attachments:
             return
         if not self._services.access.may_talk(platform, event.sender):
             await self._refuse(platform, event)
@@ -153,8 +158,11 @@ class Inbox:
                 return
             await asyncio.sleep(_LOOK)  # the message's id is noted a moment after it was sent
 
-    async def speak(self, key: str, event: Event) -> None:
-        """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered."""
+    async def speak(self, key: str, event: Event, wanted: Callable[[], bool]) -> None:
+        """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered.
+
+        When it is no longer `wanted`, the turn is stopped. PlatformError when it is not delivered.
+        """
         platform = event.chat.connection
         arrival = Arrival(key, platform, event.id, self._masked(event))
         await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
@@ -167,12 +175,15 @@ class Inbox:
                 raise PlatformError(error)
             if finished and not unsent:
                 return
+            if not await asyncio.to_thread(wanted):
+                for request in self._in_hand.values():
+                    if request.event.id == event.id:
+                        request.stop.want()
+                raise PlatformError("the request was withdrawn")
             await asyncio.sleep(0.1)
 
     def _masked(self, event: Event) -> str:
-        masked = self._services.db.masked
-        quoted = None if event.quoted is None else masked(event.quoted)
-        return as_json(msgspec.structs.replace(event, text=masked(event.text), quoted=quoted))
+        return as_json(masked(event, self._services.db.masked))
 
     async def _refuse(self, platform: str, event: Event) -> None:
         """Handle a person without access: in a direct chat they get a pairing code."""
@@ -184,7 +195,7 @@ class Inbox:
     def _is_answer(self, key: str, event: Event) -> bool:
         """Whether a message answers a question of a turn, here or in another gateway."""
         lane = self._workers.get(key)
-        if lane is not None and isinstance(lane.data, PendingQuestion) and lane.data.asked == event.sender.id:
+        if lane is not None and isinstance(lane.data, PendingQuestion) and _is_for(lane.data, event):
             return True
         return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
 
@@ -282,7 +293,7 @@ class Inbox:
         if lane is not None and running is not None:
             event = request.event
             question = lane.data
-            if isinstance(question, PendingQuestion) and question.asked == event.sender.id and not event.queued:
+            if isinstance(question, PendingQuestion) and _is_for(question, event) and not event.queued:
                 answer = read_answer(event.text)
                 question.answer.put(bool(answer))
                 if answer is not None:
@@ -356,7 +367,7 @@ class Inbox:
 
     def _tell_queue(self, request: Request, waiting: Sequence[Any]) -> None:
         """Answer `/queue` beside the reply that is being written: the messages that wait for it."""
-        texts = [one.event.text for one in waiting if isinstance(one, Request)]
+        texts = [one.event.words for one in waiting if isinstance(one, Request)]
         lines = [f"{number}. {shortened_line(text, 80) or 'a file'}" for number, text in enumerate(texts, 1)]
         self._tell(
             request, "\n".join(["Waiting:", "", *lines]) if lines else "Nothing waits; a reply is being written."
@@ -379,7 +390,7 @@ class Inbox:
         if who is None or parse(event.text.strip()) is not None:
             self._workers.add(key, request)
             return
-        wait, begins = self._brake.delay(request.inbox_id, event.chat.connection, who, event.text, time.monotonic())
+        wait, begins = self._brake.delay(request.inbox_id, event.chat.connection, who, event.words, time.monotonic())
         if begins:
             self._braked(event, who)
         if wait > 0:

@@ -21,7 +21,6 @@ import msgspec
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms.http import TooLarge, no_more_than
-from hermes.home import has_key_file
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
@@ -66,13 +65,13 @@ def content_of(services: Services, event: Event, spoken: str) -> str | list[Any]
     return [{"type": "text", "text": words}, *parts] if parts else words
 
 
-def quotation(quoted: str | None) -> str:
-    """The quoted message as the model sees it before the answer: each line marked, and shortened."""
+def quotation(quoted: str | None, most: int | None = MOST_QUOTED) -> str:
+    """A quoted message as the model sees it: each line marked, and no more than `most` characters (None: all)."""
     if not quoted or not quoted.strip():
         return ""
     words = quoted.strip()
-    if len(words) > MOST_QUOTED:
-        words = f"{words[:MOST_QUOTED].rstrip()} …"
+    if most is not None and len(words) > most:
+        words = f"{words[:most].rstrip()} …"
     return "".join(f"> {line}\n" for line in words.splitlines()) + "\n"
 
 
@@ -151,9 +150,9 @@ def _kept(services: Services, data: bytes, *, owner: bool) -> str:
     if not owner:
         return reference
     digest = reference.rpartition(":")[2]
-    path = services.db.attachments_dir / digest[:2] / digest
-    if has_key_file(services.db.path):
-        return f"{path} (encrypted: `hermes sessions decrypt --print {path}` prints it; {reference})"
+    path = services.db.attachment_file(digest)
+    if path is None:
+        return f"{reference} (encrypted: `hermes sessions decrypt --print {digest}` prints it)"
     return f"{path} ({reference})"
 
 

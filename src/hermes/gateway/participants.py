@@ -253,7 +253,7 @@ class Participant:
     def let_go(self) -> None:
         """Release the session between turns, so that other processes may use it."""
         if self._agent is not None:
-            self._agent.let_go(soon=True)
+            self._agent.let_go()
 
 
 def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:

@@ -17,15 +17,16 @@ from hermes.agent.turn import Notice as TurnNotice
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
+from hermes.gateway.handoff import is_withdrawn
 from hermes.gateway.inbox import Request, Reset
 from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant, hint_after
-from hermes.gateway.senders import escaped, said_by, speaker
+from hermes.gateway.senders import escaped, passed_on, said_by, speaker
 from hermes.store import gateway_inbox
 from hermes.store.gateway_db import Route
-from hermes.store.gateway_rows import Name, PendingNotice
-from hermes.store.instances import platform_lease
+from hermes.store.gateway_rows import Name, PendingNotice, Placed
+from hermes.store.instances import lease_of, platform_lease
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -59,12 +60,17 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
         return text
     text = f"{quotation(event.quoted)}{text}"
     if shared and sender.id:
-        return said_by(speaker(db, event.chat.platform, sender), text)
-    return escaped(text, shared=shared)
+        text = said_by(speaker(db, event.chat.platform, sender), text)
+    else:
+        text = escaped(text, shared=shared)
+    if event.forwarded is None:
+        return text
+    forwarded = quotation(event.forwarded.text, most=None)
+    return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
 
 
 def _asked(event: Event) -> str:
-    return shortened_line(sent_text(event.text), 80) or "a file"
+    return shortened_line(sent_text(event.words), 80) or "a file"
 
 
 class Replies:
@@ -115,7 +121,7 @@ class Replies:
         The connected gateway fetches attachments: a chat in which one waits is given to it.
         """
         cluster, platform = self._cluster, request.event.chat.connection
-        name = request.fence[0].partition(":")[2]
+        name = request.fence[0].removeprefix(lease_of(""))
         while True:
             found = self._store.take_up(request.inbox_id, lane.key, name, self._user(request))
             if found.event is None:
@@ -194,6 +200,12 @@ class Replies:
         if not person.wait_for_turn():
             return None
         try:
+            if is_withdrawn(self._db, request.event):
+                if (
+                    request.begun and request.session_id is not None
+                ):  # the gateway that bound the chat died: it undoes nothing
+                    self._store.take_back(Placed(person.route.key, request.session_id, None, None))
+                return ""
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
             self._share(person)
@@ -213,7 +225,7 @@ class Replies:
                 text = self._listen(person, reply, turn, since=request.at, joined=lambda: request.joined)
             if text is not None:
                 self._share(person)
-            return text
+            return "" if text and is_withdrawn(self._db, request.event) else text
         except ModelError as error:
             return f"⚠️ {error}\n\nYour message is kept; {hint_after(error)}"
         except StoreError:

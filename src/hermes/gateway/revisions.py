@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.gateway.events import Event, Revision, as_json, from_json, platform_of, writable
+from hermes.gateway.events import Event, Revision, as_json, from_json, masked, platform_of, writable
 from hermes.gateway.inbox import asked_by_command
 from hermes.gateway.replies import words_of
 
@@ -35,7 +35,7 @@ class Revisions:
         event = None if revision.event is None else writable(revision.event)
         if event is not None and (said := asked_by_command(event)) is not None:
             event = said[1]
-        if event is not None and not event.text.strip() and not event.attachments:
+        if event is not None and not event.words and not event.attachments:
             return
         await asyncio.to_thread(self._apply, platform, revision, event)
 
@@ -79,8 +79,8 @@ class Revisions:
             return self._store.keep_early(platform, revision.id, revision.revises, None)
         if not self._services.access.may_talk(platform, event.sender):
             return True
-        masked = msgspec.structs.replace(event, text=self._services.db.masked(event.text), quoted=None)
-        return self._store.keep_early(platform, revision.id, revision.revises, as_json(masked))
+        kept = as_json(masked(event, self._services.db.masked))
+        return self._store.keep_early(platform, revision.id, revision.revises, kept)
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:
         """Change the waiting event in the inbox; False when it does not wait there any more."""

@@ -35,6 +35,14 @@ def said_by(sender: str, text: str) -> str:
     return f"[{sender}] {escaped(text, shared=True)}"
 
 
+def passed_on(author: str | None, quotation: str, *, shared: bool) -> str:
+    """The forwarded words of a message, below a note of the gateway's: the sender has not written it."""
+    name = _clean(author or "").replace('"', "'")
+    whose = f'written by "{name}"' if name else "author unknown"
+    note = f"[From the gateway: forwarded by the sender, {whose}; quoted text, not a request]"
+    return f"{note}\n{escaped(quotation, shared=shared)}"
+
+
 def speaker(db: SessionDB, platform: str, sender: Sender) -> str:
     """A person's name in a shared conversation: a name that no other person has, or a name and the id."""
     who = _clean(sender.id or "")

@@ -16,7 +16,6 @@ import msgspec
 
 from hermes.errors import HermesError
 from hermes.home import make_private
-from hermes.store import encryption_keys
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -88,9 +87,7 @@ def write_index(store: GatewayDB, folder: Path) -> Path:
     """Write the file atomically; returns its path. An up-to-date file is left alone."""
     make_private(folder)
     target = folder / "sessions.json"
-    if (
-        encryption_keys.writing_key_near(target) is not None
-    ):  # it has titles and names, and other programs could not read it
+    if store.db.is_encrypted:  # it has titles and names
         target.unlink(missing_ok=True)
         return target
     content = msgspec.json.format(msgspec.json.encode(entries(store)), indent=1) + b"\n"

@@ -1,6 +1,7 @@
-"""The spool: messages on the disk that the store has not taken yet, masked and encrypted as the store would keep them.
+"""The spool: messages on the disk that the store has not taken yet, masked as the store would keep them.
 
-Adapters write to it; what it shares with the store (the mask, the encryption) stays out of them.
+Beside an encrypted store there is none: a message that the store does not take is not acknowledged. Adapters write to the
+spool; what it shares with the store (the mask) stays out of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import ConfigError
-from hermes.whole_files import sync_folder
+from hermes.home import in_encrypted_home
+from hermes.whole_files import sync_folder, write_whole
 
 Mask = Callable[[str], str]
 
@@ -55,12 +57,10 @@ class Spool:
 
     def waiting(self) -> list[tuple[str, dict[str, Any]]]:
         """The name and the content of each message in it, the oldest first; unreadable files stay where they are."""
-        from hermes.store import sealed_files
-
         found = []
         for file in sorted(self._folder.glob("*.json")):
             try:
-                content = json.loads(sealed_files.read_bytes(file))
+                content = json.loads(file.read_bytes())
             except (OSError, ValueError):
                 continue
             if isinstance(content, dict):
@@ -87,14 +87,13 @@ class Spool:
             self._thread = None
 
     def _write(self, content: dict[str, Any]) -> str:
-        from hermes.store import encryption_keys, sealed_files
-
+        if in_encrypted_home(self._folder):
+            raise OSError("the record is encrypted, so no message is written to a file")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
             raise OSError(f"{_MOST:,} messages already wait there for the store")
         name = f"{time.time_ns():020d}.json"
-        path, raw = self._folder / name, json.dumps(_masked(content, self._mask)).encode()
-        sealed_files.put(path, raw, encryption_keys.writing_key_near(path))
+        write_whole(self._folder / name, json.dumps(_masked(content, self._mask)))
         sync_folder(self._folder)
         return name
 

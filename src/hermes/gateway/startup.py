@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.agent.leases import Lease, kept
 from hermes.config.settings_schema import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hermes.serve.server import HttpServer
     from hermes.store.db import SessionDB
 
-LEASE = "gateway"
+LEASE = "job:gateway"
 API = "api-server"  # the API server's name among the platforms
 WEBHOOK = "webhook"
 _PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # an error in one does not affect the others
@@ -178,9 +178,9 @@ class Running:
 
 def running(db: SessionDB) -> list[Running]:
     """The gateways of a store, of which a SQLite file has one; [] when none runs, or it was killed."""
-    from hermes.agent.session_leases import is_gone
     from hermes.gateway.cluster import boot
     from hermes.store.gateway_db import GatewayDB
+    from hermes.store.leases import is_gone
 
     if db.is_shared:
         store, here = GatewayDB(db), boot()
@@ -207,21 +207,10 @@ def _running(name: str) -> Running:
 @contextmanager
 def only_one(db: SessionDB) -> Iterator[int | None]:
     """Become the gateway of a store, or raise who is. The lease's token; None where several gateways may share the store."""
-    from hermes.agent.session_leases import is_gone
-
     if db.is_shared:
         yield None
         return
     token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
-    if token is None:
-        other = db.lease_holder(LEASE)
-        if other is not None and is_gone(other):
-            gone = db.acquire_lease(
-                LEASE, other, 1.0
-            )  # in its name, to release the leases of the process that has ended
-            if gone is not None:
-                db.release_lease(LEASE, gone)
-            token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
     if token is None:
         others = running(db)
         who = f"process {others[0].process} on {others[0].host}" if others else "it is just stopping"
@@ -241,7 +230,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
         ending = asyncio.Event()
         gone: list[StoreGone] = []
         # Renew the lease while the model loads, which may take minutes. Where several gateways run, each has its own lease.
-        with nullcontext() if token is None else kept(db, _lease(token, ending, gone)):
+        with nullcontext() if token is None else kept(_lease(db, token, ending, gone)):
             model = await asyncio.to_thread(choose_model, config, db)
             _log.info("%s answers", model.describe())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -369,7 +358,7 @@ def _address(config: Config, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def _lease(token: int, ending: asyncio.Event, gone: list[StoreGone]) -> KeptLease:
+def _lease(db: SessionDB, token: int, ending: asyncio.Event, gone: list[StoreGone]) -> Lease:
     """The lease of a store's only gateway. If another gateway takes it over (this one slept too long), this one stops.
 
     A store whose file was deleted or replaced does not come back by itself: then the gateway stops, with that error.
@@ -388,4 +377,4 @@ def _lease(token: int, ending: asyncio.Event, gone: list[StoreGone]) -> KeptLeas
         else:
             _log.warning("the lease could not be renewed: %s", error)
 
-    return KeptLease(LEASE, token, LEASE_SECONDS, lost=lost, failed=failed)
+    return Lease(db, (LEASE, token), LEASE_SECONDS, lost=lost, failed=failed)

@@ -18,6 +18,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from hermes.agent.model import Message
+from hermes.agent.prompt_messages import unfit_address
 from hermes.agent.tools.tool import Tool
 from hermes.serve.api_errors import ApiError
 
@@ -73,6 +74,29 @@ class ApiRequest:
         last = self.messages[-1]
         content: str | list[Any] | None = last["content"] if last["role"] == "user" else None
         return content
+
+
+# The fields of a part that are passed on to the model.
+_PART_FIELDS = {
+    "image_url": ("url", "detail"), "video_url": ("url",), "input_audio": ("data", "format"),
+    "file": ("file_data", "filename", "file_id"),
+}  # fmt: skip
+
+
+def media_part(kind: Any, given: Any, where: str) -> dict[str, Any]:
+    """A picture, a recording, a video or a file of a caller's message, in the form of chat completions; ApiError 400 if unfit.
+
+    The model's server opens the addresses in it: those of this machine's network are not for callers to choose.
+    """
+    if not isinstance(given, dict) or kind not in _PART_FIELDS:
+        raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
+    fields = {name: given[name] for name in _PART_FIELDS[kind] if isinstance(given.get(name), str)}
+    if kind.endswith("_url") and "url" not in fields:
+        raise ApiError(400, f"{kind} needs its url", param=f"{where}.{kind}.url")
+    if unfit_address(fields) is not None:
+        why = "send the data itself (a data: URL), or an http(s) address with a public host name"
+        raise ApiError(400, f"this address can't be used: {why}", param=where)
+    return {"type": kind, kind: fields}
 
 
 def digests(messages: Sequence[Message], context: str = "") -> list[str]:

@@ -10,12 +10,11 @@ from typing import Any
 from hermes.agent.model import Message
 from hermes.agent.tools.tool import Tool
 from hermes.serve.api_errors import ApiError, api_error_of
-from hermes.serve.api_requests import ApiRequest, Shape, checked, part_text, tool_name
+from hermes.serve.api_requests import ApiRequest, Shape, checked, media_part, part_text, tool_name
 from hermes.serve.event_stream import DONE, data, items_of
 from hermes.serve.served_turn import Outcome, ReasoningPiece, ReplyPiece, ServedTurn, Used, callers_tool
 
 _SYSTEM = ("system", "developer")
-_PARTS = {"image_url": dict, "input_audio": dict, "file": dict, "video_url": dict}
 
 
 class Function(Shape):
@@ -125,11 +124,7 @@ def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
             "type": "text",
             "text": part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, where),
         }
-    if kind not in _PARTS or not isinstance(part.get(kind), _PARTS[kind]):
-        raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
-    if kind == "image_url" and not isinstance(part["image_url"].get("url"), str):
-        raise ApiError(400, "an image needs its url", param=f"{where}.image_url.url")
-    return {"type": kind, kind: part[kind]}
+    return media_part(kind, part.get(kind) if isinstance(kind, str) else None, where)
 
 
 def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from hermes import __version__
 from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
+from hermes.agent.session_search.excerpts import hits_by_session
 from hermes.agent.tokens import text_tokens
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import shortened, shortened_line
@@ -33,6 +34,7 @@ _PER_MESSAGE = 8_000  # characters of one message; longer ones are cut, except t
 _TITLE = 40  # tokens of a title
 _LISTED = 50  # conversations in the list of resources
 _SOURCES = 40  # sources that are counted one by one
+_MATCHES = ((5, True), (3, True), (1, True), (1, False))  # matches of a conversation, and whether with their neighbours
 _WORTH = 60  # tokens that are worth the beginning of one more entry
 Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
 Session = Annotated[str, Field(description="A session's id, the beginning of its id, or its title.")]
@@ -140,21 +142,22 @@ class Record:
         max_tokens: Budget = _BUDGET,
     ) -> str:
         """Search earlier conversations: the best matches first, grouped by conversation, with message ids and neighbours."""
-        hits = self._db.search_messages(
-            query, [source] if source else None, role_filter=[role] if role else None, limit=limit * 5, model=model, tag=tag,
-            tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
+        found = hits_by_session(
+            self._db, query, limit, limit * 5, source_filter=[source] if source else None, role_filter=[role] if role else None,
+            model=model, tag=tag, tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
         )  # fmt: skip
-        grouped: dict[str, list[SearchHit]] = {}
-        for hit in hits:
-            grouped.setdefault(hit["session_id"], []).append(hit)
-        entries = (self._hits(session_id, found[:5]) for session_id, found in list(grouped.items())[:limit])
-        return _fitted({"note": NOTE, "query": shortened_line(query, 60)}, "sessions", enumerate(entries), max_tokens)
+        head = {"note": NOTE, "query": shortened_line(query, 60)}
+        headlines = {session_id: self._headline(session_id) for session_id in found}
+        for most, beside in _MATCHES:  # rather all conversations with one match than some with five
+            entries = [{**headlines[one], "matches": self._matches(hits[:most], beside)} for one, hits in found.items()]
+            if text_tokens(as_json({**head, "sessions": entries})) <= max_tokens:
+                break
+        return _fitted(head, "sessions", enumerate(entries), max_tokens)
 
-    def _hits(self, session_id: str, hits: list[SearchHit]) -> Mapping[str, Any]:
+    def _matches(self, hits: list[SearchHit], beside: bool) -> list[Mapping[str, Any]]:
         shown = {hit["id"] for hit in hits}
-        matches = [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]),
-                    "found_by": hit["why"], "beside": self._beside(hit, shown)} for hit in hits]  # fmt: skip
-        return {**self._headline(session_id), "matches": matches}
+        return [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]),
+                 "found_by": hit["why"], "beside": self._beside(hit, shown) if beside else []} for hit in hits]  # fmt: skip
 
     @staticmethod
     def _beside(hit: SearchHit, shown: set[int]) -> list[Mapping[str, Any]]:

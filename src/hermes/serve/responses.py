@@ -10,7 +10,7 @@ from typing import Any
 from hermes.agent.model import Message
 from hermes.agent.tools.tool import Tool
 from hermes.serve.api_errors import ApiError, api_error_of
-from hermes.serve.api_requests import ApiRequest, Shape, checked, part_text, tool_name
+from hermes.serve.api_requests import ApiRequest, Shape, checked, media_part, part_text, tool_name
 from hermes.serve.event_stream import data, items_of
 from hermes.serve.served_turn import Outcome, ReplyPiece, ServedTurn, Used, callers_tool
 
@@ -136,16 +136,11 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     if kind in ("input_text", "text", "output_text"):
         return {"type": "text", "text": part_text(part, where)}
     if kind == "input_image" and isinstance(part.get("image_url"), str):
-        image = {"url": part["image_url"]}
-        if isinstance(part.get("detail"), str):
-            image["detail"] = part["detail"]
-        return {"type": "image_url", "image_url": image}
-    if kind == "input_audio" and isinstance(part.get("input_audio"), dict):
-        return {"type": "input_audio", "input_audio": part["input_audio"]}
-    if kind == "input_file":
-        known = {name: part[name] for name in ("file_data", "filename") if isinstance(part.get(name), str)}
-        if "file_data" in known:
-            return {"type": "file", "file": known}
+        return media_part("image_url", {"url": part["image_url"], "detail": part.get("detail")}, where)
+    if kind == "input_audio":
+        return media_part("input_audio", part.get("input_audio"), where)
+    if kind == "input_file" and isinstance(part.get("file_data"), str):
+        return media_part("file", {"file_data": part["file_data"], "filename": part.get("filename")}, where)
     raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.model import Model
-from hermes.agent.session_leases import source_of
 from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.agent.turn import Turn
 from hermes.errors import HermesError
@@ -25,6 +24,7 @@ from hermes.serve.api_requests import ApiRequest
 from hermes.serve.request_sessions import SOURCE, RecordPosition, RequestSessions, home_of, user_of
 from hermes.serve.served_turn import Outcome, ReplyWords, ServedAgent, ServedTurn, Used
 from hermes.store.conversation_cache import last_id, messages_after
+from hermes.store.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Tool

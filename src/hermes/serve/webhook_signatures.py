@@ -4,6 +4,9 @@ GitHub (and Gitea, Forgejo): X-Hub-Signature-256. Standard Webhooks (and Svix): 
 webhook-signature. Stripe: Stripe-Signature with its time in it. Anything else: X-Signature: sha256=<hex>. GitLab signs
 nothing and sends the secret itself. Every comparison takes constant time.
 
+A route has one scheme: what is signed as one (a body with dots in it) can be cut into a valid delivery of another, under
+another id, so that a captured delivery would be accepted a second time.
+
 A field that can be changed without breaking the signature does not identify a delivery: GitHub's X-GitHub-Delivery is not
 signed, so its deliveries are identified by their bytes, and a captured one can't be sent again under another id.
 """
@@ -16,11 +19,13 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+DEFAULT_SCHEME = "github"
 TOLERANCE = 300.0  # seconds a signed time may be off
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
+_STAMP_IN_ID = re.compile(r"\.\d{9,}(?:\.|$)")
 _LONGEST_ID = 200
 _NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gitlab-event-uuid")
 
@@ -36,20 +41,17 @@ class VerifiedDelivery:
     id: str
 
 
-def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
-    """Verify a delivery by the way it is signed. Header names are in lower case. BadSignature when anything is wrong."""
-    for names in (_STANDARD, _SVIX):
-        if names[2] in headers:
-            return _standard(headers, names, body, secret, now)
-    if "x-hub-signature-256" in headers:
-        return _digest(headers["x-hub-signature-256"], body, secret)
-    if "stripe-signature" in headers:
-        return _stripe(headers["stripe-signature"], body, secret, now)
-    if "x-signature" in headers:
-        return _digest(headers["x-signature"], body, secret)
-    if "x-gitlab-token" in headers:
-        return _gitlab(headers, body, secret)
-    raise BadSignature("the delivery is not signed")
+def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, scheme: str) -> VerifiedDelivery:
+    """Verify a delivery by this scheme (a key of SCHEMES) alone; BadSignature when anything is wrong.
+
+    Header names are in lower case.
+    """
+    wanted, check = SCHEMES[scheme]
+    if not any(name in headers for name in wanted):
+        other = next((name for name, (found, _) in SCHEMES.items() if any(one in headers for one in found)), None)
+        hint = f": it looks like scheme: {other}, and the route has scheme: {scheme}" if other else ""
+        raise BadSignature(f"the delivery has no {wanted[0]}{hint}")
+    return check(headers, body, secret, now)
 
 
 def by_bytes(body: bytes) -> VerifiedDelivery:
@@ -59,6 +61,14 @@ def by_bytes(body: bytes) -> VerifiedDelivery:
 
 def _mac(secret: bytes, signed: bytes) -> bytes:
     return hmac.new(secret, signed, hashlib.sha256).digest()
+
+
+def _github(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+    return _digest(headers["x-hub-signature-256"], body, secret)
+
+
+def _x_signature(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+    return _digest(headers["x-signature"], body, secret)
 
 
 def _digest(value: str, body: bytes, secret: str) -> VerifiedDelivery:
@@ -77,12 +87,13 @@ _STANDARD = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _SVIX = ("svix-id", "svix-timestamp", "svix-signature")
 
 
-def _standard(
-    headers: Mapping[str, str], names: tuple[str, str, str], body: bytes, secret: str, now: float
-) -> VerifiedDelivery:
+def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+    names = _STANDARD if _STANDARD[2] in headers else _SVIX
     delivery, stamp, shown = (headers.get(name, "") for name in names)
     if not delivery or len(delivery) > _LONGEST_ID:
         raise BadSignature(f"{names[0]} is missing or too long")
+    if _STAMP_IN_ID.search(delivery):  # an id and a time, cut elsewhere: the signature does not say where the id ends
+        raise BadSignature(f"{names[0]} contains a time")
     _in_time(stamp, now)
     expected = _mac(_standard_key(secret), f"{delivery}.{stamp}.".encode("latin-1", "replace") + body)
     good = False
@@ -117,9 +128,9 @@ def _in_time(stamp: str, now: float) -> None:
 # ------------------------------------------------------------------------------------------------ Stripe, GitLab
 
 
-def _stripe(value: str, body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
     """t=<seconds>,v1=<hex>[,v1=<hex>] over the time, a dot and the body."""
-    pairs = [part.strip().partition("=") for part in value.split(",")]
+    pairs = [part.strip().partition("=") for part in headers["stripe-signature"].split(",")]
     stamp = next((found for key, _, found in pairs if key == "t"), "")
     _in_time(stamp, now)
     expected = _mac(secret.encode(), f"{stamp}.".encode() + body)
@@ -131,11 +142,21 @@ def _stripe(value: str, body: bytes, secret: str, now: float) -> VerifiedDeliver
     return by_bytes(body)  # a retry has another time, and the same event in it
 
 
-def _gitlab(headers: Mapping[str, str], body: bytes, secret: str) -> VerifiedDelivery:
+def _gitlab(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
     if not hmac.compare_digest(headers["x-gitlab-token"].encode("latin-1", "replace"), secret.encode()):
         raise BadSignature("the token does not fit")
     named = headers.get("idempotency-key") or headers.get("x-gitlab-event-uuid") or ""
     return VerifiedDelivery(f"gitlab-{named}") if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
+
+
+# The schemes of `webhooks.routes.<name>.scheme`: the headers of which one must be there, and the check.
+SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str], bytes, str, float], VerifiedDelivery]]] = {
+    "github": (("x-hub-signature-256",), _github),
+    "gitlab": (("x-gitlab-token",), _gitlab),
+    "standard": ((_STANDARD[2], _SVIX[2]), _standard),
+    "stripe": (("stripe-signature",), _stripe),
+    "x-signature": (("x-signature",), _x_signature),
+}
 
 
 def unsigned(headers: Mapping[str, str]) -> VerifiedDelivery:

@@ -28,7 +28,7 @@ from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError, unforeseen
 from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
-from hermes.serve.webhook_signatures import BadSignature, VerifiedDelivery, unsigned, verify
+from hermes.serve.webhook_signatures import DEFAULT_SCHEME, SCHEMES, BadSignature, VerifiedDelivery, unsigned, verify
 from hermes.texts import shortened
 
 LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
@@ -40,10 +40,11 @@ _FORM = "application/x-www-form-urlencoded"
 
 @dataclass(slots=True, frozen=True)
 class WebhookRoute:
-    """One address: its secret, its prompt for the agent, and where the reply goes."""
+    """One address: its secret, how its sender signs, its prompt for the agent, and where the reply goes."""
 
     name: str
     secret: str | None = None
+    scheme: str = DEFAULT_SCHEME
     prompt: str | None = None
     deliver: str | None = None
 
@@ -64,6 +65,7 @@ Keep = Callable[[Arrived], Awaitable[None]]
 def routes_of(values: Mapping[str, Any], host: str, *, insecure: bool = False) -> dict[str, WebhookRoute]:
     """The configured routes. ConfigError for an invalid one, or one that others could use without a secret."""
     made: dict[str, WebhookRoute] = {}
+    secrets: dict[str, WebhookRoute] = {}
     for name, value in values.items():
         where = f"webhooks.routes.{name}"
         if not _NAME.fullmatch(str(name)):
@@ -73,7 +75,18 @@ def routes_of(values: Mapping[str, Any], host: str, *, insecure: bool = False) -
             host, fields["secret"], insecure, what=f"the webhook {name}",
             hint=f"set {where}.secret, or listen on 127.0.0.1",
         )  # fmt: skip
-        made[str(name)] = WebhookRoute(str(name), **fields)
+        scheme = _field(value, "scheme") or DEFAULT_SCHEME
+        if scheme not in SCHEMES:
+            raise ConfigError(f"{where}.scheme must be one of {', '.join(SCHEMES)}, not {scheme[:40]!r}")
+        route = made[str(name)] = WebhookRoute(str(name), scheme=scheme, **fields)
+        if route.secret is None:
+            continue
+        other = secrets.setdefault(route.secret.removeprefix("whsec_"), route)
+        if other.scheme != scheme:
+            raise ConfigError(
+                f"{where}.secret is also that of webhooks.routes.{other.name}, which has another scheme: a delivery to one"
+                " could be sent again to the other; give each its own secret"
+            )
     if not made:
         raise ConfigError("there are no webhooks: name one below webhooks.routes")
     return made
@@ -139,7 +152,7 @@ class _Hooks:
 
     def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> VerifiedDelivery:
         if route.secret is not None:
-            return verify(headers, body, route.secret, time.time())
+            return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
         problem = None if self._strangers else from_elsewhere(headers)
         if problem is not None:
             raise problem

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import Event, Revision, as_json, from_json
+from hermes.gateway.events import Event, Forwarded, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
 from hermes.store.redact import redact
 from tests.support.labs.discord import Lab
@@ -317,7 +317,8 @@ def test_a_forwarded_message_is_read(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.forward("said elsewhere")
-            await eventually(lambda: link.texts == ["said elsewhere"])
+            (event,) = await eventually(lambda: link.events)
+            assert (event.text, event.forwarded) == ("", Forwarded(text="said elsewhere"))
 
     asyncio.run(story())
 

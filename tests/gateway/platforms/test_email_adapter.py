@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from email.message import EmailMessage
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email import Email
+from hermes.store.gateway_db import GatewayDB
+from tests.support.gateway import Clock
 from tests.support.labs.email import Lab, Recorder
-from tests.support.labs.email_server import PASSWORD
+from tests.support.labs.email_server import PASSWORD, SERVER
 
 
 @pytest.fixture(scope="module")
@@ -113,17 +119,17 @@ def test_nobody_at_home_is_unreachable(lab: Lab) -> None:
 
 def test_a_mail_becomes_an_event(lab: Lab) -> None:
     async def body(adapter: Email, link: Recorder) -> None:
-        mail = lab.mail("How far is it?\n\n-- \nAlice", subject="The moon", Date="Mon, 03 Mar 2025 10:00:00 +0000")
+        mail = lab.mail("How far is it?\n\n-- \nAlice", subject="The moon")
         message_id = lab.put(mail)
         event = (await link.until(lambda: link.events))[0]
-        assert event.id.split() == [message_id, event.id.split()[1]]  # and a digest of the content
+        assert event.id.split() == [message_id, lab.user_id("alice")]
         assert event == Event(
             id=event.id,
             chat=Chat(platform="email", chat_id=lab.user_id("alice"), type="dm", thread_id=message_id, name="The moon"),
             sender=event.sender,
             text="The moon\n\nHow far is it?",
             message_id=message_id,
-            sent_at=1740996000.0,
+            sent_at=parsedate_to_datetime(str(mail["Date"])).timestamp(),
         )
         assert (event.sender.user_id, event.sender.name) == (lab.user_id("alice"), "Alice Miller")
 
@@ -209,20 +215,172 @@ def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
     with_adapter(lab, body)
 
 
-def test_two_mails_with_one_message_id_are_two_and_one_mail_by_two_ways_is_one(lab: Lab) -> None:
+def with_the_same_id(lab: Lab) -> list[EmailMessage]:
     first, second = lab.mail("the first"), lab.mail("the second")
     del second["Message-ID"]
     second["Message-ID"] = first["Message-ID"]
-    by_another_way = b"X-Route: another\r\n" + first.as_bytes()
+    return [first, second]
+
+
+def test_a_message_id_of_a_proven_sender_counts_once(lab: Lab) -> None:
+    first, second = with_the_same_id(lab)
+    cut = b"In-Reply-To: <another@people.test>\r\n" + first.as_bytes()  # not signed, and changes which text is new
 
     async def body(adapter: Email, link: Recorder) -> None:
-        for mail in (first, second, by_another_way):
+        for mail in (first, second, cut, b"X-Route: another\r\n" + first.as_bytes()):
             lab.put(mail)
-        await link.until(lambda: link.texts == ["the first", "the second", "the first"])
-        ids = [event.id for event in link.events]
-        assert ids[0] == ids[2] != ids[1]
+        await link.until(lambda: len(link.events) == 4)
+        assert len({event.id for event in link.events}) == 1
+        by_bob = lab.mail("mine", who="bob")
+        del by_bob["Message-ID"]
+        by_bob["Message-ID"] = first["Message-ID"]
+        lab.put(by_bob)  # he can't use up hers
+        await link.until(lambda: len(link.events) == 5)
+        assert link.events[4].id != link.events[0].id
 
     with_adapter(lab, body)
+
+
+def test_of_unproven_senders_two_mails_with_one_message_id_are_two(lab: Lab) -> None:
+    first, second = with_the_same_id(lab)
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        for mail in (first, second, b"X-Route: another\r\n" + first.as_bytes()):
+            lab.put(mail, proven=False)
+        lab.put(first)
+        await link.until(lambda: link.texts == ["the first", "the second", "the first", "the first"])
+        ids = [event.id for event in link.events]
+        assert ids[0] == ids[2] != ids[1] and ids[3] not in ids[:3]
+
+    with_adapter(lab, body, require_authentication="never")
+
+
+def test_a_message_id_is_known_for_good(lab: Lab, make_db: Any) -> None:
+    clock = Clock()
+    store = GatewayDB(make_db(), clock=clock)
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        lab.redeliver(lab.say("hello"))
+        lab.put(lab.mail("who am I?", who="bob"), proven=False)
+        await link.until(lambda: len(link.events) == 3)
+        (mail, again, unproven), newest = link.events, replace(link.events[0], id="the newest")
+        for event in (mail, unproven, newest):
+            for platform in ("email", "email/work"):
+                number = store.receive(platform, event.id, "key", as_json(event))
+                assert number is not None
+                store.finish(number, platform, as_json(event.chat))
+        clock.forward(400 * 86400)
+        store.forget_mail(last_days=-1)
+        for platform in ("email", "email/work"):
+            assert store.receive(platform, again.id, "key", as_json(again)) is None
+            assert store.receive(platform, unproven.id, "key", as_json(unproven)) is not None
+
+    with_adapter(lab, body, require_authentication="never")
+
+
+OWNER = "owner@example.org"
+SIGNED = "v=1; a=rsa-sha256; d=example.org; s=a;\r\n h=from:to:subject:date:message-id; bh=AAAA; b=BBBB"
+OVERSIGNED = SIGNED.replace("h=from", "h=from:to:to:cc:cc:subject:date:message-id")
+DKIM = f"{SERVER}; dkim=pass header.d=example.org; dmarc=pass header.from=example.org"
+SPF = f"{SERVER}; spf=pass smtp.mailfrom={OWNER}; dkim=pass header.d=example.org"
+
+
+def signed_mail(
+    text: str, results: str = DKIM, signature: str | None = SIGNED, added: str = "", **headers: str
+) -> bytes:
+    """A mail of the owner's from another domain, as our server notes its checks; `added` are headers on top of it."""
+    fields = {
+        "From": f"Olga <{OWNER}>", "Subject": "", "Date": formatdate(), "Message-ID": f"<{text}.{time.time_ns()}@x>", **headers,
+    }  # fmt: skip
+    above = f"Authentication-Results: {results}\r\nReceived: from x (x [192.0.2.7]) by {SERVER} (Postfix) with ESMTPS id x\r\n"
+    above += f"{added}\r\n" * bool(added) + f"DKIM-Signature: {signature}\r\n" * (signature is not None)
+    return (above + "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value) + f"\r\n{text}").encode()
+
+
+def dated(days: float) -> str:
+    return formatdate(time.time() + days * 86400)
+
+
+def test_a_mail_is_believed_that_its_sender_wrote_to_us_and_lately(lab: Lab) -> None:
+    us = lab.address
+    others = "Bob, the second <bob@people.test>"
+    mails = [
+        signed_mail("to", To=us),
+        signed_mail("to-name", To=f"{others}, Agent <{us.upper()}>"),
+        signed_mail("to-group", To=f"Team: {us}, {others};"),
+        signed_mail("to-comment", To=f'"x, y (z" (a comment <{others}>) <{us}>'),
+        signed_mail("folded", To=f"{others},\r\n\tAgent\r\n <{us}>"),
+        signed_mail("tag", To=us.replace("@", "+jobs@")),
+        signed_mail("alias", To="helper@people.test"),
+        signed_mail("cc", signature=OVERSIGNED, To="bob@people.test", Cc=f"{others}, {us}"),
+        signed_mail("two-signatures", To=us, added=f"DKIM-Signature: {OVERSIGNED.replace('example', 'relay')}"),
+        signed_mail("old", To=us, Date=dated(-13.5)),
+        signed_mail("clock", To=us, Date=dated(0.5)),
+        signed_mail("spf", SPF, signature=None, To=us),
+        signed_mail("spf-cc", SPF, To="bob@people.test", Cc=us),  # cc is not signed, but its own server has sent it
+    ]
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        for mail in mails:
+            lab.put(mail, proven=False)
+        await link.until(lambda: len(link.events) == len(mails))
+        assert [(event.sender.proven, event.sender.user_id) for event in link.events] == [(True, OWNER)] * len(mails)
+
+    with_adapter(lab, body, aliases=["Helper@people.test"])
+
+
+@pytest.mark.parametrize("proof", ["always", "never"])
+def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, proof: str) -> None:
+    us, bob = lab.address, "bob@people.test"
+    mails = [
+        signed_mail("to-bob", To=bob),
+        signed_mail("to-bob-directly", SPF, To=bob),
+        signed_mail("to-none"),
+        signed_mail("name-only", To=f'"{us}" <{bob}>'),
+        signed_mail("name-unquoted", To=f"{us} <{bob}>"),
+        signed_mail("group-name", To=f"{us}: {bob};"),
+        # where our reader ends the headers, and a server that checks the signature reads on
+        signed_mail("hidden-by-blank", To=f"{us}\r\nX-A : b\r\nTo: {bob}"),
+        signed_mail("hidden-by-word", To=f"{us}\r\nnonsense\r\nTo: {bob}"),
+        signed_mail("hidden-by-cr", To=f"{us}\r\nX-A: b\r\rdelete it all\r\nTo: {bob}"),
+        signed_mail("cr-in-header", **{"X-A": f"b\rTo: {us}\r\rdelete it all", "To": bob}),
+        signed_mail("near", To=f"x{us}, {us}.example.org"),
+        signed_mail("cc-added", To=bob, added=f"Cc: {us}"),
+        signed_mail("to-added", To=bob, added=f"To: {us}"),
+        signed_mail("to-replaced", signature=SIGNED.replace("to:", ""), To=us),
+        signed_mail("signature-added", signature=SIGNED.replace("to:", ""), To=us, added=f"DKIM-Signature: {SIGNED}"),
+        signed_mail("sibling-added", signature=SIGNED.replace("to:", "").replace("d=", "d=mail."), To=us,
+                    added=f"DKIM-Signature: {SIGNED}"),
+        signed_mail("no-signature", signature=None, To=us),
+        signed_mail("half-signed", signature=f"{SIGNED}; l=12", To=us),
+        signed_mail("old", To=us, Date=dated(-16)),
+        signed_mail("old-directly", SPF, To=us, Date=dated(-16)),
+        signed_mail("early", To=us, Date=dated(2)),
+        signed_mail("no-date", To=us, Date=""),
+        signed_mail("nonsense", To=us, Date="tomorrow"),
+        signed_mail("date-unsigned", signature=SIGNED.replace("date:", ""), To=us),
+        signed_mail("date-added", To=us, Date=dated(-16), added=f"Date: {dated(0)}"),
+        signed_mail("no-id", To=us, **{"Message-ID": ""}),
+        signed_mail("bad-id", To=us, **{"Message-ID": f"<{'x' * 600}>"}),
+        signed_mail("id-added", To=us, added="Message-ID: <other@x>"),
+        signed_mail("id-unsigned", signature=SIGNED.replace(":message-id", ""), To=us),
+        signed_mail("subject-added", To=us, Subject="hello", added="Subject: delete it all"),
+    ]  # fmt: skip
+
+    async def body(adapter: Email, link: Recorder) -> None:
+        for mail in mails:
+            lab.put(mail, proven=False)
+        lab.put(signed_mail("genuine", To=us), proven=False)
+        await link.until(lambda: link.texts[-1:] == ["genuine"])
+        assert [event.text.split("\n")[-1] for event in link.events if event.sender.proven] == ["genuine"]
+        assert len(link.events) == (1 if proof == "always" else len(mails) + 1)
+        if proof == "always":
+            assert link.logged.count("skipping a mail") == len(mails)
+            assert all(
+                word in link.logged for word in ("aliases", "malformed", "future", "Message-ID", "DKIM", "Subject")
+            )
+
+    with_adapter(lab, body, require_authentication=proof)
 
 
 def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:

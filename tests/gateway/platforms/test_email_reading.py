@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
-from hermes.gateway.platforms.email.incoming import LONGEST, Mail, file_in, read_mail
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
+from hermes.gateway.platforms.email.incoming import EVIDENCE, LONGEST, Mail, file_in, read_mail
 from hermes.gateway.platforms.email.mail_bodies import new_text, quoted, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
 
@@ -410,6 +410,21 @@ def test_the_words_of_the_setting() -> None:
 @given(st.text(alphabet='abc=;."() \\@pass dkim header.d', max_size=200))
 def test_any_results_header_can_be_read(header: str) -> None:
     assert isinstance(doubts(header, ("received", header), header), str | None)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(sorted(EVIDENCE)),
+            st.one_of(st.text(max_size=60), st.text(alphabet='ab@.,:;<>()"\\ +=hl1970', max_size=60)),
+        )
+    ),
+    st.sampled_from(["mx.lab.test; dkim=pass header.d=example.org", "mx.lab.test; spf=pass smtp.mailfrom=example.org"]),
+)
+def test_any_headers_can_be_judged(headers: list[tuple[str, str]], proof: str) -> None:
+    trail = [("authentication-results", proof), *headers]
+    given = {"server": "mx.lab.test", "our_addresses": {US}, "our_domain": "lab.test", "now": 0.0, "days": 14}
+    assert misused(trail, "alice@example.org", **given)
 
 
 _ANY = st.text(alphabet='ab=;."()\\ @<>', max_size=30)

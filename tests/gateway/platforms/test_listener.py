@@ -30,6 +30,7 @@ from hermes.gateway.platforms.listener import (
     listen,
 )
 from tests.support.labs.recording import Recorder
+from tests.support.ports import free_port
 
 
 class Mailbox:
@@ -54,12 +55,6 @@ class Mailbox:
             Listening(port=port, **place), self.path, verify=lambda headers: headers.get("x-word") == self.word,
             handler=self.handler, link=self.link,
         )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @asynccontextmanager

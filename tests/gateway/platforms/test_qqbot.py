@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms.qqbot import QQBot, understood
-from tests.support.echo import Echo
+from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.qqbot import Lab
+from tests.support.labs.qqbot import MOST_REPLIES, Lab
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,17 @@ def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
     assert {one["msg_id"] for one in lab._sent} == {asked}
     assert len({one["msg_seq"] for one in lab._sent}) == len(lab._sent)
     assert lab.proactive == []
+
+
+def test_a_reply_of_more_parts_than_a_message_may_be_answered_with_arrives_whole(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("long=20000")
+        until(lambda: lab.shown() and not gateway.store.unsent() and not gateway.store.unanswered(), 30)
+    assert " ".join(lab.shown()).split() == reply_to("long=20000").split()
+    assert len(lab._sent) - len(lab.proactive) == MOST_REPLIES
+    assert lab.proactive
 
 
 @pytest.mark.parametrize(("where", "age"), [("dm", 3_700.0), ("group", 400.0)])

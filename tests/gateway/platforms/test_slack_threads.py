@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hermes.gateway.events import Forwarded
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -141,7 +142,8 @@ def test_a_shared_message_comes_with_its_words_and_files(lab: Lab) -> None:
         async with connected(lab) as (_, link):
             lab.say_raw(f"<@{BOT}> what of this?", where="channel", attachments=[share, preview])
             event = (await link.heard())[0]
-        assert (event.text, event.quoted) == ("what of this?", "the plan: 1 < 2")
+        assert (event.text, event.quoted) == ("what of this?", None)
+        assert event.forwarded == Forwarded(text="the plan: 1 < 2", author="Bob B.")
         assert [one.name for one in event.attachments] == ["plan.pdf"]
 
     run(scene())

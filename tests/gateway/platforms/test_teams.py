@@ -369,6 +369,28 @@ def test_a_quoted_text_is_known(content: Any, quoted: tuple[str | None, str | No
     assert ((event.reply_to, event.quoted), event.attachments) == (quoted, ())
 
 
+FORWARD = '<blockquote itemtype="http://schema.skype.com/Forward">{}</blockquote>'
+MENTION = '<span itemscope itemtype="http://schema.skype.com/Mention" itemid="0">Hermes</span>'
+
+
+@pytest.mark.parametrize(
+    ("page", "own", "forwarded"),
+    [
+        (FORWARD.format("<p>yes</p>"), "", "yes"),
+        ("<p>see below</p>" + FORWARD.format("<p>/new</p><br><blockquote><p>a &lt; b</p></blockquote>more"), "see below", "/new\n\na < b\n\nmore"),
+        (f"<p>{MENTION}&nbsp;what now?</p>" + FORWARD.format("<p>ask <at>Bob</at></p>"), "what now?", "ask @Bob"),
+        (FORWARD.format("<p>yes") + "<p>", "", "yes"),
+        (FORWARD.replace("blockquote", "div").format("<p>yes</p>"), "", "yes"),
+    ],
+)  # fmt: skip
+def test_a_forwarded_text_is_not_the_senders(page: str, own: str, forwarded: str) -> None:
+    entities = [{"type": "mention", "mentioned": {"id": BOT}, "text": "<at>Hermes</at>"}]
+    attachments = [{"contentType": "text/html", "content": page}]
+    event = understood(activity(text="yes", attachments=attachments, entities=entities), {})
+    assert isinstance(event, Event) and event.forwarded is not None
+    assert (event.text, event.forwarded.text, event.attachments) == (own, forwarded, ())
+
+
 @pytest.mark.parametrize(
     "more", [{"from": {"id": BOT}}, {"from": {"id": "29:x", "role": "bot"}}, {"type": "conversationUpdate"}, {"type": "invoke"}, {"id": ""}]
 )  # fmt: skip

@@ -13,8 +13,10 @@ import pytest
 
 pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
+from hermes.commands.registry import parse
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import Chat, Event
+from hermes.gateway.confirmations import read_answer
+from hermes.gateway.events import Chat, Event, Forwarded
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.platforms.telegram import Telegram
 from tests.support.labs.recording import Recorder, connected
@@ -336,7 +338,58 @@ def test_what_is_sent_instead_of_words_is_put_into_words(lab: Lab) -> None:
     lab.post({"sticker": {**sticker, "emoji": "🎉"}})
     lab.post({"location": {"latitude": 48.2, "longitude": 16.37}})
     lab.post({"contact": {"phone_number": "+431234", "first_name": "Eve"}})
-    assert [one.text for one in heard(lab, 3)] == ["🎉", "geo:48.2,16.37", "Eve +431234"]
+    assert [one.text for one in heard(lab, 3)] == ["🎉", "geo:48.2,16.37", "Contact: Eve +431234"]
+
+
+ORIGINS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"type": "user", "sender_user": {"id": 5, "is_bot": False, "first_name": "Eve", "last_name": "Adams"}},
+        "Eve Adams",
+    ),
+    ({"type": "hidden_user", "sender_user_name": "Somebody"}, "Somebody"),
+    ({"type": "chat", "sender_chat": {"id": -5, "type": "supergroup", "title": "The Board"}}, "The Board"),
+    ({"type": "channel", "chat": {"id": -6, "type": "channel", "title": "News"}, "message_id": 3}, "News"),
+]
+
+
+@pytest.mark.parametrize(("origin", "author"), ORIGINS)
+def test_a_forwarded_message_is_not_the_senders(lab: Lab, origin: dict[str, Any], author: str) -> None:
+    lab.post({"text": "/new", "forward_origin": {**origin, "date": 1_700_000_000}})
+    (event,) = heard(lab, 1)
+    assert (event.text, event.forwarded) == ("", Forwarded(text="/new", author=author))
+
+
+def test_forwarded_captions_albums_and_the_words_of_inline_bots_are_not_the_senders(lab: Lab) -> None:
+    origin = {"type": "hidden_user", "sender_user_name": "Eve", "date": 1_700_000_000}
+    picture = lab.file(b"x", "a.jpg", "image/jpeg")
+    lab.post({**picture, "caption": "yes", "forward_origin": origin})
+    lab.post({"text": "/new", "via_bot": {"id": 9, "is_bot": True, "first_name": "Helper", "username": "helper_bot"}})
+    album = {"forward_origin": origin, "media_group_id": "77"}
+    lab.post({**lab.file(b"1", "1.jpg", "image/jpeg"), **album, "caption": "yes"})
+    lab.post({**lab.file(b"2", "2.jpg", "image/jpeg"), **album})
+    events = heard(lab, 3)
+    assert [one.text for one in events] == ["", "", ""]
+    assert [one.forwarded for one in events] == [
+        Forwarded(text="yes", author="Eve"),
+        Forwarded(text="/new", author="@helper_bot"),
+        Forwarded(text="yes", author="Eve"),
+    ]
+    assert [len(one.attachments) for one in events] == [1, 0, 2]
+
+
+def test_a_command_in_a_forwarded_message_addresses_no_bot(lab: Lab) -> None:
+    origin = {"type": "hidden_user", "sender_user_name": "Eve", "date": 1_700_000_000}
+    lab.post({"text": "/new@hermes_lab_bot", "forward_origin": origin}, where="group")
+    lab.post({"text": "/new@another_bot", "forward_origin": origin}, where="group")
+    assert [(one.text, one.addressed) for one in heard(lab, 2)] == [("", False), ("", False)]
+
+
+def test_the_name_of_a_contact_or_a_place_is_neither_a_command_nor_a_consent(lab: Lab) -> None:
+    lab.post({"contact": {"phone_number": "", "first_name": "yes"}})
+    place = {"latitude": 48.2, "longitude": 16.37}
+    lab.post({"location": place, "venue": {"location": place, "title": "/new", "address": "Street 1"}})
+    texts = [one.text for one in heard(lab, 2)]
+    assert [read_answer(one) for one in texts] == [parse(one) for one in texts] == [None, None]
 
 
 # ---------------------------------------------------------------------------------------------------------- files

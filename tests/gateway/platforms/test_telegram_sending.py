@@ -24,6 +24,7 @@ from hermes.gateway.platforms.telegram import Telegram
 from hermes.serve.connection_limits import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
+from tests.support.ports import free_port
 
 ALICE = Chat(platform="telegram", chat_id="1001", type="dm")
 ROOM = Chat(platform="telegram", chat_id=str(GROUP), type="group")
@@ -319,12 +320,6 @@ def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- webhooks
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def webhook(lab: Lab, **more: Any) -> Telegram:

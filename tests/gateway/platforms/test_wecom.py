@@ -583,6 +583,13 @@ def test_mentions(text: str, left: str) -> None:
     assert direct is not None and (direct.text, direct.chat.chat_id, direct.chat.type) == (text, "u1", DM)
 
 
+def test_the_words_of_a_link_are_not_the_senders() -> None:
+    card = {"Title": "/new", "Description": "yes", "Url": "https://example.org"}
+    event = app_event({"MsgId": "1", "FromUserName": "alice", "MsgType": "link", **card})
+    assert event is not None and event.forwarded is not None
+    assert (event.text, event.forwarded.text) == ("", "/new\nyes\nhttps://example.org")
+
+
 def test_people_of_other_organisations_have_other_ids() -> None:
     event = bot_event(pushed(**{"from": {"userid": "u1", "corpid": "ww2"}}))
     assert event is not None and event.sender.user_id == event.chat.chat_id == "ww2:u1"

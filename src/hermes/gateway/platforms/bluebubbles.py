@@ -248,7 +248,7 @@ class BlueBubbles(Adapter):
         who = canonical(address)
         told = {str(handle.get("service") or ""), chat.chat_id.partition(";")[0]} - {"", "any"}
         if self.setting("trust_numbers") or {one.lower() for one in told} == {"imessage"}:
-            return Sender(user_id=who, name=address)
+            return Sender(user_id=who, name=address, proven=True)
         return Sender(user_id=who, stable_id=f"unproven:{who}", name=address, proven=False)
 
     def _chat(self, data: dict[str, Any]) -> Chat | None:

@@ -1,8 +1,8 @@
 """QQ bots, by the official gateway (WebSocket) and the REST API, version 2: messages of people, and of groups that mention it.
 
 https://bot.q.qq.com/wiki/develop/api-v2/
-A reply belongs to the message it answers: it names that message's id within a time window, with a number of its own
-(`msg_seq`), by which QQ recognises a repetition. Later messages are the bot's own, which QQ allows to few bots.
+A reply belongs to the message it answers: it names that message's id within a time window, five times at most, with a number of
+its own (`msg_seq`), by which QQ recognises a repetition. Further messages are the bot's own, which QQ allows to few bots.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
+from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
 from hermes.gateway.platforms.frames import Log
 from hermes.gateway.platforms.http import (
     HttpApi,
@@ -43,9 +43,10 @@ from hermes.whole_files import write_whole
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
 INTENTS = 1 << 25  # messages of people and groups
 WINDOW = {DM: 3_600.0, GROUP: 300.0}  # seconds in which a message can be answered
+MOST_REPLIES = 5  # how often a message can be answered
 _KINDS = {"image": 1, "video": 2, "audio": 3}
 _REPEATED = 40054005  # QQ's code: a message with this number was sent already
-_TOO_MANY = {22009, 22010, 20028}
+_TOO_MANY = {22009, 22010, 20028, 40034100}
 _EXPIRED = {11243, 11244, 11251}  # codes for a token that is no longer valid
 _LAYOUT = markup.Layout(bullet="• ")
 _PATIENCE = 20.0
@@ -69,6 +70,7 @@ class QQBot(Adapter):
         super().__init__(values, home)
         self._api: _QQApi | None = None
         self._tasks = Tasks()
+        self._replies: Recent[str, int] = Recent()  # the id of a message → how often it was answered
         self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
 
     # ------------------------------------------------------------------------------------------ login
@@ -151,7 +153,7 @@ class QQBot(Adapter):
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
-        """Send a message, as a reply as long as QQ allows it."""
+        """Send a message: as a reply where QQ allows one, else as a message of the bot's own."""
         body = {"content": markup.marked(text, _LAYOUT).text or text, "msg_type": 0}
         return await self._sent(chat, body, nonce, context)
 
@@ -169,12 +171,23 @@ class QQBot(Adapter):
     async def _sent(self, chat: Chat, body: dict[str, Any], nonce: str, context: ReplyContext | None) -> str:
         number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
         answers = dict(context or {})
-        if answers.get("msg_id") and time.time() < float(answers.get("until") or 0):
-            body = {**body, "msg_id": answers["msg_id"], "msg_seq": number}
+        asked = str(answers.get("msg_id") or "") if time.time() < float(answers.get("until") or 0) else ""
+        used = self._replies.get(asked) or 0
+        is_reply = bool(asked) and used < MOST_REPLIES
+        if is_reply:
+            body = {**body, "msg_id": asked, "msg_seq": number}
         try:
-            return str((await self._asked().ask("POST", f"{_place(chat)}/messages", json=body)).get("id") or nonce)
+            found = await self._asked().ask("POST", f"{_place(chat)}/messages", json=body)
         except Repeated:
-            return nonce
+            found = {}
+        except TooMany:
+            if not is_reply:
+                raise SendRefused("QQ takes no more messages of the bot's own in this chat now") from None
+            self._replies.put(asked, used + 1)  # perhaps there are none left: a process that ended may have used them
+            raise
+        if is_reply:
+            self._replies.put(asked, used + 1)
+        return str(found.get("id") or nonce)
 
     def _asked(self) -> _QQApi:
         if self._api is None:
@@ -200,8 +213,10 @@ def understood(kind: str, data: Any) -> Event | None:
         return None
     chat = Chat(platform="qqbot", chat_id=where, type=GROUP if in_group else DM)
     sent_at = _time(data.get("timestamp"))
+    # QQ authenticated the account, and the connection is ours.
+    sender = Sender(user_id=who, name=str(author.get("username") or "") or who[:8], proven=True)
     return Event(
-        id=number, chat=chat, sender=Sender(user_id=who, name=str(author.get("username") or "") or who[:8]),
+        id=number, chat=chat, sender=sender,
         text=str(data.get("content") or "").strip(), attachments=_attachments(data), message_id=number, sent_at=sent_at,
         reply_context={"msg_id": number, "until": (sent_at or time.time()) + WINDOW[chat.type]},
     )  # fmt: skip
@@ -234,6 +249,10 @@ def _time(value: Any) -> float | None:
 
 class Repeated(SendRefused):
     """QQ has a message with this number already."""
+
+
+class TooMany(SlowDown):
+    """QQ takes no more messages now, or no more replies to this message."""
 
 
 class _QQApi(HttpApi):
@@ -293,7 +312,7 @@ class _QQApi(HttpApi):
         if code == _REPEATED:
             return Repeated("QQ has this message already")
         if code in _TOO_MANY:
-            return SlowDown("QQ asks us to wait", 5.0)
+            return TooMany("QQ asks us to wait", 5.0)
         return SendRefused(f"QQ refuses: {told}")
 
 

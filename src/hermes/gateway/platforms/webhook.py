@@ -33,7 +33,7 @@ class Webhook(Adapter):
     settings = (
         Setting(name="host", help="where to listen; beyond 127.0.0.1 every route needs a secret", default="127.0.0.1"),
         Setting(name="port", help="the port to listen on", kind=int, default=8644),
-        Setting(name="routes", help="name → {secret, prompt, deliver}", kind=dict, required=True),
+        Setting(name="routes", help="name → {secret, scheme, prompt, deliver}", kind=dict, required=True),
         Setting(name="insecure", help="listen everywhere without secrets", kind=bool, default=False),
     )
     capabilities = Capabilities(longest=100_000, idempotent=True)
@@ -76,8 +76,8 @@ class Webhook(Adapter):
         self._link = link
         strangers = not is_loopback(self._host())
         app = webhook_app(routes, self._keep, log=link.log, strangers=strangers, slowest=self.slowest)
-        port = self.values.get("port")
-        place = replace(self.webhook_place, host=self._host(), port=8644 if port is None else int(port))
+        port, shared = self.values.get("port"), self.webhook_place
+        place = replace(shared, host=self._host(), port=shared.port if port is None else int(port))
         self._registration = await listen_app(place, "/webhooks", app=app, link=link)
         link.connected(self._identity(routes, self._registration.port))
 
@@ -92,7 +92,8 @@ class Webhook(Adapter):
         name = arrived.route.name
         thread = hashlib.sha256(arrived.id.encode()).hexdigest()[:24]
         chat = Chat(platform=self.platform, chat_id=name, type=DM, thread_id=f"delivery-{thread}", name=name)
-        sender = Sender(user_id=name, name=f"webhook {name}")
+        # A signature with the route's secret proves the program that sends; without a secret anyone may have sent it.
+        sender = Sender(user_id=name, name=f"webhook {name}", proven=arrived.route.secret is not None)
         await self._link.received(
             Event(id=arrived.id, chat=chat, sender=sender, text=arrived.text, message_id=arrived.sent_as)
         )

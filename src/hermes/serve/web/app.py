@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hermes.agent.session_leases import is_gone, is_ours, source_of
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.event_stream import with_pings
@@ -26,6 +25,7 @@ from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
 from hermes.serve.web.watching import SessionWatch
+from hermes.store.leases import is_gone, is_ours, source_of
 from hermes.times import zone_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _TalkRoutes:
         """The turn of this page that runs in a conversation, and which other process is answering there."""
         session_id, _ = self._reading.found(request)
         turn = self._talks.running_in(session_id)
-        holder = self._db.lease_holder(f"turn:{self._db.get_compression_tip(session_id)}")
+        holder = self._db.turn_holder(self._db.get_compression_tip(session_id))
         other = holder is not None and not is_ours(holder) and not is_gone(holder)
         return AsciiJson({
             "turn": None if turn is None or visitor_of(request).read_only else turn.id,

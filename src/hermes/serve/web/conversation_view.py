@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,8 +19,6 @@ from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
 from hermes.serve.web.watching import SessionWatch
-from hermes.store.attachments import read_attachment
-from hermes.store.sealed_files import is_sealed
 from hermes.texts import content_text, encodable, one_line
 
 if TYPE_CHECKING:
@@ -136,29 +133,26 @@ class ConversationView:
         digest = str(request.path_params["digest"])
         if len(digest) != 64 or f"attachment:sha256:{digest}" not in str(row["content"]):
             raise HTTPException(404, "no such attachment")
-        place = self._file(digest)
-        if not place.is_file() and self._db.is_shared:
-            self._db.resolve_attachments(row["content"])  # another machine's: fetched to here
-        if not place.is_file():
-            raise HTTPException(404, "the attachment is not on this machine")
-        with place.open("rb") as stream:
-            start = stream.read(16)
-        data = read_attachment(self._db.attachments_dir, digest) if is_sealed(start) else None
-        mime = message_html.shown_type(start if data is None else data[:16])
+        try:
+            mime = message_html.shown_type(self._start_of(digest))
+        except OSError:
+            raise HTTPException(404, "the attachment is not on this machine") from None
+        kind, file = mime or "application/octet-stream", self._db.attachment_file(digest)
         headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
-        if data is not None:
-            return Response(data, media_type=mime or "application/octet-stream", headers=headers)
-        return FileResponse(place, media_type=mime or "application/octet-stream", headers=headers)
+        if file is None:
+            return Response(self._db.read_attachment(digest), media_type=kind, headers=headers)
+        return FileResponse(file, media_type=kind, headers=headers)
 
-    def _file(self, digest: str) -> Path:
-        return self._db.attachments_dir / digest[:2] / digest
+    def _start_of(self, digest: str) -> bytes:
+        file = self._db.attachment_file(digest)
+        if file is None:
+            return self._db.read_attachment(digest)[:16]
+        with file.open("rb") as stream:
+            return stream.read(16)
 
     def _type_of(self, digest: str) -> str | None:
         try:
-            with self._file(digest).open("rb") as stream:
-                start = stream.read(16)
-            start = read_attachment(self._db.attachments_dir, digest)[:16] if is_sealed(start) else start
-            return message_html.shown_type(start)
+            return message_html.shown_type(self._start_of(digest))
         except OSError:
             return None
 
@@ -187,7 +181,7 @@ class ConversationView:
 
         title = self._db.get_session_title(session_id, visible_to=user) or session_id
         export = formats.Export(
-            sessions=sessions(), title=title, zone=self._zone, attachments=self._db.attachments_dir, contents=iter(())
+            sessions=sessions(), title=title, zone=self._zone, attachments=self._db.read_attachment, contents=iter(())
         )
         ending = (chosen.endings or (f".{form}",))[0]
         safe = (

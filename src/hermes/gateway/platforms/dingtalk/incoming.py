@@ -39,7 +39,8 @@ def event_of(message: dict[str, Any]) -> Event:
     return Event(
         id=_text(message["msgId"]),
         chat=chat,
-        sender=Sender(user_id=author, name=_text(message.get("senderNick")) or None),
+        # DingTalk authenticated the account, and the connection is ours.
+        sender=Sender(user_id=author, name=_text(message.get("senderNick")) or None, proven=True),
         text=text,
         attachments=attachments,
         message_id=_text(message["msgId"]),

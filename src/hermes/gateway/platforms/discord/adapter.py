@@ -276,7 +276,7 @@ class Discord(Adapter):
         ):
             return
         told = f"reaction:{heard.message_id}:{heard.user_id}:{name}"
-        sender = Sender(user_id=str(heard.user_id))
+        sender = Sender(user_id=str(heard.user_id), proven=True)  # as for messages: Discord names the account
         await keep(link, Reaction(id=told, chat=chat, sender=sender, emoji=name, message_id=str(heard.message_id)))
 
     async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:

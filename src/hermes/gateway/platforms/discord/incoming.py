@@ -11,7 +11,7 @@ from typing import Any
 
 import discord
 
-from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms.discord.commands import SAYS
 from hermes.gateway.platforms.http import attachment_kind
 
@@ -49,7 +49,8 @@ def message_event(message: discord.Message, me: discord.ClientUser) -> Event | N
         return None
     text = _text(message, me)
     attachments = tuple(_attachment(message, one) for one in files(message))
-    if not text and not attachments:
+    forwarded = _forwarded(message)
+    if not text and not attachments and forwarded is None:
         return None
     chat = chat_of(message.channel, message.author.display_name)
     return Event(
@@ -61,6 +62,7 @@ def message_event(message: discord.Message, me: discord.ClientUser) -> Event | N
         message_id=str(message.id),
         reply_to=str(message.reference.message_id) if _is_reply(message) and message.reference else None,
         quoted=_quoted(message),
+        forwarded=forwarded,
         sent_at=message.created_at.timestamp(),
         addressed=chat.type == DM or _addresses(message, me),
     )
@@ -113,7 +115,8 @@ def files(message: discord.Message) -> list[discord.Attachment]:
 
 
 def _sender(person: discord.User | discord.Member) -> Sender:
-    return Sender(user_id=str(person.id), name=person.display_name)
+    # Discord authenticated the account, and the connection is ours.
+    return Sender(user_id=str(person.id), name=person.display_name, proven=True)
 
 
 def _is_reply(message: discord.Message) -> bool:
@@ -140,9 +143,15 @@ def _text(message: discord.Message, me: discord.ClientUser) -> str:
     """The text as its author saw it: without the mention of us, with names where Discord has ids."""
     ours = _our_role(message)
     us = rf"<@!?{me.id}>" + (rf"|<@&{ours}>" if ours is not None else "")
-    content = re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content)
-    parts = [content.strip(), *(snapshot.content for snapshot in message.message_snapshots)]
-    return _named("\n\n".join(part for part in parts if part), message)
+    return _named(re.sub(rf"[ \t]*(?:{us})[ \t]*", " ", message.content).strip(), message)
+
+
+def _forwarded(message: discord.Message) -> Forwarded | None:
+    """The messages that this one forwards; Discord does not tell their authors."""
+    if not message.message_snapshots:
+        return None
+    words = "\n\n".join(one.content for one in message.message_snapshots if one.content)
+    return Forwarded(text=_named(words, message)) if words or files(message) else None
 
 
 def _named(text: str, message: discord.Message) -> str:

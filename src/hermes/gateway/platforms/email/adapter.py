@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms.email import sent_folder
-from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, wanted_proof
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
 from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
 from hermes.gateway.platforms.email.mailbox import (
@@ -62,6 +63,9 @@ class Email(Adapter):
         Setting(name="imap_host", help="the server for incoming mail", variable="EMAIL_IMAP_HOST", required=True),
         Setting(name="smtp_host", help="the server for outgoing mail", variable="EMAIL_SMTP_HOST", required=True),
         Setting(name="username", help="the name to log in with, if not the address", variable="EMAIL_USERNAME"),
+        Setting(
+            name="aliases", help="other addresses whose mail arrives here", variable="EMAIL_ALIASES", kind=list, default=()
+        ),
         Setting(name="imap_port", help="993, or 143 without ssl", variable="EMAIL_IMAP_PORT", kind=int),
         Setting(name="smtp_port", help="465, 587 with starttls, 25 with none", variable="EMAIL_SMTP_PORT", kind=int),
         Setting(
@@ -78,7 +82,7 @@ class Email(Adapter):
             variable="EMAIL_SENT_FOLDER",
         ),
         Setting(
-            name="days", help="unread mails older than this many days are left alone; 0: none is too old",
+            name="days", help="mails older than this many days are left alone; 0: none is too old",
             variable="EMAIL_DAYS", default=14, kind=int,
         ),
         Setting(
@@ -183,10 +187,7 @@ class Email(Adapter):
         if mail is None:
             log.warning("skipping a mail that can't be read")
             return False
-        unproven = doubt(
-            mail.trail, mail.address, server=self.setting("authserv_id"), our_domain=self._address.rpartition("@")[2],
-            below=bool(self.setting("authserv_below")),
-        )  # fmt: skip
+        unproven = self._doubt(mail)
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
             log.info("skipping a mail from %s: %s", mail.address or "an unknown sender", why)
@@ -198,6 +199,18 @@ class Email(Adapter):
             log.warning("a mail could not be stored and stays unseen (%s)", type(error).__name__)
             raise
         return True
+
+    def _doubt(self, mail: Mail) -> str | None:
+        """Why a mail does not prove that its sender wrote it to us, and lately; None when it does."""
+        if not mail.clear:
+            return "its headers are malformed"
+        server, below = self.text("authserv_id"), bool(self.setting("authserv_below"))
+        our_domain = self._address.rpartition("@")[2]
+        return doubt(mail.trail, mail.address, server=server, our_domain=our_domain, below=below) or misused(
+            mail.trail, mail.address, server=server, our_domain=our_domain, below=below,
+            our_addresses={one.lower() for one in (self._address, self._username, *self.setting("aliases"))},
+            now=time.time(), days=int(self.setting("days")),
+        )  # fmt: skip
 
     async def _quoted(self, mail: Mail) -> str | None:
         """The answered mail, if the conversation does not have it: it is neither ours nor the same person's.
@@ -222,7 +235,9 @@ class Email(Adapter):
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
-            id=f"{mail.message_id} {mail.digest}",  # some programs give all their mails one Message-ID
+            # Of a proven sender a Message-ID counts once, for good (gateway_queues.forget). An unproven one can't use it up,
+            # and some programs give all their mails one Message-ID.
+            id=f"{mail.message_id} {mail.address if proven else mail.digest}",
             chat=Chat(platform=self.platform, chat_id=mail.address, thread_id=root, name=subject or None),
             sender=Sender(
                 user_id=mail.address,

@@ -4,12 +4,16 @@ Anyone can write any From, and any Authentication-Results (RFC 8601). Our own ma
 and writes the outcome above everything that came with the mail. So only results count that carry its name (authserv_id)
 and stand above the line with which it received the mail; a sender can't write there. A mail is proven when a check passed
 for the domain in From and, where the domain is our own or the checks name an account of that domain, for that very address.
+
+A DKIM signature stays valid when anyone sends the mail on to us, with headers added that are not signed. So a proven mail
+must also be addressed to us, be new and have a Message-ID (`misused`), by headers that the signature covers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from email.utils import mktime_tz, parsedate_tz
 
 ALWAYS, WHEN_CHECKED, NEVER = "always", "when-checked", "never"
 # Servers that write their results below their own Received line and remove results with their name that came with the
@@ -20,6 +24,9 @@ _WORDS = {"true": ALWAYS, "yes": ALWAYS, "false": NEVER, "no": NEVER}
 _PROOF = {"dmarc": ("header.from",), "dkim": ("header.d", "header.i"), "spf": ("smtp.mailfrom", "smtp.mail")}
 # which property names an account or a mailbox, and not just a domain
 _ACCOUNT = {"auth": ("smtp.auth",), "spf": ("smtp.mailfrom", "smtp.mail")}
+MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
+_RECIPIENT = re.compile(r"[^<>@]*<\s*([^<>\s]+)\s*>|([^<>\s]+)")
+_DAY = 86400.0  # seconds: so far may clocks and time zones be off
 _LMTP = re.compile(r"(?:from \S+ )?by \S+ with LMTPS?A?\b", re.I)
 _Check = tuple[str, str, dict[str, str]]  # method, outcome, properties
 
@@ -38,18 +45,17 @@ def doubt(
 ) -> str | None:
     """Why a mail does not prove that it is from this address; None when it does.
 
-    `headers` are its Received and Authentication-Results, topmost first. `server` is the name our own server writes its
-    results with. `below`: it writes them below its Received line, and removes any of that name that came with the mail.
+    `headers` are those of incoming.EVIDENCE, topmost first. `server` is the name our own server writes its results with.
+    `below`: it writes them below its Received line, and removes any of that name that came with the mail.
     """
     if not server:
         named = next((_signed_by(value) for name, value in headers if name == "authentication-results"), "")
         hint = f" (the topmost Authentication-Results is of {named!r})" if named else ""
         return f"authserv_id is not set, so that no sender can be proven{hint}"
     known = server.lower() in KNOWN
-    results = _results(headers, server, below=below or known)
-    if not results:
+    checks = _our_checks(headers, server, below=below)
+    if checks is None:
         return f"no Authentication-Results of {server} stand above the Received line of our server"
-    checks = [check for value in results for check in _checks(value)]
     domain = address.rpartition("@")[2].lower()
     seen = ", ".join(f"{method}={outcome}" for method, outcome, _ in checks) or "none"
     if any(method == "dmarc" and outcome == "fail" for method, outcome, _ in checks):
@@ -67,6 +73,89 @@ def doubt(
     return f"the mail server could not confirm the sender ({seen})"
 
 
+def misused(
+    headers: Sequence[tuple[str, str]], address: str, *, server: str, our_addresses: Collection[str], our_domain: str,
+    now: float, days: int, below: bool = False,
+) -> str | None:  # fmt: skip
+    """Why a mail that `doubt` finds proven may have been written for others, or sent before; None when it was not.
+
+    Its sender counts for us when one of our addresses is in To or Cc, and its Date (of the last `days`; 0: any) and its
+    Message-ID are there once. Where only a signature proves the sender, it must cover these headers and the subject.
+    """
+    fields: dict[str, list[str]] = {}
+    for name, value in headers:
+        fields.setdefault(name, []).append(value)
+    checks = _our_checks(headers, server, below=below) or []
+    domain = address.rpartition("@")[2].lower()
+    came_directly = ("auth", address.lower()) in _accounts(checks, our_domain.lower()) or any(
+        method == "spf" and outcome == "pass" and any(_covers(shown.get(one, ""), domain) for one in _PROOF["spf"])
+        for method, outcome, shown in checks
+    )
+    signatures = [] if came_directly else [_tags(value) for value in fields.get("dkim-signature", [])]
+    if not came_directly and (not signatures or any("l" in tags for tags in signatures)):
+        return "no DKIM signature covers the whole mail"
+
+    def as_signed(name: str) -> list[str]:
+        """The values of a header; none when one of them could have been added to the signed mail."""
+        found = fields.get(name, [])
+        covered = (sum(one.strip().lower() == name for one in tags.get("h", "").split(":")) for tags in signatures)
+        return found if all(len(found) <= times for times in covered) else []
+
+    recipients = {one for value in (*as_signed("to"), *as_signed("cc")) for one in _recipients(value)}
+    if not any(_without_tag(one) in our_addresses or one in our_addresses for one in recipients):
+        return "its To and Cc, as far as they are signed, name none of our addresses (address, aliases)"
+    if fields.get("subject") and not as_signed("subject"):
+        return "its Subject is not signed"
+    dates, names = as_signed("date"), as_signed("message-id")
+    if len(dates) != 1 or len(names) != 1 or message_id_in(names[0]) is None:
+        return "its Date or its Message-ID is missing, there twice or not signed"
+    sent_at = time_of(dates[0])
+    if sent_at is None or sent_at > now + _DAY or (days and sent_at < now - (days + 1) * _DAY):
+        return f"its Date is in the future, or more than {days} days ago"
+    return None
+
+
+def time_of(date: str) -> float | None:
+    """The time (Unix seconds) that a Date header names; None when it names none."""
+    try:
+        parts = parsedate_tz(date)
+        return float(mktime_tz(parts)) if parts else None
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+def message_id_in(header: str) -> str | None:
+    """The id in a Message-ID header, in angle brackets; None when it can't be read."""
+    if found := MESSAGE_ID.search(header):
+        return found[0]
+    return f"<{header}>" if re.fullmatch(r"[^<>\s]{1,500}", header) else None
+
+
+def _recipients(header: str) -> Iterator[str]:
+    """The addresses in a To or Cc, in small letters; one in a name, or before another in brackets, is none."""
+    for part in re.split("[,;]", re.sub(r'"(?:\\.|[^"\\])*"', "", _without_comments(header))):
+        if found := _RECIPIENT.fullmatch(part.rpartition(":")[2].strip()):  # before the colon: the name of a group
+            yield (found[1] or found[2]).lower()
+
+
+def _without_tag(address: str) -> str:
+    """agent@example.org of agent+anything@example.org."""
+    mailbox, _, domain = address.rpartition("@")
+    return f"{mailbox.partition('+')[0]}@{domain}"
+
+
+def _tags(signature: str) -> dict[str, str]:
+    """The tags of a DKIM-Signature (RFC 6376)."""
+    pairs = (part.partition("=") for part in signature.split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _our_checks(headers: Sequence[tuple[str, str]], server: str, *, below: bool) -> list[_Check] | None:
+    """The checks that our own server has noted; None when it has noted nothing."""
+    results = _results(headers, server, below=below or server.lower() in KNOWN)
+    return [check for value in results for check in _checks(value)] if results else None
+
+
 def _results(headers: Sequence[tuple[str, str]], server: str, *, below: bool) -> list[str]:
     """The results that only our own server can have written."""
     found = []
@@ -74,7 +163,7 @@ def _results(headers: Sequence[tuple[str, str]], server: str, *, below: bool) ->
         if name == "received":
             if not below and not _LMTP.match(" ".join(_without_comments(value).split())):
                 break  # delivery to the mailbox (LMTP) is our server's own; other servers' headers begin here
-        elif _signed_by(value).lower() == server.lower():
+        elif name == "authentication-results" and _signed_by(value).lower() == server.lower():
             found.append(value)
     return found
 

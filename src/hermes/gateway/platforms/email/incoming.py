@@ -16,12 +16,16 @@ from email import message_from_bytes
 from email.header import decode_header
 from email.message import Message
 from email.parser import BytesHeaderParser
-from email.utils import getaddresses, mktime_tz, parsedate_tz
+from email.utils import getaddresses
 
+from hermes.gateway.platforms.email.authentication import MESSAGE_ID, message_id_in, time_of
 from hermes.gateway.platforms.email.mail_bodies import is_forward, new_text, quoted, text_of_html, unflowed
 
 LONGEST = 100_000  # characters of a mail's text that are passed on
-_MESSAGE_ID = re.compile(r"<[^<>\s]{1,500}>")
+EVIDENCE = frozenset(
+    ("received", "authentication-results", "dkim-signature", "to", "cc", "subject", "date", "message-id")
+)
+_HEADERS = re.compile(rb"[!-9;-~]+:[^\r\n\0]*(?:\r?\n(?:[!-9;-~]+:|[ \t])[^\r\n\0]*)*+(?:\r?\n){2}")
 _ADDRESS = re.compile(r"[^\s\x00-\x1f<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|(?:no|do[-_.]?not)[-_.]?reply.*|bounces?(?:[-+_.].*)?|.*[-_.+]bounces?)@", re.I
@@ -53,7 +57,8 @@ class Mail:
     quoted: str  # the answered mail, as far as this one contains it
     files: tuple[File, ...]
     sent_at: float | None
-    trail: tuple[tuple[str, str], ...]  # its Received and Authentication-Results in their order, topmost first
+    trail: tuple[tuple[str, str], ...]  # its headers of EVIDENCE in their order, topmost first
+    clear: bool  # every program reads the same headers in it; else a signature may be of others than ours
     digest: str  # a hash of its content: two mails may have one Message-ID
     unwanted: str | None  # why it is not answered; None when it is
 
@@ -83,8 +88,9 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
         text=text.strip("\n"),
         quoted=quoted(whole).replace("\x00", "") if reply else "",
         files=files,
-        sent_at=_date(message),
+        sent_at=time_of(_first(message, "Date")),
         trail=tuple(_trail(message)),
+        clear=_HEADERS.match(raw) is not None,
         digest=_digest(subject, text, files),
         unwanted=_unwanted(message, address, our_address),
     )
@@ -126,9 +132,9 @@ def _all(message: Message, name: str) -> list[str]:
 
 
 def _trail(message: Message) -> Iterator[tuple[str, str]]:
-    """The headers that servers have added: (name in lower case, value), in the order of the headers."""
+    """The headers that say who sent a mail to whom, and when: (name in lower case, value), in their order."""
     for key, value in message.raw_items():
-        if key.lower() in ("received", "authentication-results"):
+        if key.lower() in EVIDENCE:
             yield key.lower(), re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(str(value))).strip()
 
 
@@ -175,11 +181,8 @@ def _sender(message: Message) -> tuple[str, str]:
 
 
 def _message_id(message: Message, raw: bytes) -> str:
-    value = _first(message, "Message-ID")
-    if found := _MESSAGE_ID.search(value):
-        return found[0]
-    if value and re.fullmatch(r"[^<>\s]{1,500}", value):
-        return f"<{value}>"
+    if found := message_id_in(_first(message, "Message-ID")):
+        return found
     stable = [*(_first(message, name) for name in ("From", "Date", "Subject", "To")), ""]
     body = raw.partition(b"\r\n\r\n")[2] or raw.partition(b"\n\n")[2]  # a second delivery differs in its headers only
     digest = hashlib.sha256("\n".join(stable).encode("utf-8", "replace") + body).hexdigest()[:32]
@@ -188,17 +191,9 @@ def _message_id(message: Message, raw: bytes) -> str:
 
 def _thread(message: Message) -> tuple[str, ...]:
     """The ids of the mails above this one, root first."""
-    ids = [found for value in _all(message, "References") for found in _MESSAGE_ID.findall(value)]
-    above = [found for value in _all(message, "In-Reply-To") for found in _MESSAGE_ID.findall(value)]
+    ids = [found for value in _all(message, "References") for found in MESSAGE_ID.findall(value)]
+    above = [found for value in _all(message, "In-Reply-To") for found in MESSAGE_ID.findall(value)]
     return tuple(dict.fromkeys([*ids, *above[:1]]))
-
-
-def _date(message: Message) -> float | None:
-    try:
-        parts = parsedate_tz(_first(message, "Date"))
-        return float(mktime_tz(parts)) if parts else None
-    except (ValueError, OverflowError, IndexError, TypeError):
-        return None
 
 
 def _unwanted(message: Message, address: str, our_address: str) -> str | None:

@@ -188,8 +188,11 @@ class Feishu(Adapter):
         if kind == incoming.MESSAGE:
             parent = text_of(dict_of(event.get("message")).get("parent_id"))
             sender = dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id")
-            name, quoted = await asyncio.gather(self._name(sender), self._quoted(event, parent))
-            received = self._reader.event(event, name, own=parent in self._sent, quoted=quoted)
+            name, quoted, forwarded = await asyncio.gather(
+                self._name(sender), self._quoted(event, parent), self._forwarded(event)
+            )
+            own = parent in self._sent
+            received = self._reader.event(event, name, own=own, quoted=quoted, forwarded=forwarded)
             if received is not None:
                 await link.received(received)
         elif kind == incoming.RECALLED:
@@ -235,15 +238,32 @@ class Feishu(Adapter):
 
     async def _quoted(self, event: dict[str, Any], parent: str) -> str | None:
         """The text of the message that a message quotes, if the app may read it. A thread's messages quote nothing."""
-        if not parent or dict_of(event.get("message")).get("thread_id") or self._api is None:
+        if not parent or dict_of(event.get("message")).get("thread_id"):
             return None
+        items = await self._items(parent)
+        return incoming.quoted_text(items[0]) if items else None
+
+    async def _forwarded(self, event: dict[str, Any]) -> str | None:
+        """The texts of the messages that a message forwards, if the app may read them."""
+        message = dict_of(event.get("message"))
+        if message.get("message_type") != incoming.MERGED:
+            return None
+        items = [one for one in await self._items(text_of(message.get("message_id"))) if one.get("upper_message_id")]
+        names = await asyncio.gather(*(self._name(dict_of(one.get("sender")).get("id")) for one in items))
+        texts = zip(names, map(incoming.quoted_text, items), strict=True)
+        return "\n".join(f"{name}: {text}" if name else text for name, text in texts if text) or None
+
+    async def _items(self, message_id: str) -> list[dict[str, Any]]:
+        """A message and those it forwards, as the API gives them; [] if the app may not read them."""
+        if self._api is None:
+            return []
         try:
             async with asyncio.timeout(_NAME_SECONDS):
-                found = await self._api.data("GET", f"{_IM}/messages/{quote(parent, safe='')}")
+                found = await self._api.data("GET", f"{_IM}/messages/{quote(message_id, safe='')}")
         except (HermesError, TimeoutError):
-            return None
+            return []
         items = dict_of(found.get("data")).get("items")
-        return incoming.quoted_text(dict_of(items[0])) if isinstance(items, list) and items else None
+        return [dict_of(one) for one in items] if isinstance(items, list) else []
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file of a message."""

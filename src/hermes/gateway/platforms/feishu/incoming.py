@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
 from hermes.gateway.platforms.http import attachment_kind
 
 MESSAGE, RECALLED = "im.message.receive_v1", "im.message.recalled_v1"
 REACTED, PRESSED = "im.message.reaction.created_v1", "card.action.trigger"
+MERGED = "merge_forward"  # the type of a message that forwards others; one that forwards a single message is not marked
 _EMOJI = {"THUMBSUP": "👍", "ThumbsDown": "👎", "DONE": "✅", "CheckMark": "✅", "CrossMark": "❌"}
 _KINDS = {"image": "image", "audio": "audio", "media": "video", "file": "file"}
 _MIMES = {"image": "image/png", "audio": "audio/ogg", "media": "video/mp4"}
@@ -34,7 +35,8 @@ def sender_of(ids: Any, name: str | None = None) -> Sender | None:
     open_id, union_id = text_of(found.get("open_id")), text_of(found.get("union_id"))
     if not open_id and not union_id:
         return None
-    return Sender(user_id=open_id or union_id, stable_id=union_id or None, name=name)
+    # Feishu authenticated the account; the connection is ours, or its callback was checked (event_callbacks.py).
+    return Sender(user_id=open_id or union_id, stable_id=union_id or None, name=name, proven=True)
 
 
 class EventReader:
@@ -44,9 +46,11 @@ class EventReader:
         self._bot = bot
 
     def event(
-        self, content: dict[str, Any], name: str | None = None, *, own: bool = False, quoted: str | None = None
-    ) -> Event | None:
-        """A message; None if it is not one of a person. `own`: it answers a message of the bot, `quoted`: whose text this is."""
+        self, content: dict[str, Any], name: str | None = None, *, own: bool = False, quoted: str | None = None,
+        forwarded: str | None = None,
+    ) -> Event | None:  # fmt: skip
+        """A message; None if it is not one of a person. `own`: it answers a message of the bot, `quoted`: whose text this is,
+        `forwarded`: the text of the messages it forwards."""
         message, sender = dict_of(content.get("message")), dict_of(content.get("sender"))
         message_id, chat_id = text_of(message.get("message_id")), text_of(message.get("chat_id"))
         who = sender_of(sender.get("sender_id"), name)
@@ -58,8 +62,11 @@ class EventReader:
         mentions = [one for one in mentions if isinstance(one, dict)] if isinstance(mentions, list) else []
         text, files = _read(kind, body, message_id)
         text, addressed = self._addressed(text, mentions)
+        passed_on = None
+        if kind == MERGED:
+            text, passed_on = "", Forwarded(text=forwarded or text)
         return Event(
-            id=message_id, chat=chat, sender=who, text=text, attachments=tuple(files), message_id=message_id,
+            id=message_id, chat=chat, sender=who, text=text, forwarded=passed_on, attachments=tuple(files), message_id=message_id,
             reply_to=text_of(message.get("parent_id")) or None, quoted=quoted, sent_at=_seconds(message.get("create_time")),
             addressed=addressed or own or chat.type == DM,
         )  # fmt: skip

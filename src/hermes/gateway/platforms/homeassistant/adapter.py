@@ -151,15 +151,22 @@ class HomeAssistant(Adapter):
         if not isinstance(text, str) or not text.strip():
             self._log("an event %s without a text was ignored", raw.get("event_type"))
             return None
-        user = (raw.get("context") or {}).get("user_id") or data.get("user")
-        user = str(user) if user else HOUSE
         return Event(
             id=_identity(raw),
             chat=self._chat(data.get("conversation_id")),
-            sender=Sender(user_id=user, name=self._names.get(user) or ("Home Assistant" if user == HOUSE else user)),
+            sender=self._sender((raw.get("context") or {}).get("user_id"), data.get("user")),
             text=text,
             sent_at=_time(raw),
         )
+
+    def _sender(self, logged_in: Any, named: Any = None) -> Sender:
+        """The author. Home Assistant authenticates the user of an event's context. The data of an event is what an automation
+        wrote there, perhaps from outside: a user it names is not proven, and sees nothing of the genuine one's."""
+        if logged_in:
+            return Sender(user_id=str(logged_in), name=self._names.get(str(logged_in), str(logged_in)), proven=True)
+        if named and str(named) != HOUSE:
+            return Sender(user_id=str(named), stable_id=f"unproven:{named}", name=str(named), proven=False)
+        return Sender(user_id=HOUSE, name="Home Assistant", proven=False)  # any automation
 
     def _changed(self, raw: dict[str, Any]) -> Event | None:
         """A watched entity's new state as text; None for events without a change."""
@@ -175,7 +182,7 @@ class HomeAssistant(Adapter):
         return Event(
             id=_identity(raw),
             chat=self._chat(None),
-            sender=Sender(user_id=HOUSE, name="Home Assistant"),
+            sender=self._sender(None),
             text=f"{name} ({entity}) changed from {before}{unit} to {after}{unit}.",
             sent_at=_time(raw),
         )

@@ -262,7 +262,7 @@ class Matrix(Adapter):
         """Report an emoji at one of the messages that this process has sent."""
         chat = self._sent_to.get(target)
         if chat is not None and chat.chat_id == room.room_id:
-            sender = Sender(user_id=event.sender, name=room.user_name(event.sender) or None)
+            sender = Sender(user_id=event.sender, name=room.user_name(event.sender) or None, proven=True)
             await link.reacted(Reaction(id=event.event_id, chat=chat, sender=sender, emoji=emoji, message_id=target))
 
     async def _words(self, room_id: str, event_id: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nio import MatrixRoom  # type: ignore[import-untyped]
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 
 KINDS = {"m.image": "image", "m.audio": "audio", "m.video": "video", "m.file": "file"}
 _QUOTED = re.compile(r"\A(?:>[^\n]*(?:\n|\Z))+\n?")
@@ -110,19 +110,33 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
         quoted, text = _without_quote(text)
     names = _names(room, me)
     mentioned = _mentioned(content, text, me, names)
+    forwarded = _forwarded(content, text)
+    if forwarded is not None:
+        text, mentioned = "", False
     stamp = source.get("origin_server_ts")
     return Event(
         id=event_id,
         chat=chat,
-        sender=Sender(user_id=sender, name=room.user_name(sender) or sender),
+        # Our homeserver names the sender; that person's homeserver has authenticated them and signed the event.
+        sender=Sender(user_id=sender, name=room.user_name(sender) or sender, proven=True),
         text=_without_mention(text, me, names, pinged=_pinged(content, me)),
         attachments=(attachment,) if attachment else (),
         message_id=event_id,
         reply_to=answered(content),
         quoted=quoted if answered(content) is not None else None,
+        forwarded=forwarded,
         sent_at=stamp / 1000 if isinstance(stamp, int) else None,
         addressed=chat.type == DM or mentioned or answers_us,
     )
+
+
+def _forwarded(content: dict[str, Any], text: str) -> Forwarded | None:
+    """The forwarded part of a message. The specification has no mark for it; some clients set that of proposals 2723 and 2730."""
+    told = content.get("m.forwarded")
+    if not isinstance(told, dict):
+        return None
+    author = told.get("sender")
+    return Forwarded(text=text, author=author if isinstance(author, str) else None)
 
 
 def words_of(source: dict[str, Any]) -> str | None:

@@ -50,7 +50,8 @@ class PostReader:
         return Event(
             id=post["id"],
             chat=chat,
-            sender=Sender(user_id=user_id, name=sender_name),
+            # The server authenticated the account; posts of webhooks and bots, which may bear another name, are left out.
+            sender=Sender(user_id=user_id, name=sender_name, proven=True),
             text=self._mention.sub("", text, count=1).strip() if kind != DM else text,
             attachments=_attachments(post),
             message_id=post["id"],

@@ -337,10 +337,12 @@ def _target(chat_id: str, *, many: bool = True) -> dict[str, Any]:
 
 
 def _sender(envelope: dict[str, Any], person: str) -> Sender:
+    # Signal's encryption authenticates the account; the daemon that decrypts is ours.
     return Sender(
         user_id=str(envelope.get("sourceNumber") or person),
         stable_id=str(envelope["sourceUuid"]) if envelope.get("sourceUuid") else None,
         name=str(envelope.get("sourceName") or envelope.get("sourceNumber") or person),
+        proven=True,
     )
 
 

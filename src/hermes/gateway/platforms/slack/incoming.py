@@ -8,7 +8,7 @@ from typing import Any
 from slack_sdk.web.async_client import AsyncWebClient
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind
 from hermes.gateway.platforms.slack import formatting as form
@@ -56,7 +56,7 @@ class EventReader:
         if chat is None or emoji is None:
             return None
         name = f"reaction:{chat_id}:{ts}:{user}:{event.get('event_ts')}"
-        return Reaction(id=name, chat=chat, sender=Sender(user_id=str(user)), emoji=emoji, message_id=ts)
+        return Reaction(id=name, chat=chat, sender=_sender(str(user)), emoji=emoji, message_id=ts)
 
     async def _press(self, payload: dict[str, Any]) -> Event | None:
         """A pressed button: what it says, by the person who pressed it; None for other interactions, and elements not ours."""
@@ -71,7 +71,7 @@ class EventReader:
         return Event(
             id=f"press:{chat_id}:{ts}:{user}:{said.action_ts}",
             chat=chat,
-            sender=Sender(user_id=user, name=name),
+            sender=_sender(user, name),
             text=said.says,
             reply_to=ts,
         )
@@ -114,12 +114,13 @@ class EventReader:
         return Event(
             id=f"{chat_id}:{ts}",
             chat=self._chat(chat_id, place, name, thread),
-            sender=Sender(user_id=user, name=name),
+            sender=_sender(user, name),
             text=typed,
             attachments=tuple(attachment_of(file) for file in form.files(event) if _exists(file)),
             message_id=ts,
             reply_to=str(event["thread_ts"]) if quoted and event.get("thread_ts") not in (None, ts) else None,
             quoted=quoted,
+            forwarded=await self._forwarded(event),
             sent_at=float(ts),
             addressed=addressed,
         )
@@ -129,11 +130,10 @@ class EventReader:
         return place.type == CHANNEL and self._reply_in_thread and not typed.startswith("/")
 
     async def _quoted(self, event: dict[str, Any], thread: str | None) -> str | None:
-        """The text a message refers to: the messages it shares, and the thread's root when we join the thread.
+        """The text of the thread's root when we join the thread.
 
         In a thread we take part in, or that one of our messages began, the conversation has the root already.
         """
-        words = [await self._words(one) for one in form.shared(event)]
         where = (str(event["channel"]), thread)
         ours = event.get("parent_user_id") == self.us or where in self.joined or where in self._roots
         if thread is not None and not ours:
@@ -142,8 +142,18 @@ class EventReader:
             if parent is not None:
                 self._roots.put(where, True)
                 if self.us not in (parent.get("reply_users") or ()):
-                    words.insert(0, await self._words(parent))
-        return "\n\n".join(one for one in words if one) or None
+                    return await self._words(parent) or None
+        return None
+
+    async def _forwarded(self, event: dict[str, Any]) -> Forwarded | None:
+        """The messages that a message shares."""
+        shared = form.shared(event)
+        if not shared:
+            return None
+        words = [await self._words(one) for one in shared]
+        authors = {str(one.get("author_name") or "") for one in shared}
+        text = "\n\n".join(one for one in words if one)
+        return Forwarded(text=text, author=authors.pop() or None if len(authors) == 1 else None)
 
     async def _words(self, message: Mapping[str, Any]) -> str:
         """The text of a message as people read it."""
@@ -163,13 +173,18 @@ class EventReader:
         return Event(
             id=f"command:{payload['trigger_id']}",
             chat=self._chat(chat_id, place, name, None),
-            sender=Sender(user_id=user, name=name),
+            sender=_sender(user, name),
             text=form.slash(str(payload["command"]), text, self._commands),
         )
 
     def _chat(self, chat_id: str, place: ChatInfo, sender: str | None, thread: str | None) -> Chat:
         name = sender if place.type == DM else place.name
         return Chat(platform="slack", chat_id=chat_id, type=place.type, thread_id=thread, name=name)
+
+
+def _sender(user: str, name: str | None = None) -> Sender:
+    # Slack authenticated the account, and the connection is ours.
+    return Sender(user_id=user, name=name, proven=True)
 
 
 def _exists(file: dict[str, Any]) -> bool:

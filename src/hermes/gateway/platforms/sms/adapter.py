@@ -235,8 +235,9 @@ class Sms(Adapter):
 
     async def _delivered(self, link: Link, fields: dict[str, str], sent_at: float | None = None) -> None:
         """Hand over a message; STOP and START change whom we write to, and are not for the agent."""
-        who, number = fields.get("From", ""), fields.get("MessageSid") or fields.get("SmsSid")
-        if not who or not number or fields.get("AccountSid") != self.text("account_sid"):
+        who, number = fields.get("From", ""), fields.get("MessageSid") or fields.get("SmsSid", "")
+        # Twilio signs names and values without a border between them: only the form of an id shows where it ends.
+        if not who or not _SID.fullmatch(number) or fields.get("AccountSid") != self.text("account_sid"):
             return
         if self._read_so_far.is_settled(number):
             return
@@ -247,6 +248,7 @@ class Sms(Adapter):
             link,
             Event(
                 id=number, chat=Chat(platform=self.platform, chat_id=who, name=who),
+                # Twilio signed the request, but numbers can be forged on the way to it: the owner decides.
                 sender=Sender(user_id=who, name=who, proven=bool(self.setting("trust_numbers"))),
                 text=fields.get("Body", ""), attachments=_media(fields), message_id=number, sent_at=sent_at,
             ),

@@ -9,15 +9,19 @@ import html
 import json
 import mimetypes
 import re
+from collections.abc import Collection
 from datetime import datetime
+from html.parser import HTMLParser
 from typing import Any
 
-from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms.http import attachment_kind
 
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
 _THREAD = ";messageid="
 _FILE = "application/vnd.microsoft.teams.file.download.info"
+_FORWARD = "schema.skype.com/Forward"  # the kind of a forwarded message in the HTML of a message
+_VOID = frozenset("area br col embed hr img input link meta source track wbr".split())  # elements without an end
 _AT = re.compile(r"<at\b[^>]*>(.*?)</at>", re.DOTALL)
 
 
@@ -82,12 +86,15 @@ def _event(
     if not user_id or user_id.startswith("28:") or who.get("role") == "bot" or user_id == me:
         return None  # programs
     text, addressed = _words(activity, me)
+    text, forwarded = _apart(activity, me, text)
     quoted_id, quoted = _quoted(activity.get("attachments"))
-    sender = Sender(user_id=user_id, stable_id=stable_id or None, name=text_of(who.get("name")) or None)
+    # Microsoft names the account, and its signature on the request was checked (proof.py).
+    name = text_of(who.get("name")) or None
+    sender = Sender(user_id=user_id, stable_id=stable_id or None, name=name, proven=True)
     return Event(
         id=event_id, chat=chat, sender=sender, text=text, attachments=_attachments(activity.get("attachments")),
         message_id=message_id, reply_to=quoted_id or text_of(activity.get("replyToId")) or None, quoted=quoted,
-        sent_at=_moment(activity.get("timestamp")),
+        forwarded=forwarded, sent_at=_moment(activity.get("timestamp")),
         addressed=addressed or chat.type == DM, reply_context=context,
     )  # fmt: skip
 
@@ -106,6 +113,65 @@ def _words(activity: dict[str, Any], me: str) -> tuple[str, bool]:
     if activity.get("textFormat") == "xml":
         text = html.unescape(text)
     return text.replace("&nbsp;", " ").replace("\xa0", " ").strip(), addressed
+
+
+class _Apart(HTMLParser):
+    """The words of a message, apart from those that it forwards, and without the mentions of these names."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.own, self.forwarded = "", ""
+        self._names = names
+        self._open: list[tuple[str, bool]] = []  # the elements around; whether each is forwarded, or inside of one
+        self._mention: str | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        kind = dict(attrs).get("itemtype") or ""
+        if tag == "at" or kind.endswith("/Mention"):
+            self._mention = ""
+        if tag in _VOID:
+            self._put("\n" if tag == "br" else "")
+            return
+        inside = bool(self._open) and self._open[-1][1]
+        self._open.append((tag, inside or kind.endswith("/Forward")))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._mention is not None and tag in ("at", "span"):
+            name, self._mention = self._mention, None
+            self._put("" if name.strip() in self._names else f"@{name}")
+        if tag not in [one for one, _ in self._open]:
+            return
+        if tag in ("p", "div", "li", "blockquote"):
+            self._put("\n")
+        while self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._mention is not None:
+            self._mention += data
+        else:
+            self._put(data)
+
+    def _put(self, text: str) -> None:
+        if self._open and self._open[-1][1]:
+            self.forwarded += text
+        else:
+            self.own += text
+
+
+def _apart(activity: dict[str, Any], me: str, text: str) -> tuple[str, Forwarded | None]:
+    """The sender's own words, and what the message forwards. Teams puts both into the text, and tells them apart in the HTML."""
+    listed, entities = activity.get("attachments"), activity.get("entities")
+    pages = [text_of(dict_of(one).get("content")) for one in listed] if isinstance(listed, list) else []
+    page = next((one for one in pages if _FORWARD in one), None)
+    if page is None:
+        return text, None
+    mentions = [dict_of(one) for one in entities] if isinstance(entities, list) else []
+    ours = [text_of(one.get("text")) for one in mentions if dict_of(one.get("mentioned")).get("id") == me]
+    reader = _Apart([re.sub(r"<[^>]*>", "", one) for one in ours])
+    reader.feed(page)
+    reader.close()
+    return reader.own.replace("\xa0", " ").strip(), Forwarded(text=reader.forwarded.replace("\xa0", " ").strip())
 
 
 def _quoted(listed: Any) -> tuple[str | None, str | None]:

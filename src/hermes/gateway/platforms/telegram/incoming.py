@@ -9,9 +9,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
-from telegram import CallbackQuery, Message, MessageEntity, ReactionTypeEmoji, Update, User
+from telegram import (
+    CallbackQuery,
+    Message,
+    MessageEntity,
+    MessageOriginChannel,
+    MessageOriginChat,
+    MessageOriginHiddenUser,
+    MessageOriginUser,
+    ReactionTypeEmoji,
+    Update,
+    User,
+)
 
-from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Reaction, Sender
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Sender
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind
 
@@ -104,7 +115,7 @@ def press_event(query: CallbackQuery) -> Event | None:
         return None
     return Event(
         id=f"press:{query.id}", chat=_chat(message),
-        sender=Sender(user_id=str(query.from_user.id), name=query.from_user.full_name), text=query.data,
+        sender=_person(query.from_user), text=query.data,
         reply_to=str(message.message_id),
     )  # fmt: skip
 
@@ -117,7 +128,7 @@ def reactions(updates: Iterable[Update]) -> list[Reaction]:
         if told is None or told.user is None or told.user.is_bot:
             continue
         chat = Chat(platform=PLATFORM, chat_id=str(told.chat.id), type=_TYPES.get(told.chat.type, GROUP))
-        sender = Sender(user_id=str(told.user.id), name=told.user.full_name)
+        sender = _person(told.user)
         before = {one.emoji for one in told.old_reaction if isinstance(one, ReactionTypeEmoji)}
         found += [
             Reaction(
@@ -148,13 +159,15 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
     sender = _sender(first)
     if sender is None:
         return None
-    heard = [_heard(message, us, commands) for message in messages]
+    own = [message for message in messages if not _is_anothers(message)]
+    heard = [_heard(message, us, commands) for message in own]
     if any(one is None for one in heard):
         return None
     words = [one[0] for one in heard if one is not None]
     text = "\n".join(word for word in words if word)
     attachments = tuple(found for message in messages if (found := _attachment(message)) is not None)
-    if not text and not attachments:
+    forwarded = _forwarded([message for message in messages if _is_anothers(message)])
+    if not text and not attachments and (forwarded is None or not forwarded.text):
         return None  # a person joined, the group's picture changed, a game of dice …
     last = messages[-1].message_id
     number = str(first.message_id) if len(messages) == 1 else f"{first.message_id}-{last}"
@@ -170,12 +183,37 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
         message_id=str(first.message_id),
         reply_to=None if reply is None else str(reply.message_id),
         quoted=_quoted(first, reply),
+        forwarded=forwarded,
         sent_at=first.date.timestamp(),
         # A topic that the bot opened is a conversation with it, like an answer to one of its messages.
         addressed=first.chat.type == "private"
         or any(one is not None and one[1] for one in heard)
         or (ours is not None and ours.from_user is not None and ours.from_user.id == us.id),
     )
+
+
+def _is_anothers(message: Message) -> bool:
+    """Whether the sender has not written a message: it is forwarded, or an inline bot wrote it."""
+    return message.forward_origin is not None or message.via_bot is not None
+
+
+def _forwarded(messages: Sequence[Message]) -> Forwarded | None:
+    if not messages:
+        return None
+    words = (one.text or one.caption or _in_words(one) for one in messages)
+    return Forwarded(text="\n".join(word for word in words if word), author=_author(messages[0]))
+
+
+def _author(message: Message) -> str | None:
+    """The name of the author of a message that another person passes on."""
+    match message.forward_origin:
+        case MessageOriginUser(sender_user=user):
+            return user.full_name
+        case MessageOriginHiddenUser(sender_user_name=name):
+            return name
+        case MessageOriginChat(sender_chat=chat) | MessageOriginChannel(chat=chat):
+            return chat.title
+    return None if message.via_bot is None else message.via_bot.name
 
 
 def _quoted(message: Message, reply: Message | None) -> str | None:
@@ -208,11 +246,17 @@ def _sender(message: Message) -> Sender | None:
         return None
     speaks_as = message.sender_chat or (message.chat if message.from_user is None else None)
     if speaks_as is not None:
-        return Sender(user_id=str(speaks_as.id), name=message.author_signature or speaks_as.title)
+        # Telegram checked that one of its administrators speaks, and does not say which: the chat is the sender.
+        return Sender(user_id=str(speaks_as.id), name=message.author_signature or speaks_as.title, proven=True)
     user = message.from_user
     if user is None or user.is_bot:
         return None
-    return Sender(user_id=str(user.id), name=user.full_name)
+    return _person(user)
+
+
+def _person(user: User) -> Sender:
+    # Telegram authenticated the account; updates come by our own token, or with the webhook's secret.
+    return Sender(user_id=str(user.id), name=user.full_name, proven=True)
 
 
 # ---------------------------------------------------------------------------------------------------- message text
@@ -252,15 +296,17 @@ def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str
 
 
 def _in_words(message: Message) -> str:
-    """A description of content other than text, where a text can stand for it."""
+    """A description of content other than text, where a text can stand for it; a name in it is never a command or a "yes"."""
     if message.sticker is not None:
         return message.sticker.emoji or ""
     if message.location is not None:
         place = f"geo:{message.location.latitude},{message.location.longitude}"
-        return f"{message.venue.title}, {message.venue.address} ({place})" if message.venue is not None else place
+        venue = message.venue
+        return f"Location: {venue.title}, {venue.address} ({place})" if venue is not None else place
     if message.contact is not None:
         person = message.contact
-        return " ".join(part for part in (person.first_name, person.last_name, person.phone_number) if part)
+        parts = (person.first_name, person.last_name, person.phone_number)
+        return f"Contact: {' '.join(part for part in parts if part)}"
     return ""
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from xml.parsers import expat
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms.http import attachment_kind
 
 REQUEST = "req_id"  # what a reply context has
@@ -41,7 +41,9 @@ def bot_event(frame: dict[str, Any]) -> Event | None:
     return Event(
         id=number,
         chat=Chat(platform="wecom", chat_id=chat_id, type=GROUP if group else DM),
-        sender=Sender(user_id=user_id, name=user_id),
+        sender=Sender(
+            user_id=user_id, name=user_id, proven=True
+        ),  # WeCom authenticated the account; the connection is ours
         text=text,
         attachments=attachments,
         message_id=number,
@@ -135,14 +137,15 @@ def app_event(fields: Fields) -> Event | None:
     number, user_id, kind = fields.get("MsgId", ""), fields.get("FromUserName", ""), fields.get("MsgType", "")
     if not number or not user_id or kind == "event":
         return None
-    text = ""
+    text, forwarded = "", None
     attachments: tuple[Attachment, ...] = ()
     if kind == "text":
         text = fields.get("Content", "").strip()
     elif kind in _KINDS and fields.get("MediaId"):
         attachments = (_app_file(kind, fields),)
     elif kind == "link":
-        text = "\n".join(filter(None, (fields.get(one, "") for one in ("Title", "Description", "Url"))))
+        card = (fields.get(one, "") for one in ("Title", "Description", "Url"))
+        forwarded = Forwarded(text="\n".join(filter(None, card)))  # the words of the page
     elif kind == "location":
         place = fields.get("Label", "")
         text = f"[Location] {place} ({fields.get('Location_X', '')}, {fields.get('Location_Y', '')})"
@@ -151,10 +154,11 @@ def app_event(fields: Fields) -> Event | None:
     return Event(
         id=number,
         chat=Chat(platform="wecom", chat_id=user_id),
-        sender=Sender(user_id=user_id, name=user_id),
+        sender=Sender(user_id=user_id, name=user_id, proven=True),  # … and signed the callback (crypto.py)
         text=text,
         attachments=attachments,
         message_id=number,
+        forwarded=forwarded,
         sent_at=_seconds(fields.get("CreateTime")),
     )
 

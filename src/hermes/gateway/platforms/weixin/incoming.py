@@ -32,7 +32,7 @@ def event_of(message: Any) -> Event | None:
     return Event(
         id=number,
         chat=Chat(platform="weixin", chat_id=who),
-        sender=Sender(user_id=who),
+        sender=Sender(user_id=who, proven=True),  # WeChat authenticated the account; we fetch with our own login
         text=text,
         attachments=attachments,
         message_id=number,

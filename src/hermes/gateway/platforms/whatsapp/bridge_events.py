@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
 from hermes.gateway.keys import normalize_whatsapp_identifier
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind
-from hermes.gateway.platforms.whatsapp.people import PHONE, canonical, sender
+from hermes.gateway.platforms.whatsapp.people import canonical, sender
 
 LID, PERSON, GROUPS = "@lid", "@s.whatsapp.net", "@g.us"
 
@@ -73,11 +73,7 @@ class BridgeReader:
         found = self._resolved(jid)
         if not found:
             return None
-        return (
-            sender(found, _text(name) or None)
-            if PHONE.fullmatch(found)
-            else Sender(user_id=found, name=_text(name) or found)
-        )
+        return sender(found, _text(name) or None)
 
     def _chat(self, jid: str, found: dict[str, Any]) -> Chat | None:
         if jid.endswith(GROUPS):
@@ -98,9 +94,12 @@ class BridgeReader:
         for one in about_us:
             text = text.replace(f"@{normalize_whatsapp_identifier(one)}", "").strip()
         self.messages.put(number, (_text(found.get("sender")), text[:300]))
+        forwarded = None
+        if found.get("forwarded"):  # the author is not told
+            forwarded, text, addressed = Forwarded(text=_text(found.get("text"))), "", chat.type == DM
         stamp = found.get("timestamp")
         return Event(
-            id=name, chat=chat, sender=person, text=text, message_id=number, addressed=addressed,
+            id=name, chat=chat, sender=person, text=text, message_id=number, addressed=addressed, forwarded=forwarded,
             attachments=tuple(_attachment(one) for one in _list(found.get("files")) if isinstance(one, dict) and one.get("id")),
             reply_to=_text(quoted.get("id")) or None, quoted=_text(quoted.get("text")) or None,
             sent_at=float(stamp) if isinstance(stamp, int) and 0 < stamp < 10**11 else None,

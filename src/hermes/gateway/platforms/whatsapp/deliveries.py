@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Reaction, Revision, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, deleted
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.http import attachment_kind, error_text
 from hermes.gateway.platforms.listener import in_window
@@ -142,9 +142,12 @@ class DeliveryReader:
         mention = f"@{self._number}"
         ours = self._number and (mention in text or canonical(context.get("from"), self._home) == self._number)
         self.texts.put(message["id"], text[:300])
+        forwarded = None
+        if context.get("forwarded") or context.get("frequently_forwarded"):  # the author is not told
+            forwarded, text, ours = Forwarded(text=text), "", False
         return Event(
             id=message["id"], chat=chat, sender=sender(who, name), attachments=files, message_id=message["id"],
-            text=text.replace(mention, "").strip() if chat.type == GROUP and self._number else text,
+            text=text.replace(mention, "").strip() if chat.type == GROUP and self._number else text, forwarded=forwarded,
             reply_to=quoted, quoted=self.texts.get(quoted) if quoted else None,
             sent_at=float(str(message["timestamp"])), addressed=chat.type == DM or bool(ours),
         )  # fmt: skip

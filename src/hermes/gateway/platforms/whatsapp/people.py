@@ -25,10 +25,13 @@ def canonical(value: Any, home: Path) -> str:
 
 
 def sender(person: str, name: str | None) -> Sender:
-    """A person by their canonical id. Their number with a plus sign works in `allowed_users`, too."""
+    """A person by their canonical id. Their number with a plus sign works in `allowed_users`, too.
+
+    WhatsApp authenticated the account: Meta signs its deliveries, and the bridge is our own linked device.
+    """
     if PHONE.fullmatch(person):
-        return Sender(user_id=f"+{person}", stable_id=person, name=name or f"+{person}")
-    return Sender(user_id=person, name=name or person)
+        return Sender(user_id=f"+{person}", stable_id=person, name=name or f"+{person}", proven=True)
+    return Sender(user_id=person, name=name or person, proven=True)
 
 
 def same_person(home: Path, number: str, scoped: str) -> None:

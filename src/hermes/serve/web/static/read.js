@@ -69,10 +69,14 @@ export async function showSession(id) {
   position(true);
   watch();
 }
-function watch() {
+function watch() { // not in a hidden tab: a browser has six connections to a server, for all of its tabs
+  live?.close();
+  live = null;
+  if (!open || document.hidden) return;
   live = new EventSource("/api/live/" + path(open.id));
   live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
 }
+document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {
   const one = document.getElementById(id);
   document.querySelectorAll(".target").forEach(other => other.classList.remove("target"));
@@ -219,7 +223,7 @@ async function onScroll() {
 addEventListener("scroll", onScroll, { passive: true });
 
 // ------------------------------------------------------------------------------------------------ live
-let refreshing = null, wanted = false;
+let refreshing = null, wanted = false, behind = false; // behind: hidden meanwhile, so that any message here may have changed
 export function refresh() { // one at a time; a change during it is looked at afterwards
   if (refreshing) { wanted = true; return refreshing; }
   refreshing = (async () => {
@@ -231,7 +235,14 @@ async function renew() {
   const mine = open;
   if (!mine) return;
   const toldAll = mine.last >= mine.total;
-  const told = await ask(`/api/messages/${path(mine.id)}?from=${Math.max(mine.first, mine.last - 30)}`);
+  const read = from => ask(`/api/messages/${path(mine.id)}?from=${from}`), all = behind;
+  behind = false; // at once: the tab may be hidden again while this reads
+  const told = await read(all ? mine.first : Math.max(mine.first, mine.last - 30)).catch(error => { behind ||= all; throw error; }), next = () => told.from + told.messages.length;
+  while (all && next() <= mine.last && next() < told.total) {
+    const more = await read(next());
+    if (!more.messages.length) break;
+    told.messages.push(...more.messages);
+  }
   if (mine !== open) return;
   mine.total = told.total;
   if (told.total <= mine.first && mine.first) { // rewound

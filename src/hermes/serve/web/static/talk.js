@@ -2,8 +2,9 @@
 import { ask, atEnd, button, make, path, say, toEnd } from "./dom.js";
 
 const drafts = new Map(); // what was typed and not sent, by conversation: it survives leaving the page and coming back
-let source = null, current = null;
-export function detachTalk() { source?.close(); source = current = null; }
+let source = null, current = null, listen = null;
+export function detachTalk() { source?.close(); source = current = listen = null; }
+document.addEventListener("visibilitychange", () => listen?.());
 
 // `id` null: a new conversation. `refresh` shows what was stored since.
 export function attachTalk(id, { refresh, go, turn = null, other = null }) {
@@ -67,11 +68,18 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   function follow(number) {
     current = number;
     working(true);
-    const mine = source = new EventSource("/api/turn/" + number);
+    listen();
+  }
+  listen = () => { // as in read.js not in a hidden tab; when it is shown, the turn is told from its beginning
+    source?.close();
+    source = null;
+    if (!current || document.hidden) return;
+    clear();
+    const mine = source = new EventSource("/api/turn/" + current);
     let queue = Promise.resolve();
     mine.onmessage = message => { for (const event of JSON.parse(message.data)) queue = queue.then(() => { if (source === mine || event.kind === "done") return take(event); }).catch(error => { problem.textContent = error.message; }); };
     mine.onerror = () => { if (mine.readyState === EventSource.CLOSED && source === mine) { problem.textContent = "The connection to this turn is lost; the record has what was said."; end(); } };
-  }
+  };
   form.addEventListener("submit", async event => {
     event.preventDefault();
     const text = box.value;
