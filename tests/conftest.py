@@ -32,6 +32,11 @@ pytest_plugins = [
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# No key of the developer's and no model server on their machine takes part in a test.
+for _name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL", "OLLAMA_HOST"):
+    os.environ.pop(_name, None)
+os.environ["HERMES_NO_LOCAL"] = "1"
+
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,7 @@
     │   ├── TitleClash              another session has that title
     │   └── TitleTooLong            more than 100 characters
     ├── SessionNotFound (KeyError)  no session has that id
+    ├── AttachmentNotFound (FileNotFoundError)  this store has no bytes with that hash
     ├── SessionBusy                 another process is running a turn in that session
     ├── ConfigError                 config.yaml is invalid
     ├── ModelError                  the model did not answer
@@ -130,10 +131,9 @@ class Fenced(StoreError):
     """
 
     def __init__(self, lease: str) -> None:
-        kind, _, what = lease.partition(":")
+        kind, _, what = lease.removeprefix("job:").partition(":")
         subject = {
             "session": f"session {what}",
-            "turn": f"session {what}",
             "handoff": f"the handoff of session {what}",
             "gateway": f"the chats of the gateway {what}",
             "platform": f"the platform {what}",
@@ -145,7 +145,7 @@ class Fenced(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The database file is damaged; `python -m hermes.store.check FILE --repair` repairs what can be repaired."""
+    """The database file is damaged; `hermes sessions repair [FILE]` repairs what can be repaired."""
 
 
 class NotADatabase(StoreCorrupt):
@@ -172,11 +172,27 @@ class TitleTooLong(InvalidInput):
 
 
 class SessionBusy(HermesError):
-    """Another process is running a turn in a session; nothing was stored. Retry when that turn has ended."""
+    """Another process (`source`: `cli`, `telegram` …) uses a session, for `reason`: `turn`, `compression`, `handoff`, `open`.
 
-    def __init__(self, session_id: str, source: str) -> None:
-        super().__init__(f"another process ({source}) is answering in session {session_id}; try again when it is done")
-        self.session_id, self.source = session_id, source
+    Nothing was stored. Retry when it is done.
+    """
+
+    def __init__(self, session_id: str, source: str, reason: str | None = "turn") -> None:
+        doing = {"turn": "is answering in", "compression": "is compressing", "handoff": "is handing over"}
+        super().__init__(
+            f"another process ({source}) {doing.get(reason or '', 'uses')} session {session_id}; try again when it is done"
+        )
+        self.session_id, self.source, self.reason = session_id, source, reason
+
+
+class AttachmentNotFound(HermesError, FileNotFoundError):
+    """This store has no bytes with that hash."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"this store has no attachment {digest!r}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class SessionNotFound(HermesError, KeyError):

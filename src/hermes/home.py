@@ -39,6 +39,11 @@ def has_key_file(database: Path) -> bool:
     return os.path.exists(f"{database}-key")
 
 
+def in_encrypted_home(path: Path) -> bool:
+    """Whether a file lies below the folder of an encrypted `state.db`: no readable text of a conversation is written there."""
+    return any(has_key_file(folder / "state.db") for folder in list(path.absolute().parents)[:4])
+
+
 def settled(database: Path | str) -> Path:
     """A database's path, whatever the working directory is later and by whichever link it is named."""
     path = Path(os.path.abspath(Path(database).expanduser()))

@@ -12,17 +12,11 @@ from tests.chat.server import ModelServer
 from tests.support.program import PROGRAM, environment
 from tests.support.screen import Screen
 
-OFFLINE = {"HERMES_NO_LOCAL": "1", "HERMES_NO_EMBEDDED": "1"}
-_KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL")
-
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test talks to a real endpoint."""
-    for name in _KEYS:
-        monkeypatch.delenv(name, raising=False)
-    for name, value in OFFLINE.items():
-        monkeypatch.setenv(name, value)
+def no_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded model answers no test, even where it is installed."""
+    monkeypatch.setenv("HERMES_NO_EMBEDDED", "1")
 
 
 @pytest.fixture

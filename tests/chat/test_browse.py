@@ -225,6 +225,20 @@ def test_tab_searches_inside_the_conversations(many: SessionDB) -> None:
     browsing(many, script)
 
 
+def test_a_conversation_with_very_many_matches_hides_no_other_one(few: Any) -> None:
+    few.create_session("one", "cli")
+    few.append_message("one", "user", "a walrus")
+    few.create_session("long", "cli")
+    few.replace_messages("long", [{"role": "user", "content": f"walrus {number}"} for number in range(500)])
+
+    async def script(hand: Hand) -> None:
+        await hand.type("walrus")
+        await hand.press("tab")
+        await hand.until(lambda: set(hand.ids()) == {"long", "one"})
+
+    browsing(few, script)
+
+
 def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
     asked, go_on, answered = threading.Event(), threading.Event(), threading.Event()
 

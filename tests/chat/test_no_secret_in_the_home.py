@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from hermes.store.db import SessionDB
-from hermes.store.drafts import Draft, left_behind
 from hermes.store.redact import redact
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support import program
@@ -42,6 +41,7 @@ def test_typed_and_pasted(server: ModelServer, open_screen: Open, home: Path) ->
     screen.wait_for("That is all", times=1)
     screen.wait_for("a secret in your message " + TOLD)
     for turns, piece in ((2, everything()[:900]), (3, everything())):  # a short paste is shown, a long one is folded
+        screen.wait_for("k tokens")  # the prompt is back: what comes earlier is typed, not pasted
         screen.paste(piece)
         screen.press("Enter")
         screen.wait_for("That is all", times=turns)
@@ -139,16 +139,17 @@ def test_in_a_reply_that_was_cut_off_by_a_kill(server: ModelServer, home: Path) 
 def test_a_draft_never_holds_more_of_a_secret_than_its_beginning(number: int, tmp_path: Path) -> None:
     kind, around, secret = SECRETS[number]
     text = f"Here it is:\n{around.replace('§', secret)}\nand more."
-    draft = Draft(tmp_path / "state.db", "s", after=1, model=None, mask=redact)
-    for end in range(1, len(text) + 1):
-        draft.write(text[end - 1 : end])
-        (path,) = (tmp_path / "drafts").iterdir()
-        body = path.read_text().partition("\n")[2]
-        assert secret[: max(12, len(secret) // 3)] not in body or kind == "basic"
-        assert secret not in body
-    draft.close(keep=True)
-    with left_behind(tmp_path / "state.db", "s") as found:
-        assert found is not None and found.text == redact(text)
+    with SessionDB(tmp_path / "state.db") as db:
+        draft = db.drafts.begin("s", after=1, model=None, mask=redact)
+        for end in range(1, len(text) + 1):
+            draft.write(text[end - 1 : end])
+            (path,) = (tmp_path / "drafts").iterdir()
+            body = path.read_text().partition("\n")[2]
+            assert secret[: max(12, len(secret) // 3)] not in body or kind == "basic"
+            assert secret not in body
+        draft.close(keep=True)
+        with db.drafts.left_behind("s") as found:
+            assert found is not None and found.text == redact(text)
 
 
 @pytest.fixture
@@ -183,4 +184,33 @@ def test_in_a_chat_also_when_the_gateway_is_killed(lab: PlainLab, echo: Echo, he
     echo.hurry = True
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
+    assert leaks(home) == []
+
+
+def test_in_a_file_that_is_imported_and_in_another_store(home: Path, tmp_path: Path) -> None:
+    """Whole texts, as other machines have them: an export, a history of another program, a state.db, a synchronised store."""
+    said = {"role": "user", "content": everything(), "timestamp": 1000.0, "reasoning_content": everything()}
+    exported = {
+        "id": "exported",
+        "source": "cli",
+        "title": f"Use {GITHUB}",
+        "system_prompt": everything(),
+        "messages": [said],
+    }
+    (tmp_path / "own.jsonl").write_text(json.dumps(exported) + "\n")
+    name = "0c4f1a52-8a47-4b6e-9d0c-1f2e3d4c5b6a"
+    line = {"type": "user", "uuid": "u1", "parentUuid": None, "sessionId": name, "timestamp": "2026-03-01T10:00:00Z",
+            "cwd": "/work", "message": {"role": "user", "content": everything()}}  # fmt: skip
+    (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+    with SessionDB(tmp_path / "there" / "state.db", redact_secrets=False) as other:
+        other.create_session("there", "cli", system_prompt=everything())
+        other.append_message("there", "user", everything())
+    for file in ("own.jsonl", f"{name}.jsonl", "there/state.db"):
+        done = program.run("sessions", "import", tmp_path / file, home=home)
+        assert done.status == 0 and "1 session with 1 message imported" in done.out, done
+    with SessionDB(tmp_path / "there" / "state.db", redact_secrets=False) as other:
+        other.append_message("there", "user", "later: " + everything())
+    done = program.run("sessions", "sync", tmp_path / "there" / "state.db", home=home)
+    assert done.status == 0, done
+    assert stored(home).count("[masked:mailgun]") >= 6 and "later: " in stored(home)
     assert leaks(home) == []

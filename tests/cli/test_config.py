@@ -209,6 +209,46 @@ def test_secrets_are_masked_unless_revealed(hermes_home: Path) -> None:
     assert secret in run("config", "show", "--reveal", home=hermes_home).out
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("store.url", "postgresql://u:{}@host/db"),
+        ("store.url", "postgresql://me@corp:{}@host/db"),
+        ("store.url", "postgresql://host/db?user=me&password={}&application_name=x"),
+        ("model.base_url", "http://u:{}@host:8080/v1"),
+        ("auxiliary.title.base_url", "https://u:{}@host/v1"),
+        ("mcp_servers.web.url", "http://u:{}@host/mcp"),
+        ("platforms.telegram.proxy", "socks5://u:{}@host:1080"),
+        ("mcp_servers.pg", "{{command: pg, args: ['postgresql://u:{}@host/db']}}"),
+    ],
+)
+def test_a_password_in_an_address_is_never_shown(hermes_home: Path, key: str, value: str) -> None:
+    for password in ("plainsecret", "Zq/Zr@Zs", "Zq@Zr", "Zq/Zr", "Zq Zr", "Zq?Zr#Zs", "Zq:Zr[Zs", "12/Zq", "Zq%Zr"):
+        done = run("config", "set", key, value.format(password), home=hermes_home)
+        told = done.out + done.err
+        for words in (["show"], ["show", "--json"], ["get", key]):
+            done = run("config", *words, home=hermes_home)
+            told += done.out + done.err
+        told += run("doctor", home=hermes_home).out
+        assert not re.search("plainsecret|Z[qrs]", told), told
+        run("config", "unset", key, home=hermes_home)
+
+
+def test_a_password_that_would_tear_its_address_is_refused_with_a_hint(hermes_home: Path) -> None:
+    for value in ("postgresql://u:p@ss/w@host/db", "postgresql://u:p ss@host/db", "postgresql://u:p%ss@host/db"):
+        done = run("config", "set", "store.url", value, home=hermes_home)
+        assert done.status != 0 and "%40" in done.err
+    for key, value in (
+        ("store.url", "postgresql://u:p%40ss@host:5432/db?application_name=a@b"),
+        ("store.url", "postgresql://host:5432/db?user=me@corp"),
+        ("store.url", "postgresql://me@host:5432,other:5433/db"),
+        ("store.url", "postgresql://me@[::1]:5432/db"),
+        ("mcp_servers.web.url", "https://host:8443/@org/mcp"),
+        ("model.base_url", "http://[::1]:8080/v1"),
+    ):
+        assert run("config", "set", key, value, home=hermes_home).status == 0, value
+
+
 def test_a_secret_without_a_value_is_asked_for_unseen(hermes_home: Path) -> None:
     with Screen(
         [*PROGRAM, "config", "set", "model.api_key"], env=environment(hermes_home, {"TERM": "xterm"})

@@ -24,11 +24,10 @@ import pytest
 from hermes.cli.checks import EXTRAS, LIBRARIES
 from hermes_state import SessionDB
 from tests.faults import can_mount, need
-from tests.support.program import PROGRAM, environment, run
+from tests.support.program import ONLY_OLLAMA, PROGRAM, environment, run
 from tests.support.screen import Screen
 
 QUIET = {
-    "HERMES_NO_LOCAL": "1", "OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "OPENROUTER_API_KEY": "", "HERMES_MODEL": "",
     "http_proxy": "", "https_proxy": "", "no_proxy": "*",
 }  # fmt: skip
 
@@ -466,7 +465,7 @@ def test_a_model_nobody_offers(home: Path) -> None:
 
 
 def test_a_local_server_is_found(home: Path, server: Server) -> None:
-    status, found = doctor(home, HERMES_NO_LOCAL="", OLLAMA_HOST=f"127.0.0.1:{server.port}")
+    status, found = doctor(home, **ONLY_OLLAMA, OLLAMA_HOST=f"127.0.0.1:{server.port}")
     assert status == 0
     assert ("well", f"Ollama at {server.url}: gpt-5, small", "") in about(found, "local servers")
 

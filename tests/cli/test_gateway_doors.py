@@ -15,6 +15,7 @@ from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess, environment
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.ports import free_port
 
 pytest.importorskip("uvicorn")
 UNSET = "NO_SUCH_VARIABLE_IS_SET"
@@ -47,10 +48,7 @@ def nobody_listens(port: int) -> bool:
 @pytest.fixture
 def ports() -> list[int]:
     """Two free ports."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in (one, other)]
+    return [free_port(), free_port()]
 
 
 def test_a_variable_that_is_not_set_closes_its_platform_and_no_other(

@@ -38,7 +38,7 @@ def test_version_loads_no_library(hermes_home: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment(hermes_home), capture_output=True, text=True, check=True
     )
-    assert not {"click", "msgspec", "yaml", "apsw", "rich", "httpx"} & set(done.stdout.split())
+    assert not {"click", "msgspec", "yaml", "sqlite3", "rich", "httpx"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)

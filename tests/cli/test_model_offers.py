@@ -15,7 +15,7 @@ import pytest
 
 from hermes.agent.model_files import MODELS, models_folder
 from hermes.agent.model_offers import licence_name
-from tests.support.program import PROGRAM, environment, run
+from tests.support.program import ONLY_OLLAMA, PROGRAM, environment, run
 from tests.support.screen import Screen
 
 TAGS = {"models": [{"name": "qwen3:4b", "size": 2_600_000_000}, {"name": "tiny:latest", "size": 90_000_000}]}
@@ -65,7 +65,7 @@ def test_the_list_has_packages_servers_and_files(hermes_home: Path, tmp_path: Pa
     cache = tmp_path / "cache"
     cache.mkdir()
     (cache / "gemma-3-1b.gguf").write_bytes(b"x" * 2_000_000)
-    env = {"OLLAMA_HOST": ollama, "LLAMA_CACHE": str(cache), "HERMES_NO_LOCAL": ""}
+    env = {"OLLAMA_HOST": ollama, "LLAMA_CACHE": str(cache), **ONLY_OLLAMA}
     done = run("model", "install", home=hermes_home, env=env, width=140)
     rows = [re.split(r" {2,}", line.strip()) for line in done.out.splitlines()[2:]]
     assert done.status == 0 and rows[0] == [

@@ -87,9 +87,7 @@ def test_a_key_file_and_another_one(home: Path, tmp_path: Path) -> None:
     one_line(hermes(home, "sessions", "list"), "is not there", "HERMES_KEY_FILE")
     (tmp_path / "other").write_bytes(b"x" * 40)
     one_line(hermes(home, "sessions", "list", HERMES_KEY_FILE=tmp_path / "other"), "this is not its key file")
-    done = hermes(
-        home, "sessions", "rekey", "--key-file", tmp_path / "new", "--reencrypt", HERMES_KEY_FILE=tmp_path / "stick"
-    )
+    done = hermes(home, "sessions", "rekey", "--key-file", tmp_path / "new", HERMES_KEY_FILE=tmp_path / "stick")
     assert done.status == 0, done.err
     one_line(hermes(home, "sessions", "list", HERMES_KEY_FILE=tmp_path / "stick"), "this is not its key file")
     assert "sound: 1 session, 1 message" in hermes(home, "sessions", "check").out
@@ -131,9 +129,11 @@ def test_a_keyring(home: Path, tmp_path: Path) -> None:
 
 def test_doctor_and_print(home: Path, tmp_path: Path) -> None:
     hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key")
-    done = hermes(home, "sessions", "decrypt", "--print", home / "sessions" / "s.jsonl")
-    assert done.status == 0
-    assert f'"content":"a {WORD}"' in done.out
+    with SessionDB(home / "state.db") as db:
+        reference = db.keep_attachment(b"attachedword")
+    done = hermes(home, "sessions", "decrypt", "--print", reference)
+    assert (done.status, done.out) == (0, "attachedword")
+    one_line(hermes(home, "sessions", "decrypt", "--print", "0" * 64), "no attachment")
     assert "1 session, 1 message" in hermes(home, "doctor", HERMES_NO_LOCAL=1).out
     (tmp_path / "key").unlink()
     assert "is encrypted with a key file" in hermes(home, "doctor", HERMES_NO_LOCAL=1).out
@@ -157,23 +157,28 @@ def test_options_exclude_each_other(home: Path, tmp_path: Path) -> None:
     assert not (home / "state.db-key").exists()
 
 
-def test_backups_in_the_home_are_encrypted_with_their_attachments_and_stay_readable(home: Path, tmp_path: Path) -> None:
+def test_shred_names_an_encrypted_backup_made_elsewhere(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"0123456789" * 4)
+    assert hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key").status == 0
+    copy = tmp_path / "stick" / "copy.db"
+    assert hermes(home, "sessions", "backup", copy).status == 0
+    done = hermes(home, "sessions", "delete", "--shred", "s", "--yes")
+    assert done.status == 0 and f"still held by {copy}" in done.err, done
+
+
+def test_readable_backups_are_named_and_those_made_since_are_encrypted(home: Path, tmp_path: Path) -> None:
     data = base64.b64encode(b"attachedword").decode()
     with SessionDB(home / "state.db") as db:
         url = f"data:application/octet-stream;base64,{data}"
         db.append_message("s", "user", [{"type": "image_url", "image_url": {"url": url}}])
-    copies = [home / "copy.db", home / "backups" / "first.db", home / "Backups of 2026" / "march" / "second.db"]
-    for copy in copies:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        assert hermes(home, "sessions", "backup", copy).status == 0
+    assert hermes(home, "sessions", "backup", tmp_path / "before.db").status == 0
     (tmp_path / "key").write_bytes(b"0123456789" * 4)
-    assert hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key").status == 0
+    done = hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key")
+    assert done.status == 0 and f"remove them by hand: {tmp_path / 'before.db'}" in done.err
+    assert hermes(home, "sessions", "backup", home / "after.db").status == 0
     assert files_with([WORD.encode(), b"attachedword"], home) == {}
-    for words in (("rekey", "--reencrypt"), ("decrypt",)):
-        assert hermes(home, "sessions", *words).status == 0
-        for number, copy in enumerate(copies):
-            other = tmp_path / f"{words[0]}-{number}"
-            done = hermes(other, "sessions", "import", copy)
-            assert "1 session with 2 messages imported" in done.out, done
-            with SessionDB(other / "state.db") as db:
-                assert data in str(db.get_messages_as_conversation("s")[1]["content"]), (words, copy)
+    assert hermes(home, "sessions", "decrypt").status == 0
+    done = hermes(tmp_path / "other", "sessions", "import", home / "after.db")
+    assert "1 session with 2 messages imported" in done.out, done
+    with SessionDB(tmp_path / "other" / "state.db") as db:
+        assert data in str(db.get_messages_as_conversation("s")[1]["content"])

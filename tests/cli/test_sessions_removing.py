@@ -284,6 +284,14 @@ def test_shred_takes_from_the_trash_and_names_copies(home: Path) -> None:
     assert "is shredded" in done.out and json.loads(run("sessions", "trash", "--json", home=home).out) == []
 
 
+def test_shred_names_a_backup_made_elsewhere_by_the_command(home: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "stick" / "copy.db"
+    made = run("sessions", "backup", copy, home=home)
+    assert (made.status, made.err) == (0, "")
+    done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
+    assert done.status == 0 and f"still held by {copy}" in done.err
+
+
 def test_shred_refuses_what_a_branch_shows(home: Path) -> None:
     with SessionDB(home / "state.db") as db:
         db.branch_session(PARSER, "a-branch")

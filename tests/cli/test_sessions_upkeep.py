@@ -8,8 +8,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import gettempdir, mkdtemp
 
 import pytest
 
@@ -31,7 +32,9 @@ def test_a_sound_record_is_status_0(home: Path) -> None:
     assert run("sessions", "repair", home=home).out == "sound: nothing to repair\n"
 
 
-def test_a_record_that_can_not_be_written_is_checked_as_well(home: Path) -> None:
+def run_where_nothing_can_be_written(home: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """The command as a user who may only read the home."""
+    command = [str(word) for word in words]
     before = "import os, sys; from hermes.cli.main import main; main(['sessions', 'check']);"  # loads what it needs
     if os.geteuid() == 0:
         before += "os.setgid(65534); os.setuid(65534);"
@@ -41,12 +44,39 @@ def test_a_record_that_can_not_be_written_is_checked_as_well(home: Path) -> None
     for path in [home, *home.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     done = subprocess.run(
-        [sys.executable, "-c", f"{before} sys.exit(main(['sessions', 'check']))"], env=environment(home),
+        [sys.executable, "-c", f"{before} sys.exit(main({command!r}))"], env=environment(home),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     for path in [home, *home.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    return done
+
+
+def test_a_record_that_can_not_be_written_is_checked_as_well(home: Path) -> None:
+    done = run_where_nothing_can_be_written(home, "sessions", "check")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.splitlines()[-1].startswith("sound: ")
+
+
+@pytest.mark.parametrize("harm", ["counter", "truncated"])
+def test_any_file_can_be_checked_and_repaired(home: Path, tmp_path: Path, harm: str) -> None:
+    file = tmp_path / "two words" / "other.db"
+    with SessionDB(file) as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "kept in the transcript")
+    assert run("sessions", "check", str(file), home=home).out == "sound: 1 session, 1 message\n"
+    if harm == "counter":
+        with closing(sqlite3.connect(file)) as outside, outside:
+            outside.execute("UPDATE sessions SET message_count = 99")
+    else:
+        file.write_bytes(file.read_bytes()[:3000])
+    done = run("sessions", "check", str(file), home=home)
+    assert done.status == 1 and f"hermes sessions repair '{file}'" in done.err
+    done = run("sessions", "repair", str(file), home=home)
+    assert done.status == 0 and "repaired: " in done.out
+    with SessionDB(file) as db:
+        assert [one["content"] for one in db.get_messages("s")] == ["kept in the transcript"] and db.check() == []
+    assert run("sessions", "check", str(tmp_path / "none.db"), home=home).status == 2
+    assert run("sessions", "check", home=home).out == "sound: 5 sessions, 15 messages\n"
 
 
 def test_what_is_wrong_is_listed_and_repair_mends_it(home: Path) -> None:
@@ -107,6 +137,18 @@ def test_a_backup_is_a_store_of_its_own_and_never_replaces_a_file(home: Path, tm
     assert again.status == 1 and "exists already" in again.err
 
 
+def test_a_record_that_can_not_be_written_is_backed_up_and_the_command_says_that_it_is_not_noted(home: Path) -> None:
+    folder = Path(mkdtemp())
+    try:
+        folder.chmod(0o777)
+        done = run_where_nothing_can_be_written(home, "sessions", "backup", folder / "copy.db")
+        assert done.returncode == 0 and "not noted" in done.stderr and done.stderr.count("\n") == 1, done
+        with SessionDB(folder / "copy.db", read_only=True) as copy:
+            assert copy.message_count() == 15
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_attachments_lie_beside_the_backup(home: Path, tmp_path: Path) -> None:
     import base64
 
@@ -159,33 +201,45 @@ def test_a_backup_while_four_processes_write_is_consistent(home: Path, tmp_path:
             assert len(db.search_messages(f'"{name} {last}"')) == 1
 
 
-def test_what_was_deleted_with_sql_comes_back_only_with_from_transcripts(home: Path) -> None:
+def test_what_was_changed_with_sql_stays_and_the_old_transcript_is_set_aside(home: Path) -> None:
     with sqlite3.connect(home / "state.db") as outside:
-        message_id, text = outside.execute("SELECT id, content FROM messages WHERE role = 'user' LIMIT 1").fetchone()
+        message_id, session_id = outside.execute(
+            "SELECT id, session_id FROM messages WHERE role = 'user' LIMIT 1"
+        ).fetchone()
         outside.execute("DELETE FROM messages WHERE id = ?", (message_id,))
-    outside.close()
-    copy = home.parent / "copy"
-    shutil.copytree(home, copy)
-    found = run("sessions", "check", home=home)
-    assert found.status == 1 and "1 message was deleted with SQL" in found.out
-    assert run("sessions", "repair", home=home).out.endswith("sound\n")
-    with SessionDB(home / "state.db") as db:
-        assert db.message_count() == 14
-    assert run("sessions", "repair", "--from-transcripts", home=copy).out.endswith("sound\n")
-    with SessionDB(copy / "state.db") as db:
-        assert db.message_count() == 15
-        assert text in [row["content"] for one in db.export_all() for row in one["messages"]]
-
-
-def test_where_an_edit_cant_be_told_from_damage_repair_says_what_to_do(home: Path) -> None:
-    with sqlite3.connect(home / "state.db") as outside:
         outside.execute("UPDATE sessions SET model = 'another' WHERE id LIKE '20250612%'")
     outside.close()
-    for _ in range(2):
-        done = run("sessions", "repair", home=home)
-        assert done.status == 1 and "transcript-differs" in done.out and "--from-transcripts" in done.err
-    assert run("sessions", "repair", "--from-transcripts", "--from-database", home=home).status == 2
-    assert run("sessions", "repair", "--from-database", home=home).status == 0
+    found = run("sessions", "check", home=home)
+    assert found.status == 1 and "differs" in found.out
+    assert run("sessions", "repair", home=home).out.endswith("sound\n")
+    assert list((home / "sessions").glob(f"{session_id}.jsonl.before-repair-*"))
     with SessionDB(home / "state.db") as db:
+        assert db.message_count() == 14
         assert [row["model"] for row in db.list_sessions_rich(limit=20)].count("another") >= 1
         assert db.check() == []
+
+
+def test_a_lost_database_is_rebuilt_from_its_transcripts(home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        before = {row["id"]: (row["title"], db.get_messages(row["id"])) for row in db.search_sessions(limit=100)}
+    (home / "state.db").unlink()
+    done = run("sessions", "rebuild", home=home)
+    assert done.status == 0 and done.out.endswith("sound\n"), done
+    with SessionDB(home / "state.db") as db:
+        assert {
+            row["id"]: (row["title"], db.get_messages(row["id"])) for row in db.search_sessions(limit=100)
+        } == before
+
+
+def test_where_neither_a_database_nor_transcripts_are_there_is_nothing_to_rebuild(tmp_path: Path) -> None:
+    done = run("sessions", "rebuild", tmp_path / "typo.db", home=tmp_path)
+    assert (done.status, done.out) == (1, "") and "typo.db" in done.err and not (tmp_path / "typo.db").exists()
+
+
+def test_a_file_that_is_no_database_is_not_rebuilt_over(home: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("not a database")
+    for command in ("rebuild", "repair"):
+        done = run("sessions", command, notes, home=home)
+        assert done.status in (1, 2) and "no database" in done.err, done
+        assert notes.read_text() == "not a database" and [one.name for one in tmp_path.glob("notes*")] == ["notes.txt"]

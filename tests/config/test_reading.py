@@ -188,6 +188,34 @@ def test_what_a_variable_holds_is_never_read_as_yaml(monkeypatch: pytest.MonkeyP
     assert config.model.default == "x\nprivacy: {redact_secrets: false}"
 
 
+def test_a_variable_is_percent_encoded_as_the_user_and_password_of_an_address_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAW", "p/a@ss w:rd?#%[")
+    monkeypatch.setenv("PLAIN", "simple-1!")
+    monkeypatch.setenv("ENCODED", "p%2Fa")
+    monkeypatch.setenv("BOTH", "me:p/a@b")
+    monkeypatch.setenv("AND", "a&b=c")
+    encoded = "p%2Fa%40ss%20w%3Ard%3F%23%25%5B"
+    for written, url in (
+        ("postgresql://me:${RAW}@h/db", f"postgresql://me:{encoded}@h/db"),
+        ("postgresql://me:${UNSET_ONE:-a/b@c}@h/db", "postgresql://me:a%2Fb%40c@h/db"),
+        ("postgresql://${PLAIN}:x${RAW}y@h/db", f"postgresql://simple-1!:x{encoded}y@h/db"),
+        ("postgresql://me:${ENCODED}@h/db", "postgresql://me:p%2Fa@h/db"),
+        ("postgresql://${BOTH}@h/db", "postgresql://me:p%2Fa%40b@h/db"),
+        ("postgresql://me@h/${RAW}", "postgresql://me@h/p/a@ss w:rd?#%["),
+        ("postgresql://h/db?password=${RAW}", f"postgresql://h/db?password={encoded}"),
+        ("postgresql://h/db?user=a&password=${AND}&x=1", "postgresql://h/db?user=a&password=a%26b=c&x=1"),
+        ("postgresql://h/db?password=${ENCODED}", "postgresql://h/db?password=p%2Fa"),
+        ("postgresql://h/db?options=${AND}", "postgresql://h/db?options=a&b=c"),
+        ("${RAW}", "p/a@ss w:rd?#%["),
+        ("${BOTH}@h", "me:p/a@b@h"),
+    ):
+        assert parse_config(f"store: {{url: '{written}'}}", HERE).store.url == url
+    many = "postgresql://" + "${PLAIN}" * 2_000
+    assert parse_config(f"store: {{url: '{many}'}}", HERE).store.url == "postgresql://" + "simple-1!" * 2_000
+
+
 @pytest.mark.parametrize(
     ("line", "value"),
     [
@@ -215,6 +243,7 @@ MISTAKES = [
     ("# c\n\nauxiliary:\n  title:\n    modl: x", "line 5: unknown configuration key: auxiliary.title.modl; did you mean model?"),
     ("mcp_servers:\n  x:\n    command: a\n    argz: []", "line 4: unknown configuration key: mcp_servers.x.argz; did you mean args?"),
     ("webhooks: {routes: {r: {sekret: x}}}", "unknown configuration key: webhooks.routes.r.sekret; did you mean secret?"),
+    ("webhooks: {routes: {r: {scheme: strip}}}", "webhooks.routes.r.scheme: expected one of github, gitlab, standard, stripe, x-signature, got 'strip'; did you mean stripe?"),
     ("gateway:\n  streaming:\n    enable: no", "line 3: unknown configuration key: gateway.streaming.enable; did you mean enabled?"),
     ("hooks: {on_session_rest: x}", "unknown configuration key: hooks.on_session_rest; did you mean on_session_reset?"),
     ("session_reset: {by_type: {dm: {mod: idle}}}", "session_reset.by_type.dm.mod; did you mean mode?"),

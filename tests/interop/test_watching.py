@@ -17,6 +17,8 @@ import pytest
 from hermes.errors import HermesError
 from hermes.interop.history_watch import FileEvents
 from hermes_state import SessionDB
+from tests.interop import test_gemini as gemini
+from tests.interop.importing import lines
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program
 from tests.support.sizes import size
@@ -34,17 +36,17 @@ def watching(folder: Path, home: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def shown(home: Path) -> list[str]:
+def shown(home: Path, session: str) -> list[str]:
     try:
         with SessionDB(home / "state.db", read_only=True) as db:
-            return [str(one["content"]) for one in db.get_messages(SESSION)]
+            return [str(one["content"]) for one in db.get_messages(session)]
     except HermesError:  # not there yet, or still being made
         return []
 
 
-def until(home: Path, wanted: list[str]) -> None:
+def until(home: Path, wanted: list[str], session: str = SESSION) -> None:
     end = time.monotonic() + 60
-    while (found := shown(home)) != wanted:
+    while (found := shown(home, session)) != wanted:
         assert time.monotonic() < end, found
         time.sleep(0.05)
 
@@ -76,6 +78,24 @@ def test_what_is_written_comes_in_also_after_a_kill(tmp_path: Path) -> None:
     stamp = file.stat().st_mtime_ns
     done = program.run("sessions", "watch", folder, "--once", home=home)
     assert (done.status, done.out) == (0, "0 messages imported\n") and file.stat().st_mtime_ns == stamp
+
+
+def test_a_chat_that_is_resumed_keeps_its_calls_and_tokens(tmp_path: Path) -> None:
+    home, folder, session = tmp_path / "home", tmp_path / "tmp", f"gemini-{gemini.NAME}"
+    file = lines(folder / "parser" / "chats" / "session-1.jsonl", gemini.TALK)
+    words = ["which files?", "Two files.", "a\nb", "read a", "None", "alpha"]
+    with watching(folder, home):
+        until(home, words, session)
+        before = gemini.everything(home)
+        with file.open("a") as stream:
+            for one in gemini.resumed("of the API"):
+                stream.write(json.dumps(one) + "\n")
+                stream.flush()
+            stream.write(json.dumps(gemini.user("m6", "thanks")) + "\n")
+        until(home, [*words, "thanks"], session)
+    after = gemini.everything(home)
+    assert after["messages"][:-1] == before["messages"]
+    assert [after[name] == before[name] for name in ("input_tokens", "output_tokens", "model")] == [True] * 3
 
 
 def processor_time(process: subprocess.Popen[str]) -> float:

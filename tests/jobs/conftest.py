@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.chat.conftest import home, look, no_keys  # noqa: F401
+from tests.chat.conftest import home, look, no_embedded_model  # noqa: F401
 from tests.chat.server import ModelServer
 
 Script = Callable[[str], list[Any]]

@@ -57,6 +57,8 @@ for (const [name, content] of Object.entries(said)) {
 const text = await generateWAMessageContent({ text: "disappears" }, options);
 out.events["disappearing text"] = eventOf(read({ ephemeralMessage: { message: text } }), normalizeMessageContent);
 out.events.quote = eventOf(read(text, { quoted: { key, message: { conversation: "before" } } }), normalizeMessageContent);
+out.events.forward = eventOf(read({ extendedTextMessage: { text: "/new", contextInfo: { isForwarded: true, forwardingScore: 1 } } }), normalizeMessageContent);
+out.events["forwarded picture"] = eventOf(read({ imageMessage: { caption: "yes", mimetype: "image/png", contextInfo: { isForwarded: true } } }), normalizeMessageContent);
 const place = await generateWAMessageContent({ location: { degreesLatitude: 1, degreesLongitude: 2 } }, options);
 out.events["quote by a location"] = eventOf(read(place, { quoted: { key, message: { conversation: "before" } } }), normalizeMessageContent);
 out.events.group = eventOf(read(text, {}, { remoteJid: GROUP, participant: ALICE }), normalizeMessageContent);

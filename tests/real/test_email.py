@@ -7,6 +7,7 @@ import base64
 import imaplib
 from collections.abc import Awaitable, Callable, Iterator
 from email.message import EmailMessage
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,10 @@ def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> None:
         for mail in forged:  # a colleague, who has a login of her own
             lab.server.write(mallory, lab.address, mail.replace(b"@people.test>", b".again@people.test>"))
         await link.until(lambda: link.logged.count("sent by another account") == 3)
+        to_bob = lab.mail("rm -rf build")
+        to_bob.replace_header("To", lab.user_id("bob"))
+        send(lab, to_bob)  # her own words, but not to us
+        await link.until(lambda: "aliases" in link.logged)
         send(lab, lab.mail("it is me"))
         await link.until(lambda: link.texts == ["it is me"])
         assert link.events[0].sender.proven
@@ -321,8 +326,10 @@ def test_broken_mails_stop_nothing(lab: Lab) -> None:
             b"Subject: =?utf-8?b?/////?=\r\nContent-Type: message/rfc822\r\n",
             b"Subject: \xff\xfe raw bytes\r\n",
         ):
-            raw = b"From: alice <%s>\r\nMessage-ID: %s\r\n%s\r\n\xe4\xf6\xfc ===\r\n" % (
+            raw = b"From: alice <%s>\r\nTo: %s\r\nDate: %s\r\nMessage-ID: %s\r\n%s\r\n\xe4\xf6\xfc ===\r\n" % (
                 lab.user_id("alice").encode(),
+                lab.address.encode(),
+                formatdate().encode(),
                 lab.message_id().encode(),
                 head,
             )

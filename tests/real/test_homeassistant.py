@@ -129,6 +129,7 @@ def test_what_an_automation_says_is_the_houses_unless_it_names_somebody(lab: Lab
         await link.until(lambda: len(link.events) == 2)
         assert link.texts == ["Somebody rang"] * 2
         assert [event.sender.user_id for event in link.events] == ["home-assistant", "door"]
+        assert not any(event.sender.proven for event in link.events)
         assert link.events[0].id != link.events[1].id
 
     with_adapter(lab, body, event_type="hermes_from_automation")

@@ -145,13 +145,17 @@ def test_what_baileys_makes_is_read(read: dict[str, Any]) -> None:
         "picture to see once": "", "event": "Event: Party, at home, 2027-01-15T08:00:00.000Z",
         "invitation": "Invitation to a group: Friends, join us", "row of a list": "Tea", "button": "Yes", "older button": "No",
         "disappearing text": "disappears", "quote": "disappears", "quote by a location": "Location: (1, 2)",
-        "group": "disappears", "keys and a text": "hi",
+        "group": "disappears", "keys and a text": "hi", "forward": "/new", "forwarded picture": "yes",
     }  # fmt: skip
     files = {name: event["files"][0]["kind"] for name, event in events.items() if event and "files" in event}
     assert files == {
         "document": "file", "image": "image", "video": "video", "voice": "audio", "round video": "video",
-        "picture to see once": "image",
+        "picture to see once": "image", "forwarded picture": "image",
     }  # fmt: skip
+    assert {name for name, event in events.items() if event and event.get("forwarded")} == {
+        "forward",
+        "forwarded picture",
+    }
     assert events["mention"]["mentions"] == ["1@s.whatsapp.net"]
     for name in ("quote", "quote by a location"):
         assert events[name]["quoted"] == {"id": "A1", "sender": ALICE, "text": "before"}

@@ -33,7 +33,7 @@ def _high(descriptor: int) -> int:
 
 
 class Browser:
-    """One tab. Without Chromium the test is skipped, unless HERMES_TEST_REQUIRE=all."""
+    """A browser with one tab, or more. Without Chromium the test is skipped, unless HERMES_TEST_REQUIRE=all."""
 
     def __init__(self) -> None:
         program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -54,11 +54,25 @@ class Browser:
         self._left, self._number, self._session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
         targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(one["targetId"] for one in targets if one["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._attach(next(one["targetId"] for one in targets if one["type"] == "page"))
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # the clipboard serves only a page with the focus
+
+    def _attach(self, target: str) -> None:
+        self._session = ""
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.call(f"{domain}.enable")
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # the clipboard serves only a page with the focus
+
+    def new_tab(self, address: str) -> str:
+        """Open an address in a tab and show it: the others are hidden, except the first, which keeps the focus. Its name."""
+        target: str = self.call("Target.createTarget", url=address)["targetId"]
+        self._attach(target)
+        return target
+
+    def show_tab(self, name: str) -> None:
+        """Show a tab that was opened before."""
+        self.call("Target.activateTarget", targetId=name)
+        self._attach(name)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the debugging protocol; its result."""
@@ -96,7 +110,12 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a line of JavaScript says about the page."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        try:
+            told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        except AssertionError as error:
+            if "Cannot find default execution context" in str(error):  # a new tab has no page yet
+                return None
+            raise
         return told["result"].get("value")
 
     def wait(self, expression: str, seconds: float = 20.0) -> Any:

@@ -32,10 +32,10 @@ from typing import Any
 
 # what the commands load, the libraries of a turn included
 _LOADED = (
-    "aiohttp", "anyio.streams.tls", "apsw", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
+    "aiohttp", "anyio.streams.tls", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
     "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.search_tool",
     "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
-    "hermes.cli.sessions.quick_list", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
+    "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
     "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it", "openai",
     "openai.types.responses", "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
     "truststore", "yaml",

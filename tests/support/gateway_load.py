@@ -61,14 +61,18 @@ def load(
     *,
     chats: int,
     messages: int,
+    at_once: int = AT_ONCE,
     kill_every: float | None = None,
     seed: int = 1,
     timeout: float = 1800.0,
 ) -> Outcome:
-    """Say so many messages in so many chats and wait for all answers; kill the gateway every few seconds, if wanted."""
+    """Say so many messages in so many chats and wait for all answers; kill the gateway every few seconds, if wanted.
+
+    It is killed when 20 more are answered, never sooner: with `kill_every` 0 the clock plays no part in how often.
+    """
     dice, outcome = random.Random(seed), Outcome(chats, messages)
     with gateway:
-        _run(gateway, lab, dice, outcome, kill_every, timeout)
+        _run(gateway, lab, dice, outcome, at_once, kill_every, timeout)
     outcome.wrong = wrong(gateway.home, lab, chats, messages)
     return outcome
 
@@ -78,6 +82,7 @@ def _run(
     lab: PlainLab,
     dice: random.Random,
     outcome: Outcome,
+    at_once: int,
     kill_every: float | None,
     timeout: float,
 ) -> None:
@@ -89,7 +94,7 @@ def _run(
     while len(lab.messages) < messages:
         now = time.monotonic()
         assert now - begun < timeout, f"{len(lab.messages)} of {messages} answered after {timeout:g} s"
-        while said < messages and said - len(lab.messages) < AT_ONCE:
+        while said < messages and said - len(lab.messages) < at_once:
             lab.say(f"n{said // chats}", chat=chat_of(said % chats))
             said += 1
         far_enough = since + 20 <= len(lab.messages) < messages * 0.95  # on a busy machine a start takes its time

@@ -227,7 +227,7 @@ class Shared(Cluster):
 # Emptying a table with TRUNCATE makes new files for it and all its indexes: only for those that have rows.
 _EMPTY = """DO $$ DECLARE one text; filled boolean; begun boolean; BEGIN
 FOR one IN SELECT format('%I.%I', schemaname, tablename) FROM pg_tables
-    WHERE schemaname = 'SCHEMA' AND tablename NOT IN ('hermes_migrations', 'schema_version', 'names') LOOP
+    WHERE schemaname = 'SCHEMA' AND tablename NOT IN ('hermes_migrations', 'schema_version') LOOP
   EXECUTE 'SELECT EXISTS(SELECT FROM ' || one || ')' INTO filled;
   IF filled THEN EXECUTE 'TRUNCATE ' || one; END IF;
 END LOOP;
@@ -236,10 +236,6 @@ FOR one IN SELECT d.objid::regclass::text FROM pg_depend d JOIN pg_class s ON s.
   EXECUTE 'SELECT is_called FROM ' || one INTO begun;
   IF begun THEN PERFORM setval(one::regclass, 1, false); END IF;
 END LOOP;
-IF to_regclass('SCHEMA.names') IS NOT NULL THEN
-  SELECT count(*) <> 1 INTO filled FROM SCHEMA.names;
-  IF filled THEN TRUNCATE SCHEMA.names RESTART IDENTITY; INSERT INTO SCHEMA.names VALUES(''); END IF; -- as in a new store
-END IF;
 END $$"""
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support.forking import Forked
 
+ONLY_OLLAMA = {"HERMES_NO_LOCAL": "LM Studio,vLLM,llama.cpp"}  # OLLAMA_HOST says where: a server of the test
 PROGRAM = [sys.executable, "-m", "hermes.cli.main"]
 _LEFT_OUT = (
     "COLUMNS",

@@ -131,6 +131,46 @@ SECRETS: list[tuple[str, str, str]] = [
     ("token", 'access_token: str = "§"', lot(ALNUM, 20)),
     ("api-key", '{"api_key": "§", "model": "large"}', lot(ALNUM, 24)),
     ("api-key", "curl -H 'x-api-key: §' https://example.org", lot(HEX, 32)),
+    # commands that take a password as an argument
+    ("password", "curl -u ada:§ https://example.org/v1", "corre" + "cthorse"),
+    (
+        "password",
+        "curl -sS -X POST 'https://example.org/?a=1&b=2' \\\n  --user 'ada:§' -d @body.json",
+        "S3c" + "ure Pass!",
+    ),
+    ("password", "/usr/bin/curl --proxy-user=ada:§ -O https://example.org/a.tgz", "hunt" + "er2"),
+    ("password", "$ curl -fsSLu ada:§ https://example.org", "tr0ub" + "4dor"),
+    ("password", "mysql -u root -p§ shop < dump.sql", "corre" + "cthorse"),
+    ("password", "docker exec db mysqldump -uroot -p'§' shop | gzip > shop.gz", "S3c" + "ure Pass!"),
+    ("password", "mysqladmin --user=root --password=§ status", "corre" + "cthorse"),
+    ("password", "PGPASSWORD=§ psql -h db -U app", "corre" + "cthorse"),
+    ("password", "redis-cli -h cache -a § PING", "corre" + "cthorse"),
+    ("mailgun", "mailgun: §", "ke" + "y-" + lot(string.ascii_lowercase + string.digits, 32)),
+    ("password", "docker login --password § -u ada registry.example.org", "hunter" + "2-Tulip"),
+    ("password", "svn checkout --username ada --password '§' https://svn.example.org", "correct-horse"),
+    ("cookie", "curl --cookie 'sessionid=§' https://example.org", lot(ALNUM, 24)),
+    ("password", "sshpass -p § ssh ada@example.org uptime", "corre" + "cthorse"),
+    ("password", "sshpass -p'§' rsync -a . ada@example.org:", "hunt" + "er2"),
+    # .netrc
+    ("password", "machine api.example.org login ada password §", "corre" + "cthorse"),
+    ("password", "machine example.org\n  login ada\n  password §", "hunt" + "er2"),
+    # cookies
+    ("cookie", "Cookie: theme=dark; sessionid=§", lot(ALNUM, 32)),
+    ("cookie", "< Set-Cookie: sid=§; Path=/; Expires=Wed, 21 Oct 2026 07:28:00 GMT; HttpOnly", lot(HEX, 40)),
+    ("cookie", '{"headers": {"Cookie": "sid=§", "Accept": "*/*"}}', lot(ALNUM, 24)),
+    ("cookie", "curl -H 'cookie: auth=§; lang=en' https://example.org", lot(WORD, 30)),
+    ("mailgun", "curl -s --user 'api:§' https://api.mailgun.net/v3/x/messages", "key" + "-" + lot(HEX, 32)),
+    ("mailgun", "the sending key is §, as before", "key" + "-" + lot(HEX, 32)),
+    ("mailgun", "mailgun: §", f"{lot(HEX, 32)}-{lot(HEX, 8)}-{lot(HEX, 8)}"),
+    # prose
+    ("password", "my password is §, please log in", "hunt" + "er2secret"),
+    ("password", "The new password for the router is: §", "Tr0ub" + "4dor&3"),
+    ("password", "the root password is '§' on both machines", "correct" + "horse"),
+    ("password", "My passphrase was § until today.", "xK" + "cd!93-pQ"),
+    ("password", "Das Passwort lautet § und gilt ab heute", "Gehe" + "im-2024!x"),
+    ("password", "mon mot de passe est §", "soleil" + "42bleu"),
+    ("password", "la contraseña es §", "verano" + "2024"),
+    ("password", "a senha é §", "Cafe" + "zinho99"),
 ]
 
 

@@ -19,7 +19,7 @@ def made_encrypted(folder: Path) -> None:
     if not key_file(folder / "state.db").exists():
         folder.mkdir(parents=True, exist_ok=True)
         vault = encryption_keys.new_vault(encryption_keys.by_file(folder.parent / "the key"))
-        encryption_keys.save(folder / "state.db", vault.changed(state=encryption_keys.ENCRYPTED))
+        encryption_keys.save(folder / "state.db", vault)
 
 
 def server_of(engine: str) -> Any:

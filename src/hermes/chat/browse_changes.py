@@ -162,7 +162,7 @@ def export(db: SessionDB, session_id: str, path: Path) -> Path:
     if data is None:
         raise HermesError("this conversation was deleted")
     title = str(data.get("title") or "A conversation")
-    chunks = formats.written(chosen, formats.Export(sessions=[data], title=title, attachments=db.attachments_dir))
+    chunks = formats.written(chosen, formats.Export(sessions=[data], title=title, attachments=db.read_attachment))
     try:
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
     except FileExistsError:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -105,10 +106,15 @@ def by_folder(lines: Sequence[ListLine]) -> list[ListLine]:
     return [line for group in groups.values() for line in group]
 
 
+_ROUNDS = 5  # searches for one list: a conversation with very many matches hides no other one
+
+
 def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
     """The conversations with a match, best first, each once with its best match."""
+    from hermes.agent.session_search.excerpts import search_rounds
+
     lines: dict[str, ListLine] = {}
-    for hit in db.search_messages(query, limit=limit):
+    for hit in chain.from_iterable(islice(search_rounds(db, query, limit), _ROUNDS)):
         session_id = hit["session_id"]
         if session_id in lines:
             lines[session_id].more += 1

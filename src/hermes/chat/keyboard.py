@@ -115,6 +115,14 @@ class Typing:
             except termios.error:
                 pass
 
+    def typed(self) -> str:
+        """Take what was typed since the last prompt: nothing of it is left for the next one, or for the shell."""
+        from prompt_toolkit.application.current import get_app_session
+        from prompt_toolkit.input.typeahead import get_typeahead
+
+        self.read()
+        return "".join(press.data for press in (*get_typeahead(get_app_session().input), *self._keys))
+
     def end(self) -> None:
         """The turn is over: give the keys to the next prompt."""
         from prompt_toolkit.application.current import get_app_session

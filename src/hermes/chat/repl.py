@@ -231,6 +231,9 @@ def _loop(conversation: TerminalConversation, voice: TerminalVoice) -> int:
             continue
         if line.strip():
             _answer(conversation, voice, line)
+    typing = voice.typing()
+    if typing is not None and (typed := typing.typed().strip()):  # while a command, such as /handoff, was at work
+        voice.note(f"Not sent: {typed}")
     return 0
 
 
@@ -281,7 +284,7 @@ def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callabl
     from hermes.home import get_hermes_home
 
     pastes = Pastes()
-    home = get_hermes_home() if conversation.saved else None
+    home = get_hermes_home() if conversation.saved and not conversation.db.is_encrypted else None
     edge = [""]
     session = prompt_session(conversation, home, pastes, conversation.db.masked, lambda: edge[0])
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.session_leases import is_gone, is_ours
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
+from hermes.store.leases import is_gone, is_ours
 from hermes.texts import harmless, shortened_line
 from hermes.times import duration
 
@@ -62,22 +62,13 @@ def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
     """Whether another running process holds the session.
 
     A gateway that has just answered holds it for a moment longer, so a held session is looked at again for `patience`
-    seconds. A crashed process counts as running until its lease expires; if it ran on this machine we can see that it
-    is gone, and release its leases.
+    seconds. A process that crashed on another machine counts as running until its lease expires.
     """
     end = time.monotonic() + patience
-    while True:
-        holder = db.session_holder(session_id)
-        if holder is None:
-            return False
-        if is_gone(holder) or is_ours(holder):
-            break
+    while (holder := db.session_holder(session_id)) is not None and not is_gone(holder) and not is_ours(holder):
         if time.monotonic() >= end:
             return True
         time.sleep(0.05)
-    token = db.hold_session(session_id, holder, ttl=1.0)
-    if token is not None:
-        db.release_lease(f"session:{session_id}", token)
     return False
 
 

@@ -27,16 +27,21 @@ if TYPE_CHECKING:
 
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
-    "apsw-sqlite3mc": "3.50", "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
+    "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
     "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
     "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
     "embedded": {"xllamacpp": "xllamacpp"},
-    "encryption": {"argon2-cffi": "argon2", "cryptography": "cryptography", "keyring": "keyring"},
+    "encryption": {
+        "argon2-cffi": "argon2",
+        "cryptography": "cryptography",
+        "keyring": "keyring",
+        "sqlcipher3": "sqlcipher3",
+    },
 }
 OLDEST_PYTHON = (3, 11)
-_MODULES = {"PyYAML": "yaml", "apsw-sqlite3mc": "apsw", "markdown-it-py": "markdown_it"}
+_MODULES = {"PyYAML": "yaml", "markdown-it-py": "markdown_it"}
 _MEGABYTE = 1 << 20
 LITTLE_SPACE = 1 << 30
 NO_SPACE = 50 * _MEGABYTE
@@ -90,9 +95,7 @@ def libraries(config: Config) -> Found:
         elif version and _older(version, least):
             hint = f'pip install --upgrade "{name}>={least}"'
             yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
-    found = [
-        f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("apsw-sqlite3mc", "click", "rich")
-    ]
+    found = [f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("click", "httpx", "rich")]
     yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
 
 
@@ -258,7 +261,7 @@ def store(config: Config) -> Found:
     if not path.exists():
         yield well("store", f"{path} does not exist yet: no conversation so far")
         return
-    mend = f"hermes sessions repair, or `{Path(sys.executable).name} -m hermes.store.check {path} --repair`"
+    mend = "hermes sessions repair"
     if path.is_dir():
         yield wrong("store", f"{path} is a folder, not a database", "move it away")
         return
@@ -285,11 +288,16 @@ def store(config: Config) -> Found:
 
 def _elsewhere(config: Config) -> Found:
     """A store that store.url names."""
-    from hermes.store.opening import open_existing
+    from hermes.store.engines.store_address import file_of
+    from hermes.store.opening import open_existing, store_url
 
     try:
         db = open_existing(config)
         if db is None:
+            if file_of(url := str(store_url(config))) is None:
+                from hermes.store.engines.postgres.migrate import rehearse
+
+                rehearse(url)
             yield well("store", "the database that store.url names is empty: no conversation so far")
             return
         with db:
@@ -310,7 +318,9 @@ def _elsewhere(config: Config) -> Found:
 
 
 def _contents(path: Path, health: Health) -> Found:
-    if health.kind in ("old", "earlier"):
+    from hermes.store.engines.sqlite.connection import has_guard_locks
+
+    if health.kind == "old":
         yield well("store", f"{path} is of an earlier version; the next conversation upgrades it")
         return
     quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
@@ -335,6 +345,9 @@ def _contents(path: Path, health: Health) -> Found:
         yield remark("log", f"{path}-wal has grown to {_size(health.wal_bytes)}{held}", "hermes sessions optimize")
     if health.used_by:
         yield well("in use", f"also open in {health.used_by}")
+    if not has_guard_locks():
+        said = "this system lacks the locks that keep the WAL safe from other code in a process that has the store open"
+        yield remark("locks", said, "use SessionDB.sql() there, not another library (docs/format.md)")
 
 
 def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:

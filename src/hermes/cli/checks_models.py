@@ -127,12 +127,10 @@ def local_servers(config: Config) -> Found:
     """Servers on this machine, on their usual ports."""
     from hermes.agent.endpoint.servers import find_servers
 
-    if os.environ.get("HERMES_NO_LOCAL"):
-        yield well("local servers", "not looked for (HERMES_NO_LOCAL)")
-        return
     found = find_servers()
     if not found:
-        yield well("local servers", "none on the usual ports (Ollama, LM Studio, vLLM, llama.cpp)")
+        none = "none on the usual ports (Ollama, LM Studio, vLLM, llama.cpp)"
+        yield well("local servers", "not looked for (HERMES_NO_LOCAL)" if os.environ.get("HERMES_NO_LOCAL") else none)
     for one in found:
         models = ", ".join(one.models[:3]) + (f" and {len(one.models) - 3} more" if len(one.models) > 3 else "")
         yield well("local servers", f"{one.server.name} at {one.server.base_url}: {models}")

@@ -17,6 +17,7 @@ from hermes.texts import counted
 
 if TYPE_CHECKING:
     from datetime import tzinfo
+    from pathlib import Path
 
     from hermes.store.db import SessionDB
 
@@ -40,8 +41,8 @@ def configuration() -> Config:
 
 
 @contextmanager
-def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionDB]:
-    """The user's store, closed afterwards. Warnings about its file go to stderr, one line.
+def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = None) -> Iterator[SessionDB]:
+    """The user's store, or the one in the file `path`, closed afterwards. Warnings about its file go to stderr, one line.
 
     `in_bulk` is for work that can simply be repeated: it is synced to the disk at the end, not step by step.
     """
@@ -56,7 +57,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False) -> Iterator[SessionD
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        db = open_configured(config, read_only=not writing)
+        db = open_configured(config, read_only=not writing, path=path)
     for one in caught:
         note(str(one.message))
     with db:
@@ -229,9 +230,7 @@ def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
 
     The next question there would store them, too. Where that fails, the drafts stay.
     """
-    from hermes.store.drafts import drafted
-
-    wanted = [one for one in drafted(db.path) if session_id in (None, one)]
+    wanted = [one for one in db.drafts.sessions() if session_id in (None, one)]
     if not wanted:
         return
     from hermes.agent.turn_session import recover

@@ -79,7 +79,7 @@ def save(host: Host, arguments: str) -> None:
 
     title = session.get("title") or host.session_id
     export = Export(
-        sessions=[session], title=str(title), zone=zone_of(host.config.timezone), attachments=host.db.attachments_dir
+        sessions=[session], title=str(title), zone=zone_of(host.config.timezone), attachments=host.db.read_attachment
     )
     data = b"".join(written(writers()[wanted], export))
     name = re.sub(r"[^\w.-]+", "-", str(title)).strip("-.")[:60] or host.session_id

@@ -154,7 +154,9 @@ def compress(host: Host, arguments: str) -> None:
     host.say("Making a summary…")
     model = auxiliary_model(host.config, "compression", host.model)
     with host.agent.at_work(host.stop) as cancelled:
-        new = make_summary(host.db, old, model, host.config, focus=arguments or None, cancelled=cancelled)
+        new = make_summary(
+            host.db, old, model, host.config, focus=arguments or None, cancelled=cancelled, lease=host.agent.lease
+        )
     host.follow(new)
     name = host.db.get_session_title(new)
     host.say(

@@ -19,7 +19,8 @@ PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable with the seconds that the ot
 LONGEST = 600.0
 _LOOK = 0.25
 NOT_CLAIMED = "no gateway took it over"
-LATER = "The gateway is being restarted; the handoff continues after that."
+WITHDRAWN = "it was withdrawn"
+LATER = "The gateway is being restarted; the handoff continues if it is back within two minutes."
 
 
 def patience() -> float:
@@ -54,11 +55,23 @@ def handoff(host: Host, arguments: str) -> None:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
     if not host.agent.hold():
         raise InvalidInput("another program has this conversation open; hand it over from there, or close it there")
-    if not host.db.request_handoff(session_id, platform):
-        raise InvalidInput("a handoff of this conversation is already in progress")
-    host.agent.let_go()
-    host.say(f"Handing over to {platform}…")
-    problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
+    try:
+        if not host.db.request_handoff(session_id, platform):
+            raise InvalidInput("a handoff of this conversation is already in progress")
+        host.agent.let_go()
+        host.say(f"Handing over to {platform}…")
+        problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
+    except InvalidInput:
+        raise
+    except BaseException as error:  # Ctrl-C, a closed terminal: no gateway may carry it out from here on
+        host.db.fail_handoff(session_id, WITHDRAWN)
+        state = host.db.get_handoff_state(session_id)
+        problem = f"{WITHDRAWN}."
+        if state is not None and state["state"] == "completed":  # at this very moment
+            problem = None
+            host.leave(ending=False)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
     if problem == LATER:
         host.say(problem)
         return

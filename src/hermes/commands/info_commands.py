@@ -12,7 +12,7 @@ from hermes.texts import content_text, counted, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
-    from hermes.store.rows import MessageRow, SearchHit, SessionRow
+    from hermes.store.rows import MessageRow, SessionRow
     from hermes.store.usage import SideUsage
 
 LISTED = 10
@@ -242,14 +242,13 @@ def _entry(host: Host, session_id: str, when: float | None, name: str, width: in
 
 
 def _search(host: Host, words: str) -> str:
-    hits = host.db.search_messages(words, limit=50, visible_to=host.user)
-    best: dict[str, SearchHit] = {}
-    for hit in hits:
-        best.setdefault(hit["session_id"], hit)
-    if not best:
+    from hermes.agent.session_search.excerpts import hits_by_session
+
+    found = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
+    if not found:
         return f'No messages match "{shortened_line(words, 60)}".'
     lines = []
-    for session_id, hit in list(best.items())[:LISTED]:
+    for session_id, (hit, *_) in found.items():
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
     return "\n".join(lines) + "\n\n/resume with an id (or its beginning) continues one of them."

@@ -105,6 +105,9 @@ def read_text(path: Path) -> str | None:
 # `${VAR}` and `${VAR:-default}`: filled in from the environment and from `<home>/.env`.
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}\n\r]*))?\}")
+_USER_INFO = re.compile(r"://(?:\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}\n\r]*)?\}|[^/?#\s$]|\$(?!\{))*@")
+_IN_QUERY = re.compile(rf"(?<=password=){VARIABLE.pattern}(?=&|#|\Z)", re.I)
+_FIT = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")  # may stand in a URL's password as it is
 _HIDDEN = re.compile("\\$\ue07b[^\ue07b]*?\ue07d")  # `${…}` with its signs out of YAML's sight
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=[ \t]*(.*)")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?""")
@@ -168,11 +171,32 @@ def _value(text: str) -> str:
 
 
 def expanded(text: str, variables: dict[str, str]) -> str | None:
-    """The text with its variables filled in; None when that leaves nothing (`${NAME:-}`)."""
+    """The text with its variables filled in; None when that leaves nothing (`${NAME:-}`).
+
+    As the user or the password of a URL a value is percent-encoded, unless it is already.
+    """
     if "${" not in text:
         return text
-    filled = VARIABLE.sub(lambda found: variables.get(found[1]) or found[2] or "", text)
+
+    def value(found: re.Match[str]) -> str:
+        return variables.get(found[1]) or found[2] or ""
+
+    def user_info(found: re.Match[str]) -> str:
+        return VARIABLE.sub(lambda one: _encoded(value(one), found[0][3 : one.start()]), found[0])
+
+    text = _USER_INFO.sub(user_info, text)
+    if "://" in text:
+        text = _IN_QUERY.sub(lambda found: _encoded(value(found), "?:").replace("&", "%26").replace("+", "%2B"), text)
+    filled = VARIABLE.sub(value, text)
     return filled if filled or not VARIABLE.fullmatch(text) else None
+
+
+def _encoded(value: str, before: str) -> str:
+    """A variable's value as a part of `user:password`; `before` is what stands in front of it there."""
+    from urllib.parse import quote
+
+    safe = "" if ":" in VARIABLE.sub("", before) else ":"  # one variable may hold both
+    return value if _FIT.fullmatch(value.replace(safe, "")) else quote(value, safe=safe)
 
 
 def unset_in(text: str, variables: dict[str, str]) -> list[str]:

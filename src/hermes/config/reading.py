@@ -248,6 +248,9 @@ class _NodeReader:
                 self._say(line, f"{_name(keys)}: expected {_range(least, most)}{_instead(node, keys)}")
         if table.in_table(table.ADDRESSES, keys) and not re.match(r"https?://[^/\s]", str(value)):
             self._say(line, f"{_name(keys)}: expected a URL that begins with http:// or https://{_instead(node, keys)}")
+        if (keys == ["store", "url"] or table.in_table(table.ADDRESSES, keys)) and table.is_torn(str(value)):
+            said = "write / @ : ? # % and spaces in the password as %2F %40 %3A %3F %23 %25 %20, or keep it in .env and write"
+            self._say(line, f"{_name(keys)}: {said} ${{NAME}} in its place")
         if keys[:1] == ["owner"] and len(keys) == 2 and not re.fullmatch(r"[^\s:]+:\S+", str(value)):
             self._say(line, f"{_name(keys)}: expected PLATFORM:USER, such as telegram:12345{_instead(node, keys)}")
         if keys == ["timezone"]:
@@ -326,7 +329,7 @@ def _may_show(node: Any, keys: list[str]) -> bool:
     text = _said(node)
     if not keys or text is None or table.is_secret(keys) or len(text) > 24 or not text.isprintable():
         return False
-    return _TELLTALE.match(text) is None
+    return _TELLTALE.match(text) is None and not ("://" in text and "@" in text)
 
 
 def _instead(node: Any, keys: list[str]) -> str:

@@ -238,6 +238,7 @@ class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
     secret: str | None = None
+    scheme: str = "github"
     prompt: str | None = None
     deliver: str | None = None
 
@@ -380,6 +381,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_type.*.mode": ("none", "idle", "daily", "both"),
+    "webhooks.routes.*.scheme": ("github", "gitlab", "standard", "stripe", "x-signature"),
 }
 
 # Numbers: the least and the most; None is no limit.
@@ -432,7 +434,16 @@ _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I
 )
 _SECRET_VARIABLE = re.compile(r"key|token|secret|pass|cred|auth", re.I)
-_PASSWORD_IN_URL = re.compile(r"(://[^/:@\s]*:)[^@/\s]+@")
+# Up to the last @: a password that is not percent-encoded may have / @ and spaces in it.
+_PASSWORD_IN_URL = re.compile(r"(\A[a-z][a-z0-9+.-]*://[^/:]*:)(.+)@|(://[^/:\s]*:)[^/\s]+@", re.I | re.S)
+# Its password, if any, is percent-encoded; after the host an @ only begins a folder's name, or is in the query.
+_HOST = r"(?:\[[^\]@\s]*\]|[^/:@?#,\s\[\]]*)(?::\d*)?"
+_SOUND_URL = re.compile(
+    r"[a-z][a-z0-9+.-]*://(?:[^/:@?#\s]*(?::(?:[^/?#@\[\]\s%]|%[0-9a-f]{2})*)?@)?"
+    rf"{_HOST}(?:,{_HOST})*(?:/[^@?#\s]*)?(?:/@[^@?#\s]*)*(?:[?#]|\Z)",
+    re.I,
+)
+_SECRET_IN_QUERY = re.compile(r"([?&](?:\w*password|\w*token|\w*secret|\w*key)=)[^&]+", re.I)
 
 
 def in_table(table: Any, keys: list[str]) -> str | None:
@@ -468,7 +479,16 @@ def masked(value: Any, keys: list[str]) -> Any:
     if is_secret(keys):
         text = str(value)
         return "••••" + (text[-4:] if len(text) >= 16 else "")
-    return _PASSWORD_IN_URL.sub(r"\1••••@", value) if isinstance(value, str) else value
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    hidden = _PASSWORD_IN_URL.sub(lambda found: f"{found[1] or found[3]}••••@", value)
+    return _SECRET_IN_QUERY.sub(r"\1••••", hidden)
+
+
+def is_torn(url: str) -> bool:
+    """Whether a URL's password has characters that end it too early; what follows them would be shown as host or path."""
+    found = _PASSWORD_IN_URL.match(url)
+    return found is not None and found[2] is not None and not _SOUND_URL.match(url)
 
 
 def suggestion(name: str, known: Any) -> str:

@@ -90,7 +90,8 @@ def _flow(value: Any, style: str | None = None, *, bare: bool = False) -> str:
 def _cut_in(text: str, keys: list[str], value: Any) -> str | None:
     import yaml
 
-    node, key_node, bare = yaml.compose(text, Loader=yaml.SafeLoader), None, True
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    key_node, bare = None, True
     if node is None:
         head = text if not text or text.endswith("\n") else text + "\n"
         return head + _nested(keys, value, 0)
@@ -168,7 +169,8 @@ def _end(text: str, node: Any) -> int:
 def _cut_out(text: str, keys: list[str]) -> str | None:
     import yaml
 
-    node, above = yaml.compose(text, Loader=yaml.SafeLoader), None
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    above: Any = None
     for key in keys:
         above, (key_node, node) = node, _entry(node, key)
     assert above is not None

@@ -11,15 +11,13 @@ from hermes.interop.formats import Found, Problem
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-_HEADER = b"SQLite format 3\0"
-
 
 def sniff(path: Path) -> bool:
     """Whether a file is an SQLite database, or an encrypted one with its key file beside it."""
     from hermes.home import has_key_file
+    from hermes.store.engines.sqlite.foreign_database import is_database
 
-    with path.open("rb") as file:
-        return file.read(len(_HEADER)) == _HEADER or has_key_file(path)
+    return is_database(path) or has_key_file(path)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:

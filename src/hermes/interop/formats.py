@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from hermes.store.attachments import Read
     from hermes.store.rows import ExportedSession, SessionRow
 
 GROUP = "hermes.formats"
@@ -89,7 +90,7 @@ class Export:
     sessions: Iterable[ExportedSession]  # as SessionDB.export_session gives them
     title: str = "Hermes sessions"
     zone: tzinfo | None = None  # of the times shown; None: the machine's
-    attachments: Path | None = None  # the store's folder of attachments
+    attachments: Read | None = None  # the bytes of an attachment by its hash: SessionDB.read_attachment
     contents: Iterable[SessionRow] = ()  # the sessions (at least their ids) for a list of contents
     left_out: Counter[str] = field(default_factory=Counter)  # what the format can't hold, counted by the writer
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.formats import Format, Problem
-from hermes.interop.histories.conversation import masked
 from hermes.store.session_exports import IMPORTED_FILE
 from hermes.texts import one_line
 
@@ -160,7 +159,7 @@ class HistoryWatcher:
                     if self._stopped():
                         cut_short = True
                         return
-                    yield masked(found.session, self._db.masked)
+                    yield found.session
 
             def refused(session: Mapping[str, Any], error: Exception) -> None:
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of
-from hermes.store.attachments import read_attachment, references
+from hermes.store.attachments import Read, references
 from hermes.store.index_text import plain_content
 from hermes.store.session_events import described, woven
 from hermes.texts import shortened, unfinished
@@ -171,7 +170,7 @@ def _event(event: SessionEvent, zone: tzinfo | None) -> str:
     return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 
-def _message(message: MessageRow, zone: tzinfo | None, attachments: Path | None) -> str:
+def _message(message: MessageRow, zone: tzinfo | None, attachments: Read | None) -> str:
     role = str(message.get("role") or "unknown")
     kind = role if role in ("user", "assistant", "tool", "system") else "other"
     name = f"{role} · {message['tool_name']}" if message.get("tool_name") else role
@@ -180,7 +179,7 @@ def _message(message: MessageRow, zone: tzinfo | None, attachments: Path | None)
     return f'<article class="{kind}"><header><b>{_safe(name)}</b> {when}</header>\n{body}</article>\n'
 
 
-def _body(message: MessageRow, role: str, attachments: Path | None) -> Iterator[str]:
+def _body(message: MessageRow, role: str, attachments: Read | None) -> Iterator[str]:
     """What a message holds, in the order in which it came about: thoughts, words, pictures, calls."""
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:
@@ -290,13 +289,13 @@ def _code(match: re.Match[str]) -> str:
     return f"<code>{match[1]}</code>"
 
 
-def _pictures(content: Any, folder: Path | None) -> Iterator[str]:
+def _pictures(content: Any, read: Read | None) -> Iterator[str]:
     """The pictures among a message's parts; what is no picture is left out."""
-    if folder is None or not isinstance(content, (list, dict)):
+    if read is None or not isinstance(content, (list, dict)):
         return
     for digest, _, _ in references(encoded(content).decode()):
         try:
-            data = read_attachment(folder, digest)
+            data = read(digest)
         except OSError:
             continue
         kind = next((name for start, name in _KINDS if data.startswith(start)), None)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hermes.interop.formats import Export, Found, Problem
-from hermes.store.attachments import as_told, read_attachment, references
+from hermes.store.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
 
@@ -47,13 +47,12 @@ def decoded(data: bytes) -> Any:
 
 def write(export: Export) -> Iterator[bytes]:
     """Exported sessions as lines."""
-    attachments = export.attachments
     for session in export.sessions:
         if isinstance(session.get("attached"), dict):
-            held = _bytes_of(_listed(session["attached"]), attachments)
+            held = _bytes_of(_listed(session["attached"]), export.attachments)
         else:  # made by hand, or by another program: what reads like a reference is one
             text = encoded([session.get("messages"), session.get("rewound_messages")]).decode()
-            held = _bytes_of([digest for digest, _, _ in references(text)], attachments)
+            held = _bytes_of([digest for digest, _, _ in references(text)], export.attachments)
         yield encoded({**session, ATTACHMENTS: held} if held else session) + b"\n"
 
 
@@ -61,12 +60,12 @@ def _listed(attached: dict[str, Any]) -> list[str]:
     return [digest for one in attached.values() for digest, _, _ in as_told(one)]
 
 
-def _bytes_of(digests: Iterable[str], folder: Path | None) -> dict[str, str]:
+def _bytes_of(digests: Iterable[str], read: Read | None) -> dict[str, str]:
     found: dict[str, str] = {}
-    for digest in dict.fromkeys(digests) if folder is not None else ():
-        assert folder is not None
+    for digest in dict.fromkeys(digests) if read is not None else ():
+        assert read is not None
         try:
-            found[digest] = base64.b64encode(read_attachment(folder, digest)).decode()
+            found[digest] = base64.b64encode(read(digest)).decode()
         except OSError:
             continue  # the file is not there: the reference alone goes along
     return found

@@ -8,7 +8,7 @@
 A store writes in its own sub-folder only, under names that say the content, each file whole (a temporary file, fsync, rename):
 a synchroniser never sees two versions of one file. A document that another store has put there already is not written again.
 
-The folder of an encrypted store is encrypted (sealed files): each store has a data key of its own there, wrapped by the
+The folder of an encrypted store is encrypted, each file for itself: each store has a data key of its own there, wrapped by the
 passphrase or key file that the stores share, so two that begin at the same time do not get in each other's way.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.home import key_file
-from hermes.store import encryption_keys, sealed_files
+from hermes.store import encryption_keys
 from hermes.store.sync.replica import Replica
 from hermes.whole_files import sync_folder, write_whole
 
@@ -36,6 +36,11 @@ _PLAIN, _ENCRYPTED = 1, 2  # versions: programs that know no encrypted folders m
 _KEY = "sync"  # stores/<store>/sync-key
 _NAME = re.compile(r"([0-9a-f]{32})\.([0-9a-f]{32}\.(?:full|[0-9a-f]{12})(?:-[0-9a-f]{12})?)")
 _HASH = re.compile("[0-9a-f]{64}")
+_SEALED = b"\x8bHERMES\x01"  # how an encrypted file begins; then the id of its key, a nonce, and the content
+
+
+class UnreadableFile(OSError):
+    """A file of an encrypted folder that was not encrypted with one of its keys, under this name."""
 
 
 class FolderPlace:
@@ -47,6 +52,7 @@ class FolderPlace:
     def __init__(self, folder: Path, db: SessionDB, *, plain: bool = False) -> None:
         self._folder, self._own = folder, folder / "stores" / Replica(db).store
         self._paths: dict[tuple[str, str], list[Path]] = {}
+        self._keys: dict[str, encryption_keys.DataKey] = {}  # to read with, by id
         vault = None if db.is_shared else encryption_keys.vault_of(db.path)
         self._key = self._prepare(vault, plain)
 
@@ -85,12 +91,13 @@ class FolderPlace:
             mine = known[others.index(key_file(own))]
         else:
             way = next((one.way for one in known if one is not None), None) or _way(vault, self._folder)
-            mine = encryption_keys.new_vault(way).changed(state=encryption_keys.ENCRYPTED)
+            mine = encryption_keys.new_vault(way)
             own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             encryption_keys.save(own, mine)
         if mine is None:
             raise StoreLocked(f"{key_file(own)} is gone; try again")
-        return mine.current
+        self._keys = {one.key.id: one.key for one in (*known, mine) if one is not None}
+        return mine.key
 
     def offers(self) -> dict[str, set[str]]:
         """By key, the versions of the document that are there, of all stores."""
@@ -127,7 +134,7 @@ class FolderPlace:
         for version in versions:
             path = self._own / key[:2] / f"{key}.{version}"
             if path.is_file():
-                with contextlib.suppress(sealed_files.DamagedFile):
+                with contextlib.suppress(UnreadableFile):
                     dropped.append(self._read(path))
                 path.unlink(missing_ok=True)
         return dropped
@@ -157,16 +164,23 @@ class FolderPlace:
         raw = path.read_bytes()
         if self._key is None:
             return raw
-        if not sealed_files.is_sealed(raw):
-            raise sealed_files.DamagedFile(f"{path} is not encrypted, though its folder is; remove it")
-        name, _, data = sealed_files.unsealed(raw, path).partition(b"\n")
-        if name != path.name.encode():
-            raise sealed_files.DamagedFile(f"{path} was written under another name; remove it")
-        return data
+        if not raw.startswith(_SEALED):
+            raise UnreadableFile(f"{path} is not encrypted, though its folder is; remove it")
+        key = self._keys.get(raw[8:16].hex())
+        if key is None:
+            raise UnreadableFile(f"{path} is encrypted with a key that is not in the folder (yet)")
+        cipher = encryption_keys.aead(key.for_files())
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return bytes(cipher.decrypt(raw[16:28], raw[28:], path.name.encode()))
+        except (InvalidTag, ValueError):
+            raise UnreadableFile(f"{path} is damaged, or was written under another name; remove it") from None
 
     def _write(self, path: Path, data: bytes) -> None:
         if self._key is not None:
-            data = sealed_files.sealed(path.name.encode() + b"\n" + data, self._key)
+            nonce, cipher = os.urandom(12), encryption_keys.aead(self._key.for_files())
+            data = _SEALED + bytes.fromhex(self._key.id) + nonce + cipher.encrypt(nonce, data, path.name.encode())
         _write(path, data)
 
     def _attachment(self, digest: str) -> Path:
@@ -190,7 +204,7 @@ def _began(folder: Path) -> int | None:
     for path in folder.glob("stores/*/*/*"):
         if _NAME.fullmatch(path.name) is not None:
             with path.open("rb") as file:
-                return _ENCRYPTED if sealed_files.is_sealed(file.read(sealed_files.HEADER)) else _PLAIN
+                return _ENCRYPTED if file.read(len(_SEALED)) == _SEALED else _PLAIN
     return None
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import decoded, encoded
-from hermes.store.attachments import read_attachment
+from hermes.store.attachments import Read
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
@@ -119,17 +118,17 @@ def _content(content: Any, export: Export, pictures: bool) -> Any:
     return made if any(part["type"] != "text" for part in made) else "\n\n".join(part["text"] for part in made)
 
 
-def data_url(part: dict[str, Any], folder: Path | None) -> str | None:
+def data_url(part: dict[str, Any], read: Read | None) -> str | None:
     """A picture's bytes as an address."""
     picture = part.get("image_url")
     url = picture.get("url") if isinstance(picture, dict) else None
-    if not isinstance(url, str) or folder is None:
+    if not isinstance(url, str) or read is None:
         return None
     found = _REFERENCE.match(url)
     if found is None:
         return url if url.startswith(("data:image/", "https://")) else None
     try:
-        data = read_attachment(folder, found[1])
+        data = read(found[1])
     except OSError:
         return None
     mime = url[5 : url.index(";")] if url.startswith("data:") else _mime(data)

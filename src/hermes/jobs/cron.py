@@ -6,9 +6,7 @@ happens to the process, another takes it up: the prompt is stored once, the repl
 
 from __future__ import annotations
 
-import os
 import secrets
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
-from hermes.agent.lease_renewer import KeptLease, kept
+from hermes.agent.leases import Lease, kept
 from hermes.agent.loop import Agent
-from hermes.agent.session_leases import is_gone
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
 from hermes.schedules import next_time
-from hermes.store import encryption_keys, sealed_files
 from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
+from hermes.store.leases import holder_name
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -71,8 +69,10 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id, skip=skip)
     jobs = {job.id: job for job in store.jobs()}
     for known in store.under_way():
-        token = _hold(store, known) if only in (None, known.job_id) else None
-        if token is None:
+        if only not in (None, known.job_id):
+            continue
+        token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)
+        if token is None:  # a live process does it
             continue
         run = next((one for one in store.under_way() if one.id == known.id), None)  # as it is now that it is ours
         if run is not None and run.job_id in jobs:
@@ -81,21 +81,6 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         if run is not None:
             store.finish(run.id, FAILED, "its job was removed", run.session_id)
         store.db.release_lease(lease_of(known.id), token)
-
-
-def _hold(store: CronDB, run: Run) -> int | None:
-    """The lease of a run, if no live process holds it."""
-    db, name = store.db, lease_of(run.id)
-    holder = db.lease_holder(name)
-    if holder is not None:
-        if not is_gone(holder):
-            return None
-        dead = db.acquire_lease(name, holder, 1.0)  # in its name, to give back what it can't any more
-        if dead is not None:
-            db.release_lease(name, dead)
-    return db.acquire_lease(
-        name, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}:{SOURCE}", LEASE_SECONDS
-    )
 
 
 @dataclass(slots=True)
@@ -111,16 +96,15 @@ class Runner:
 
     def work(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
         """Do a run to its end; what is in the outbox now. A run that was stopped is left for the next process."""
-        db, name = self.store.db, lease_of(claimed.run.id)
-        lease = KeptLease(name, claimed.token, LEASE_SECONDS, lost=stop.want)
+        db, held = self.store.db, (lease_of(claimed.run.id), claimed.token)
         try:
-            with kept(db, lease):
+            with kept(Lease(db, held, LEASE_SECONDS, lost=stop.want)):
                 return self._run(claimed, stop)
         except Fenced:
             return []  # another process continues it
         finally:
             with suppress(HermesError):
-                db.release_lease(name, claimed.token)
+                db.release_lease(*held)
 
     def _run(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
         job, run = claimed.job, claimed.run
@@ -187,11 +171,11 @@ class Runner:
             return []
         if job.deliver != FILE:
             return self.parts(job.deliver, text)
+        if self.store.db.is_encrypted:
+            return []  # the reply is in the run's session
         folder = self.home / "cron" / job.id
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / f"{run.id}.md"
-        raw = (text + "\n").encode(errors="replace")
-        sealed_files.put(path, raw, encryption_keys.writing_key_near(path))
+        write_whole(folder / f"{run.id}.md", (text + "\n").encode(errors="replace"))
         return []
 
 

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hermes.agent.lease_renewer import KeptLease, kept
-from hermes.agent.session_leases import is_gone
+from hermes.agent.leases import Lease, kept
 from hermes.errors import HermesError, StoreClosed, StoreGone
 from hermes.interop.history_watch import HistoryWatcher, usual_places
+from hermes.store.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.interop.formats import Format, Problem
@@ -53,7 +53,7 @@ class Listener(Protocol):
 def lease_name(folders: Sequence[Path]) -> str:
     """The lease of these places of this machine (none: the usual ones)."""
     places = sorted(str(place.resolve()) for place in (folders or usual_places()))
-    return f"watch:{socket.gethostname()}:{hashlib.sha256(os.fsencode(chr(10).join(places))).hexdigest()[:16]}"
+    return f"job:watch:{socket.gethostname()}:{hashlib.sha256(os.fsencode(chr(10).join(places))).hexdigest()[:16]}"
 
 
 def follower(db: SessionDB, folders: Sequence[Path]) -> str | None:
@@ -97,21 +97,13 @@ def follow(db: SessionDB, folders: Sequence[Path], listener: Listener, stopped: 
 @contextmanager
 def _lease(db: SessionDB, name: str) -> Iterator[threading.Event | None]:
     """Hold a lease; the event says that it is lost. None when another process holds it."""
-    ours = f"{socket.gethostname()}:{os.getpid()}:watch"
-    token = db.acquire_lease(name, ours, LEASE_SECONDS)
-    if token is None:
-        other = db.lease_holder(name)
-        if other is not None and is_gone(other):  # killed: release the lease in its name
-            dead = db.acquire_lease(name, other, 1.0)
-            if dead is not None:
-                db.release_lease(name, dead)
-            token = db.acquire_lease(name, ours, LEASE_SECONDS)
+    token = db.acquire_lease(name, holder_name("watch"), LEASE_SECONDS)
     if token is None:
         yield None
         return
     lost = threading.Event()
     try:
-        with kept(db, KeptLease(name, token, LEASE_SECONDS, lost=lost.set)):
+        with kept(Lease(db, (name, token), LEASE_SECONDS, lost=lost.set)):
             yield lost
     finally:
         if not lost.is_set():

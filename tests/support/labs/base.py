@@ -19,7 +19,7 @@ class Lab:
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
     can: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files, choices, reactions
+    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files, choices, reactions, forward
 
     listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays
@@ -63,6 +63,10 @@ class Lab:
 
     def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
         """A person presses a button with this label, the newest or another one (0: the oldest) (can: choices)."""
+        raise NotImplementedError
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        """A person passes on what another has written, without a comment (can: forward)."""
         raise NotImplementedError
 
     def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:

@@ -32,6 +32,7 @@ class Lab(base.Lab):
             "files",
             "reactions",
             "choices",
+            "forward",
         }
     )
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from email.utils import parseaddr
+from email.utils import formatdate, parseaddr
 from typing import Any
 
 from hermes.gateway.events import Event
@@ -72,6 +72,8 @@ class Lab(Base):
         mail["Message-ID"] = self.message_id()
         for name, value in headers.items():
             mail[name.replace("_", "-")] = value
+        if "Date" not in mail:
+            mail["Date"] = formatdate()
         mail.set_content(text)
         return mail
 

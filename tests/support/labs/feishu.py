@@ -40,7 +40,19 @@ class Lab(Base):
     platform = "feishu"
     places = frozenset({"dm", "group", "thread"})
     can = frozenset(
-        {"redeliver", "rate_limit", "fail", "drop", "attach", "edits", "take_back", "files", "choices", "reactions"}
+        {
+            "redeliver",
+            "rate_limit",
+            "fail",
+            "drop",
+            "attach",
+            "edits",
+            "take_back",
+            "files",
+            "choices",
+            "reactions",
+            "forward",
+        }
     )
 
     def __init__(self) -> None:
@@ -63,6 +75,7 @@ class Lab(Base):
         self.refuses_markdown = False
         self.hangs_up = 0  # how many of the next long connections are cut at once
         self._said: dict[str, dict[str, Any]] = {}
+        self._forwards: dict[str, list[dict[str, Any]]] = {}  # merged messages, as the API gives them
         self.sent: dict[str, dict[str, Any]] = {}
         self._uuids: dict[str, str] = {}
         self._edits: dict[str, list[float]] = {}
@@ -100,6 +113,18 @@ class Lab(Base):
             text = f"@_user_1 {text}"
             mentions = [{"key": "@_user_1", "id": {"open_id": BOT, "union_id": "on_bot"}, "name": "Hermes"}]
         return self.put("text", {"text": text}, who=who, where=where, mentions=mentions, **more)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        name = f"om_merged{next(self._ids):08d}"
+        inner = {
+            "message_id": f"{name}_1", "upper_message_id": name, "msg_type": "text",
+            "sender": {"id": self.ids("bob")["open_id"], "id_type": "open_id", "sender_type": "user"},
+            "body": {"content": json.dumps({"text": text})},
+        }  # fmt: skip
+        merged = "Merged and Forwarded Message"
+        self._forwards[name] = [{"message_id": name, "msg_type": "merge_forward", "body": {"content": merged}}, inner]
+        self.put("merge_forward", merged, who=who, where=where, message_id=name)
+        return name
 
     def put(self, kind: str, content: Any, *, who: str = "alice", where: str = "dm", **more: Any) -> str:
         """A person sends a message of any type."""
@@ -449,6 +474,8 @@ class Lab(Base):
         if refused := self._refused(request):
             return refused
         name = request.match_info["id"]
+        if name in self._forwards:
+            return web.json_response({"code": 0, "msg": "success", "data": {"items": self._forwards[name]}})
         if name in self.sent:
             words = [[{"tag": "text", "text": _words(self.sent[name])}]]
             item = {"msg_type": "interactive", "body": {"content": json.dumps({"title": "", "elements": words})}}

@@ -215,7 +215,9 @@ class Lab(Base):
 
     platform = "matrix"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "reactions"})
+    can = frozenset(
+        {"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "reactions", "forward"}
+    )
 
     def __init__(self) -> None:
         self.synapse = Synapse.running()
@@ -250,6 +252,11 @@ class Lab(Base):
         if where != "dm" and addressed:
             content["body"] = f"Hermes: {text}"
             content["m.mentions"] = {"user_ids": [self.agent.user_id]}
+        return self.people[who].send(self.chat_id(where, who), self._placed(content, where))
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        origin = {"event_id": "$1:elsewhere.org", "room_id": "!1:elsewhere.org", "sender": self.people["bob"].user_id}
+        content = {"msgtype": "m.text", "body": text, "m.mentions": {}, "m.forwarded": origin}
         return self.people[who].send(self.chat_id(where, who), self._placed(content, where))
 
     def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:

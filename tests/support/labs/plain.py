@@ -18,7 +18,7 @@ from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision, Sender
+from hermes.gateway.events import Attachment, Chat, Choice, Event, Forwarded, OutgoingFile, Reaction, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
 
@@ -84,7 +84,7 @@ class Plain(Adapter):
 
     async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
         if "emoji" in raw:
-            chat, sender = Chat(platform=self.platform, **raw["chat"]), Sender(user_id=raw["user"])
+            chat, sender = Chat(platform=self.platform, **raw["chat"]), Sender(user_id=raw["user"], proven=True)
             reaction = Reaction(id=raw["id"], chat=chat, sender=sender, emoji=raw["emoji"], message_id=raw["about"])
             await self._safe(link, raw, link.reacted(reaction))
             return
@@ -97,7 +97,7 @@ class Plain(Adapter):
         event = Event(
             id=raw.get("revises", raw["id"]), chat=chat, sender=sender, text=raw["text"], attachments=files, message_id=raw["id"],
             addressed=raw.get("addressed", True), reply_to=raw.get("reply_to"), quoted=raw.get("quoted"),
-            reply_context=raw.get("context"),
+            reply_context=raw.get("context"), forwarded=Forwarded(**raw["forwarded"]) if "forwarded" in raw else None,
         )  # fmt: skip
         if "revises" in raw:
             await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=event.id, event=event)))
@@ -215,6 +215,7 @@ class PlainLab(Base):
             "files",
             "choices",
             "reactions",
+            "forward",
         }
     )
     adapter: type[Plain] = Plain
@@ -242,6 +243,10 @@ class PlainLab(Base):
         self._failures = 0
         self.menu: list[list[str]] = []
         self.refuses: str | None = None  # every send is refused for this reason
+        self.dislikes: str | None = None  # a text with these words is refused
+        self.stumbles: str | None = None  # … or answered with a failure of the server
+        self.stumbled = 0
+        self.failure: dict[str, Any] = {"broken": True}  # … which is this one
         self.no_threads = False
         self.fetch_failures = 0  # so many files can't be had at first
         self.swallows = 0  # so many sends arrive, but the connection breaks before they are answered
@@ -313,6 +318,12 @@ class PlainLab(Base):
             return {"broken": True}
         if self.refuses is not None:
             return {"refused": self.refuses}
+        text = str(item.get("send") or item.get("edit") or "")
+        if self.stumbles and self.stumbles in text:
+            self.stumbled += 1
+            return self.failure
+        if self.dislikes and self.dislikes in text:
+            return {"refused": "these words are not allowed"}
         if "edit" in item:
             if item["id"] not in self.messages:
                 return {"refused": "there is no such message"}
@@ -366,6 +377,9 @@ class PlainLab(Base):
             self.unacknowledged[number] = event
         self._deliver(event)
         return number
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        return self.say("", who=who, where=where, forwarded={"text": text, "author": "Bob"})
 
     def _deliver(self, event: dict[str, Any]) -> None:
         data = json.dumps({"event": event}).encode() + b"\n"

@@ -68,6 +68,7 @@ class Lab(base.Lab):
             "files",
             "reactions",
             "choices",
+            "forward",
         }
     )
 
@@ -105,6 +106,16 @@ class Lab(base.Lab):
     def say_raw(self, text: str, *, who: str = "alice", where: str = "dm", **more: Any) -> str:
         """A message in Slack's own notation, mentions and links in angle brackets."""
         return self._say(text, who, where, False, None, **more)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        share = {
+            "is_share": True,
+            "is_msg_unfurl": True,
+            "author_id": IDS["bob"],
+            "author_name": "Bob",
+            "text": _encoded(text),
+        }
+        return self._say("", who, where, False, None, attachments=[share])
 
     def _say(self, text: str, who: str, where: str, addressed: bool, thread: str | None, **more: Any) -> str:
         mention = addressed and where != "dm"

@@ -6,6 +6,7 @@ It signs what it delivers with its own key, and checks every request by the publ
 from __future__ import annotations
 
 import base64
+import html
 import itertools
 import json
 import os
@@ -70,7 +71,7 @@ class Lab(Base):
     platform = "teams"
     keeps = False  # the Bot Framework does not promise to deliver an activity again
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files", "forward"})
     issuer = "https://api.botframework.com"
 
     def __init__(self) -> None:
@@ -137,6 +138,16 @@ class Lab(Base):
         }  # fmt: skip
         self.redeliver(message_id)
         return message_id
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        return self.forward_with("", text, who=who, where=where)
+
+    def forward_with(self, comment: str, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        """A forwarded message with a comment: the text has both, the HTML tells them apart."""
+        quoted = f'<blockquote itemtype="http://schema.skype.com/Forward">\n<p>{html.escape(text)}</p>\n</blockquote>'
+        page = f"<p>{html.escape(comment)}</p>\n{quoted}" if comment else quoted
+        whole = f"{comment}\n\n{text}" if comment else text
+        return self.say(whole, who=who, where=where, attachments=[{"contentType": "text/html", "content": page}])
 
     def redeliver(self, message_id: str, **changed: Any) -> None:
         self.post({**self._said[message_id], **changed})

@@ -55,6 +55,7 @@ class Lab(base.Lab):
             "files",
             "choices",
             "reactions",
+            "forward",
         }
     )
 
@@ -88,6 +89,10 @@ class Lab(base.Lab):
 
     def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
         return self.post({"text": self._addressed(text, where, addressed)}, who=who, where=where)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        origin = {"type": "user", "date": 1_700_000_000, "sender_user": person("bob")}
+        return self.post({"text": text, "forward_origin": origin}, who=who, where=where)
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         chat, topic = self._place(where, who)

@@ -62,7 +62,7 @@ class Lab(Base):
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
     can = frozenset(
-        {"redeliver", "rate_limit", "fail", "attach", "files", "choices", "reactions", "change", "take_back"}
+        {"redeliver", "rate_limit", "fail", "attach", "files", "choices", "reactions", "change", "take_back", "forward"}
     )
 
     def __init__(self) -> None:
@@ -111,6 +111,9 @@ class Lab(Base):
     def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True, **more: Any) -> str:
         body = f"@{NUMBER} {text}" if where == "group" and addressed else text
         return self.tell({"type": "text", "text": {"body": body}, **more}, who=who, where=where)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        return self.say(text, who=who, where=where, addressed=False, context={"forwarded": True})
 
     def tell(self, message: dict[str, Any], *, who: str = "alice", where: str = "dm") -> str:
         """A person sends a message of any type."""

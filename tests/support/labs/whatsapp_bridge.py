@@ -152,7 +152,9 @@ class Lab(Base):
 
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files", "reactions", "change", "take_back"})
+    can = frozenset(
+        {"redeliver", "rate_limit", "fail", "attach", "files", "reactions", "change", "take_back", "forward"}
+    )
 
     def __init__(self) -> None:
         self.bridge = Bridge(TOKEN)
@@ -176,6 +178,9 @@ class Lab(Base):
                 {"text": f"@201122334455667 {text}", "mentions": ["201122334455667@lid"], **more}, who=who, where=where
             )
         return self.tell({"text": text, **more}, who=who, where=where)
+
+    def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
+        return self.tell({"text": text, "forwarded": True}, who=who, where=where)
 
     def tell(self, event: dict[str, Any], *, who: str = "alice", where: str = "dm") -> str:
         """A bridge's event of any type."""

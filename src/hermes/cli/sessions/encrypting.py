@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.shared import configuration, note, progress, put
+from hermes.cli.shared import configuration, note, opened, put
 from hermes.home import has_key_file
-from hermes.texts import counted
+from hermes.store.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption import Converted
     from hermes.store.encryption_keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -42,9 +41,9 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(
-    help="Encrypt the record: the database, transcripts, attachments, drafts, waiting messages, the prompt's history, and"
-    " copies of the database beside it. Other programs must not have it open. Run it again after an interruption: it goes"
-    " on. Without the key the record can never be read again, so keep a copy of the key."
+    help="Encrypt the record. Everything is in its database then: attachments and drafts go into it, and transcripts, the"
+    " prompt's history and results of jobs in files are removed. Other programs must not have it open. Run it again after an"
+    " interruption: it goes on. Without the key the record can never be read again, so keep a copy of the key."
 )
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
@@ -53,56 +52,44 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
-    with progress("encrypting", 1000) as step:
-        moved = encryption.encrypt(database, way, lambda done, of: step(1000 * done // of))
-    _tell("encrypted", database, moved)
+    left = encryption.encrypt(database, way)
+    print(f"encrypted {database}")
+    if left:
+        note(f"readable copies and other files stay; remove them by hand: {', '.join(map(str, left))}")
     if had_key:
         note("it had a key already, which stays as it is; `hermes sessions rekey` changes it")
-        return
-    if key_file is not None and database.parent in key_file.absolute().parents:
+    elif key_file is not None and database.parent in key_file.absolute().parents:
         note(f"{key_file} lies beside what it protects: move it elsewhere and set HERMES_KEY_FILE")
 
 
-@click.command(help="Make an encrypted record plain again; or print one encrypted file, a transcript for instance.")
-@click.option("--print", "file", type=_PATH, metavar="FILE", help="Only print what this encrypted file holds.")
-def decrypt(file: Path | None) -> None:
-    from hermes.store import encryption, sealed_files
+@click.command(help="Make an encrypted record plain again; or print one of its attachments.")
+@click.option("--print", "digest", metavar="HASH", help="Only print the attachment with this SHA-256.")
+def decrypt(digest: str | None) -> None:
+    from hermes.store import encryption
 
-    if file is not None:
-        try:
-            put(sealed_files.content(file) if ".jsonl" in file.name else sealed_files.read_bytes(file))
-        except OSError as error:
-            raise click.ClickException(f"{file}: {error.strerror or error}") from None
+    if digest is not None:
+        with opened() as db:
+            try:
+                put(db.read_attachment(digest.removeprefix(PREFIX)))
+            except OSError:
+                raise click.ClickException(f"the record has no attachment {digest}") from None
         return
     database = _database()
-    with progress("decrypting", 1000) as step:
-        moved = encryption.decrypt(database, lambda done, of: step(1000 * done // of))
-    _tell("decrypted", database, moved)
+    encryption.decrypt(database, configuration().sessions.transcripts)
+    print(f"decrypted {database}")
 
 
 @click.command(
-    help="Change what unlocks the record: another passphrase, key file, or the keyring. With --reencrypt everything is"
-    " encrypted again with a new data key: for when the old key may be known to someone."
+    help="Change what unlocks the record: another passphrase, key file, or the keyring. The data key stays; if that may be known"
+    " to someone, decrypt the record and encrypt it again."
 )
 @_ways
-@click.option("--reencrypt", is_flag=True, help="Encrypt everything again with a new data key.")
-def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None, reencrypt: bool) -> None:
-    from hermes.store import encryption, encryption_keys
+def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
+    from hermes.store import encryption
 
     database = _database()
-    vault = encryption_keys.vault_of(database)
-    if vault is None:
-        raise click.ClickException(f"{database} is not encrypted; `hermes sessions encrypt` encrypts it")
-    chosen = keyring or key_file is not None or ask or passphrase_file is not None
-    way = _way(database, keyring, key_file, ask, passphrase_file) if chosen or not reencrypt else None
-    if not reencrypt and vault.state != encryption_keys.REKEYING:
-        assert way is not None
-        encryption.rewrap(database, way)
-        print(f"{database} has a new key; backups made before still open with the old one")
-        return
-    with progress("encrypting", 1000) as step:
-        moved = encryption.rekey(database, way, lambda done, of: step(1000 * done // of))
-    _tell("encrypted again", database, moved)
+    encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
+    print(f"{database} has a new key; backups made before still open with the old one")
 
 
 def _database() -> Path:
@@ -147,9 +134,3 @@ def _asked() -> Way:
     return encryption_keys.by_passphrase(
         click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
     )
-
-
-def _tell(done: str, database: Path, moved: Converted) -> None:
-    print(f"{done} {database}: {counted(moved.messages, 'message')}, {counted(moved.files, 'file')}")
-    for one in moved.left:
-        note(f"left as it was: {one}")

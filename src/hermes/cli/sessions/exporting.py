@@ -98,7 +98,7 @@ class _Selection:
         title = "Hermes sessions"
         if self.session_id is not None:
             title = self.db.get_session_title(self.session_id) or self.session_id
-        return formats.Export(sessions=self.sessions(step), title=title, zone=zone(), attachments=self.db.attachments_dir,
+        return formats.Export(sessions=self.sessions(step), title=title, zone=zone(), attachments=self.db.read_attachment,
                               contents=self.contents())  # fmt: skip
 
     def sessions(self, step: Any) -> Iterator[ExportedSession]:

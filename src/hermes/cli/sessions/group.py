@@ -33,6 +33,7 @@ COMMANDS: Commands = {
     "stats": ("hermes.cli.sessions.upkeep", "Count sessions and messages, by source."),
     "check": ("hermes.cli.sessions.upkeep", "Check the record for damage."),
     "repair": ("hermes.cli.sessions.upkeep", "Repair what check finds."),
+    "rebuild": ("hermes.cli.sessions.upkeep", "Make a lost or damaged database anew."),
     "optimize": ("hermes.cli.sessions.upkeep", "Finish the index and give free space back."),
     "backup": ("hermes.cli.sessions.upkeep", "A consistent copy, also while others write."),
     "encrypt": ("hermes.cli.sessions.encrypting", "Encrypt the record with a passphrase, a key file or the keyring."),

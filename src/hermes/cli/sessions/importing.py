@@ -154,7 +154,7 @@ def _import_one(
         with progress("importing", path.stat().st_size) as step:
             for one in found:
                 at = one.line
-                yield _masked(db, one.session) if chosen_format.program else one.session
+                yield one.session
                 step(one.position)
 
     def refused(session: Mapping[str, Any], error: Exception) -> None:
@@ -182,12 +182,6 @@ def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> It
     except (UnreadableDatabase, OSError) as error:
         reason = str(error).removeprefix(f"{path}: ") if isinstance(error, UnreadableDatabase) else error.strerror
         problems.append(Problem(0, reason or str(error), path))
-
-
-def _masked(db: SessionDB, session: Mapping[str, Any]) -> Mapping[str, Any]:
-    from hermes.interop.histories.conversation import masked
-
-    return masked(session, db.masked)
 
 
 def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> dict[str, int]:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.common import ROWS, json_option, source_option
-from hermes.cli.sessions.quick_list import print_list
-from hermes.cli.shared import configuration, opened, zone
+from hermes.cli.shared import EVERY, configuration, opened, print_json, zone
+from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
+from hermes.commands.session_choice import is_oneshot, message_counts
+from hermes.home import project_folder
+from hermes.texts import one_line
+from hermes.times import ago
+
+if TYPE_CHECKING:
+    from hermes.store.rows import SessionRow
+
+NO_TITLE = "—"
+PAGE = 1000  # sessions read at once to fill a list from which some are left out
+START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -30,7 +44,42 @@ def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
     oneshots: bool | None, as_json: bool,
 ) -> None:  # fmt: skip
-    print_list(source, limit, tag, pinned, archived, every, as_json, here, oneshots, subagents)
+    folder = str(project_folder(Path.cwd())) if here else None
+    if oneshots is None:
+        oneshots = every or configuration().terminal.list_oneshots
+
+    def is_wanted(row: SessionRow) -> bool:
+        return (
+            (oneshots or not is_oneshot(row))
+            and (not subagents or row["kind"] == "subagent")
+            and (not archived or row["archived_at"] is not None)
+        )
+
+    with opened() as db:
+        rows: list[SessionRow] = []
+        wanted, size = EVERY if every else limit, EVERY if every or archived or subagents else limit
+        offset = 0
+        while len(rows) < wanted:  # one page, unless some of it is left out
+            page = db.list_sessions_rich(
+                source=source, limit=size, offset=offset, order_by_last_active=True, include_archived=every or archived,
+                pinned=pinned, tag=tag, cwd=folder, include_children=subagents,
+            )  # fmt: skip
+            rows += [row for row in page if is_wanted(row)][: wanted - len(rows)]
+            if len(page) < size:
+                break
+            offset, size = offset + size, max(size, PAGE)
+        counts = message_counts(db, rows)
+        listed: list[Mapping[str, Any]] = [
+            {**row, "tags": db.get_tags(row["id"]), "messages": shown} for row, shown in zip(rows, counts, strict=True)
+        ]
+        empty = not rows and db.session_count() == 0
+    if as_json:
+        print_json(listed)
+    elif not listed:
+        nothing = START if empty else "No session matches. `hermes sessions list --all` lists every session."
+        print(message(nothing, sys.stdout))
+    else:
+        print(_screen(listed))
 
 
 @click.command("browse")
@@ -46,3 +95,61 @@ def browse_() -> None:
         sys.stdout.flush()
         # A fresh process: the conversation starts without the browser's memory and terminal state.
         os.execv(sys.executable, [sys.executable, "-m", "hermes.cli.main", f"--resume={chosen}"])
+
+
+def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The list as a table: with titles where there are any, else with sources."""
+    where = zone()
+    ages = [ago(row["last_active"], where) for row in rows]
+    previews = [row["preview"] or "" for row in rows]
+    if any(row["title"] for row in rows):
+        columns = [Column("Title", 8, 40, 3), Column("Preview", 8), Column("Last Active", 11, worth=2), Column("ID")]
+        values = [[row["title"] or NO_TITLE for row in rows], previews, ages, [row["id"] for row in rows]]
+    else:
+        columns = [
+            Column("Preview", 8, worth=3),
+            Column("Last Active", 11, worth=2),
+            Column("Src", 3, 12),
+            Column("ID"),
+        ]
+        values = [previews, ages, [row["source"] for row in rows], [row["id"] for row in rows]]
+    room = screen_width() - sum(_width(column, one) + len(GAP) for column, one in zip(columns, values, strict=True))
+    for column, one in _more(rows):
+        width = _width(column, one) + len(GAP)
+        if any(one) and width <= room:
+            columns.insert(-1, column)
+            values.insert(-1, one)
+            room -= width
+    return printed(columns, zip(*values, strict=True))
+
+
+def _width(column: Column, values: Sequence[str]) -> int:
+    """The cells that a column wants; a preview is useful from 40 on."""
+    widest = max(map(cells, map(one_line, [column.head, *values])))
+    return min(widest, 40 if column.head == "Preview" else column.most) if column.least is not None else widest
+
+
+def _more(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Column, list[str]]]:
+    """What is shown of sessions where there is room, the most useful first."""
+    return [
+        (Column("Marks", 6, 24), [_marks(row) for row in rows]),
+        (Column("Msgs", 4), [f"{row['messages']:,}" for row in rows]),
+        (Column("Model", 6, 24), [row["model"] or "" for row in rows]),
+        (Column("Folder", 6, 32), [_folder(row["cwd"]) for row in rows]),
+    ]
+
+
+def _folder(path: str | None) -> str:
+    """A folder as people write it: `~/…` in the home; of a long one the end."""
+    home = os.path.expanduser("~")
+    shown = (
+        "~" + (path or "").removeprefix(home) if home != os.sep and f"{path}/".startswith(f"{home}/") else path or ""
+    )
+    return shown if len(shown) <= 32 else "…" + shown[-31:]
+
+
+def _marks(row: Mapping[str, Any]) -> str:
+    """That a session is pinned, that it is a single question, and its tags."""
+    pinned = ["pinned"] if row["pinned_at"] is not None else []
+    once = ["one-shot"] if is_oneshot(row) else []
+    return " ".join([*pinned, *once, *(f"#{tag}" for tag in row.get("tags") or ())])

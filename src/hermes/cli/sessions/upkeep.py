@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes.cli.common import json_option
-from hermes.cli.shared import configuration, index, opened, print_json, progress, size_of
-from hermes.errors import StoreCorrupt, StoreReadOnly
+from hermes.cli.shared import configuration, index, note, opened, print_json, progress, size_of
+from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 _MOST_SHOWN = 50
+_file_argument = click.argument(
+    "path", metavar="[FILE]", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 
 
 def database_bytes(path: Path) -> int:
@@ -52,30 +57,33 @@ def stats(as_json: bool) -> None:
 
 
 @click.command(
-    help="Check whether the record is sound: file, every row, index, references, counters, attachments, transcripts."
+    help="Check whether the record (or the one in FILE) is sound: file, every row, index, references, counters, attachments,"
+    " transcripts."
 )
+@_file_argument
 @json_option("What was found, as a JSON array.")
-def check(as_json: bool) -> int:
+def check(path: Path | None, as_json: bool) -> int:
     try:
         try:
-            found, summary = _inspected(writing=True)
+            found, summary = _inspected(path, writing=True)
         except StoreReadOnly:  # a copy on a read-only disk can be checked as well
-            found, summary = _inspected(writing=False)
+            found, summary = _inspected(path, writing=False)
     except StoreCorrupt as error:
         found, summary = [{"kind": "corruption", "where": "the file", "detail": str(error)}], ""
     if as_json:
         print_json(found)
     elif found:
         _list(found)
-        click.echo("hermes: `hermes sessions repair` repairs what can be repaired", err=True)
+        words = ["hermes", "sessions", "repair", *([str(path)] if path else [])]
+        click.echo(f"hermes: `{shlex.join(words)}` repairs what can be repaired", err=True)
     else:
         print(summary)
     return 1 if found else 0
 
 
-def _inspected(*, writing: bool) -> tuple[list[Finding], str]:
+def _inspected(path: Path | None, *, writing: bool) -> tuple[list[Finding], str]:
     """What a check finds, and the line that is shown if that is nothing."""
-    with opened(writing=writing) as db:
+    with opened(writing=writing, path=path) as db:
         found = _checked(db)
         return found, f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
 
@@ -100,51 +108,46 @@ def _list(found: list[Finding]) -> None:
 
 
 @click.command(
-    help="Repair what `check` finds. Nothing is dropped, and a copy of the file is kept beside it. Damaged rows are restored"
-    " from the transcripts; what was changed or removed in the database on purpose is not."
+    help="Repair what `check` finds, in the record or in FILE; a copy of the file is kept beside it. The database counts:"
+    " transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt."
 )
+@_file_argument
 @click.option("--rebuild-index", is_flag=True, help="Rebuild the full-text index in any case.")
-@click.option(
-    "--from-transcripts", is_flag=True, help="Where database and transcript differ, restore what the transcript has."
-)
-@click.option(
-    "--from-database",
-    is_flag=True,
-    help="Where database and transcript differ, write the transcript from the database.",
-)
-def repair(rebuild_index: bool, from_transcripts: bool, from_database: bool) -> int:
-    if from_transcripts and from_database:
-        raise click.UsageError("give --from-transcripts or --from-database, not both")
-    how = {"rebuild_index": rebuild_index, "from_transcripts": from_transcripts, "from_database": from_database}
+def repair(path: Path | None, rebuild_index: bool) -> int:
     try:
-        with opened(writing=True) as db:
-            return _repaired(db, how, [])
+        with opened(writing=True, path=path) as db:
+            return _report(db, db.repair(rebuild_index=rebuild_index))
     except StoreCorrupt:
-        pass  # too damaged to be opened: what can be saved goes into a new file
-    from hermes.home import companion, default_database
+        return _rebuilt(path)  # too damaged to be opened
+
+
+@click.command(
+    help="Make the database (or FILE) anew where it, or its -wal file, was lost or is damaged: from all rows that can be read"
+    " and what only the transcripts have. A copy of the old file is kept beside it."
+)
+@click.argument("path", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def rebuild(path: Path | None) -> int:
+    return _rebuilt(path)
+
+
+def _rebuilt(given: Path | None) -> int:
+    from hermes.home import companion, default_database, settled
     from hermes.store.opening import store_url
-    from hermes.store.repair import salvage
+    from hermes.store.rebuild import rebuild_store
 
-    path = default_database()
-    if store_url(configuration()) is not None or path.is_dir():
-        raise click.ClickException(f"{path} can't be repaired from here; restore a backup")
-    steps = salvage(path, companion(path, "sessions"))
-    with opened(writing=True) as db:
-        return _repaired(db, how, steps)
+    path = settled(given) if given else default_database()
+    if (given is None and store_url(configuration()) is not None) or path.is_dir():
+        raise click.ClickException(f"{path} can't be rebuilt from here; restore a backup")
+    steps = rebuild_store(path, companion(path, "sessions"))
+    with opened(writing=True, path=given) as db:
+        return _report(db, [*steps, *db.repair()])
 
 
-def _repaired(db: SessionDB, how: dict[str, bool], steps: list[str]) -> int:
-    steps = [*steps, *db.repair(**how)]
+def _report(db: SessionDB, steps: list[str]) -> int:
     for step in steps:
         print(f"repaired: {one_line(step)}")
     left = _checked(db)
     _list(left)
-    if any(finding["kind"] == "transcript-differs" for finding in left):
-        click.echo(
-            "hermes: where database and transcript differ, nothing was changed: `hermes sessions repair --from-transcripts`"
-            " restores what the transcripts have, `--from-database` rewrites the transcripts",
-            err=True,
-        )
     if not left:
         print("sound" if steps else "sound: nothing to repair")
     return 1 if left else 0
@@ -183,12 +186,17 @@ def _index_meaning(db: SessionDB) -> None:
 
 @click.command(
     help="A consistent copy of the record in FILE, also while others write; attachments lie beside it. FILE must not exist."
+    " The record notes where it lies, for `delete --shred`."
 )
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 def backup(file: Path) -> None:
     target = file.expanduser()
-    with opened() as db:
-        db.backup(target)
+    with ExitStack() as stack:
+        try:
+            db = stack.enter_context(opened(writing=True))
+        except (StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly):  # it can still be copied
+            db = stack.enter_context(opened())
+        noted = db.backup(target)
         if db.attachments_dir.is_dir() and not db.is_shared:  # attachments of a server's store are copied already
             import shutil
 
@@ -196,3 +204,7 @@ def backup(file: Path) -> None:
 
             shutil.copytree(db.attachments_dir, companion(target, "attachments"), dirs_exist_ok=True)
     print(f"backed up to {target} ({size_of(database_bytes(target))})")
+    if not noted:
+        note(
+            f"the backup is not noted, as {db.where} can't be written; `hermes sessions delete --shred` will not name it"
+        )

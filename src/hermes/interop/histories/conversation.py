@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -314,36 +314,6 @@ def dicts(value: Any) -> list[dict[str, Any]]:
 def mapping(value: Any) -> dict[str, Any]:
     """An object, or an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def masked(session: Mapping[str, Any], mask: Callable[[str], str]) -> Mapping[str, Any]:
-    """A session with the secrets in its texts masked, as those of any message that is stored."""
-    lists: dict[str, Any] = {
-        key: [_masked_message(one, mask) for one in session[key]]
-        for key in ("messages", "rewound_messages")
-        if key in session
-    }
-    texts = {key: mask(session[key]) for key in ("title", "system_prompt") if session.get(key)}
-    meta = _masked(session.get("meta") or {}, mask)
-    if "imported" in meta:  # an id is no text
-        meta["imported"] = {**meta["imported"], "id": session["meta"]["imported"].get("id")}
-    return {**session, **lists, **texts, "meta": meta}
-
-
-def _masked_message(one: Message, mask: Callable[[str], str]) -> Message:
-    seen = {key: _masked(one[key], mask) for key in ("content", "reasoning", "tool_calls") if one.get(key)}
-    changed = {key: value for key, value in seen.items() if value != one[key]}
-    return {**one, **changed} if changed else one
-
-
-def _masked(value: Any, mask: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return value if value.startswith("data:") and ";base64," in value[:100] else mask(value)
-    if isinstance(value, list):
-        return [_masked(one, mask) for one in value]
-    if isinstance(value, dict):
-        return {key: _masked(one, mask) for key, one in value.items()}
-    return value
 
 
 class Skipped:

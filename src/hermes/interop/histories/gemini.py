@@ -31,7 +31,8 @@ from hermes.interop.histories.conversation import (
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
-_WITHOUT_WORDS = ("text", "thought", "thoughtSignature", "functionCall", "functionResponse")  # calls are in `toolCalls`
+_CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
+_WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
 
 def usual_places() -> list[Path]:
@@ -51,9 +52,13 @@ def sniff(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder, those of sub-agents included."""
+    """The sessions below a folder, those of sub-agents included.
+
+    A resumed older chat goes on in a file of lines, which begins with all that the older file has.
+    """
     for path in sorted(folder.rglob("*.json*")):
-        if "chats" in path.parts and path.suffix in (".json", ".jsonl"):
+        goes_on = path.suffix == ".json" and path.with_suffix(".jsonl").exists()
+        if "chats" in path.parts and path.suffix in (".json", ".jsonl") and not goes_on:
             yield path
 
 
@@ -83,36 +88,73 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
-Records = list[dict[str, Any]]
+Record = dict[str, Any]
+Records = list[Record]
 
 
-def _records(path: Path, skipped: Skipped) -> tuple[dict[str, Any], Records, list[tuple[str | None, Records]]]:
+def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[str | None, Records]]]:
     """The header, the messages that are shown, and those that a rewind took away with the message before them."""
     if path.suffix != ".jsonl" and (whole := json_object(path)):
         return whole, dicts(whole.get("messages")), []
     if path.suffix == ".json":
         skipped.damaged(1, "not a JSON object")
         return {}, [], []
-    header: dict[str, Any] = {}
-    shown: dict[str, dict[str, Any]] = {}  # by id: a record that comes again is a newer version of the same
-    rewound: list[tuple[str | None, Records]] = []
+    header: Record = {}
+    shown: dict[str, Record] = {}  # by id
+    rewound: list[tuple[str | None, dict[str, Record]]] = []
+
+    def take(name: str, record: Record, *, is_copy: bool) -> None:
+        # One that was taken back and comes again is shown again.
+        known = shown.get(name) or next((branch.pop(name) for _, branch in rewound if name in branch), None)
+        shown[name] = record if known is None else _merged(known, record, is_copy=is_copy)
+
     for number, line, _ in json_lines(path, skipped):
         if "$rewindTo" in line:
             names = list(shown)
             if line["$rewindTo"] in shown:
                 cut = names.index(line["$rewindTo"])
-                rewound.append((names[cut - 1] if cut else None, [shown.pop(name) for name in names[cut:]]))
+                rewound.append((names[cut - 1] if cut else None, {name: shown.pop(name) for name in names[cut:]}))
         elif isinstance(line.get("$set"), dict) or ("sessionId" in line and "type" not in line):
             patch = dict(line.get("$set") or line)
             # What the model is given from here on: messages left out of it were said all the same.
             for one in dicts(patch.pop("messages", None)):
-                shown[str(one.get("id"))] = one
+                take(str(one.get("id")), _as_record(one), is_copy=True)
             header.update(patch)
         elif "type" not in line:
             skipped.unknown[next(iter(line), "nothing")] += 1
         else:
-            shown[str(line.get("id") or f"line-{number}")] = dict(line)
-    return header, list(shown.values()), rewound
+            take(str(line.get("id") or f"line-{number}"), dict(line), is_copy=False)
+    return header, list(shown.values()), [(after, list(branch.values())) for after, branch in rewound]
+
+
+def _as_record(one: Record) -> Record:
+    """A message in the API's form (`role`, `parts`) in the form of the file."""
+    if "parts" not in one:
+        return one
+    return {"type": "gemini" if one.get("role") == "model" else one.get("role"), "content": one["parts"], **one}
+
+
+def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
+    """One record of two with the same id: the newer one, and what only the earlier one has.
+
+    A copy of what the model is given (resumed chats have one) is poorer and has the time of the resumption: of it only what
+    the earlier record lacks is taken.
+    """
+    first, second = (known, record) if is_copy else (record, known)
+    made = {name: second.get(name) if _is_empty(name, first.get(name)) else first[name] for name in known | record}
+    made["timestamp"] = known.get("timestamp") or record.get("timestamp")
+    calls = {str(one.get("id") or number): one for number, one in enumerate(dicts(known.get("toolCalls")))}
+    for number, one in enumerate(dicts(record.get("toolCalls"))):
+        name = str(one.get("id") or number)
+        calls[name] = _merged(calls[name], one, is_copy=is_copy) if name in calls else one
+    return {**made, "toolCalls": list(calls.values())}
+
+
+def _is_empty(name: str, value: Any) -> bool:
+    """Whether a field says nothing. Calls in the content are no words: `toolCalls` has them."""
+    if name == "content" and isinstance(value, list):
+        return not any(part if isinstance(part, str) else mapping(part).keys() - _CALLS for part in value)
+    return not any(value.values()) if name == "tokens" and isinstance(value, dict) else not value
 
 
 def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
@@ -133,7 +175,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
     thoughts = [
         ": ".join(filter(None, (text(one.get("subject")), text(one.get("description")))))
         for one in dicts(record.get("thoughts"))
-    ]
+    ] or [text(part.get("text")) or "" for part in dicts(record.get("content")) if part.get("thought")]
     calls, results = [], []
     for number, call in enumerate(dicts(record.get("toolCalls"))):
         call_id = text(call.get("id")) or f"{name}-{number}"
@@ -170,6 +212,8 @@ def _content(content: Any, skipped: Skipped) -> Any:
             parts += [part] if part else []
         elif isinstance(part, dict):
             held = mapping(part.get("inlineData"))
+            if part.get("thought"):
+                continue
             if text(part.get("text")):
                 parts.append(part["text"])
             elif isinstance(held.get("data"), str):
@@ -177,7 +221,7 @@ def _content(content: Any, skipped: Skipped) -> Any:
             elif text(mapping(part.get("fileData")).get("fileUri")):
                 parts.append(f"[file {part['fileData']['fileUri']}]")
             else:
-                skipped.unknown.update(f"part {key}" for key in part if key not in _WITHOUT_WORDS)
+                skipped.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
     return joined(parts)
 
 
