@@ -11,11 +11,7 @@ from benchmarks.disk import Disk
 
 _VERSIONS = """
 import sqlite3, sys
-try:
-    import apsw
-    print("Python", sys.version.split()[0] + ",", "SQLite", apsw.sqlite_lib_version(), "(apsw)")
-except ImportError:
-    print("Python", sys.version.split()[0] + ",", "SQLite", sqlite3.sqlite_version, "(sqlite3)")
+print("Python", sys.version.split()[0] + ",", "SQLite", sqlite3.sqlite_version)
 """
 
 

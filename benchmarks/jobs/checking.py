@@ -15,14 +15,14 @@ TURNS = 5
 
 
 def checking(config: Config) -> dict[str, Any]:
-    import apsw
+    import sqlite3
 
     from hermes_state import SessionDB
 
     path = Path(config["store"])
     with SessionDB(db_path=path) as db:
-        db.repair(from_database=True)  # the corpus's own times were put in with SQL: the transcripts have others
-        raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        db.repair()  # the corpus's own times were put in with SQL: the transcripts have others
+        raw = sqlite3.connect(path)
         integrity: list[float] = []
         check: list[float] = []
         with quiet_gc():

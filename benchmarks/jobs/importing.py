@@ -5,7 +5,7 @@ clock.
 import sys
 import time
 
-name = "apsw" if '"raw"' in sys.argv[1] else "hermes_state"
+name = "sqlite3" if '"raw"' in sys.argv[1] else "hermes_state"
 loaded = len(sys.modules)
 start = time.perf_counter()
 __import__(name)

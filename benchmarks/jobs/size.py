@@ -8,12 +8,12 @@ from benchmarks.jobs.common import Config, main
 
 
 def size(config: Config) -> dict[str, Any]:
-    import apsw
+    import sqlite3
 
-    db = apsw.Connection(config["store"], flags=apsw.SQLITE_OPEN_READONLY)
+    db = sqlite3.connect(config["store"])
     sql = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC"
     parts = dict(db.execute(sql))
-    free = db.pragma("freelist_count") * db.pragma("page_size")
+    free = db.execute("PRAGMA freelist_count").fetchone()[0] * db.execute("PRAGMA page_size").fetchone()[0]
     db.close()
     return {"parts": parts, "free": free}
 

@@ -113,43 +113,39 @@ class SessionStore:
 
 
 class RawStore:
-    """Plain SQLite through apsw: one table, one INSERT a transaction; a contentless full text in fts.db."""
+    """Plain SQLite: one table, one INSERT a transaction; a contentless full text in fts.db."""
 
     def __init__(self, path: Path, durability: str = "full") -> None:
-        import apsw
-
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.db: Any = apsw.Connection(str(path))
-        self.db.set_busy_timeout(30_000)
+        self.db: Any = sqlite3.connect(path, timeout=30, isolation_level=None)
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute(f"PRAGMA synchronous={durability}")
         self.fts_path = path.with_name("fts.db")
-        self._fts: apsw.Connection | None = None
+        self._fts: sqlite3.Connection | None = None
 
     @property
     def fts(self) -> Any:
         if self._fts is None:
-            import apsw
-
-            self._fts = apsw.Connection(str(self.fts_path))
+            self._fts = sqlite3.connect(self.fts_path, isolation_level=None)
         return self._fts
 
     def load(self, sessions: Iterable[dict[str, Any]]) -> int:
         """Everything at once, in one transaction a session: only the result matters."""
         self.db.execute("PRAGMA synchronous=OFF")
-        self.db.execute(RAW_SCHEMA)
-        self.fts.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
+        self.db.executescript(RAW_SCHEMA)
+        self.fts.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-200000")
         self.fts.execute("CREATE VIRTUAL TABLE fts USING fts5(text, content='')")
         number = 0
         self.fts.execute("BEGIN")
         for session in sessions:
-            with self.db:
-                self.create(session)
-                for message in session["messages"]:
-                    self.db.execute(RAW_INSERT, _raw_row(session["id"], message))
-                    number += 1
-                    text = corpus.msg_text(message)
-                    self.fts.execute("INSERT INTO fts(rowid, text) VALUES (?, ?)", (number, text))
+            self.db.execute("BEGIN")
+            self.create(session)
+            for message in session["messages"]:
+                self.db.execute(RAW_INSERT, _raw_row(session["id"], message))
+                number += 1
+                text = corpus.msg_text(message)
+                self.fts.execute("INSERT INTO fts(rowid, text) VALUES (?, ?)", (number, text))
+            self.db.execute("COMMIT")
         self.fts.execute("COMMIT")
         return number
 
@@ -161,9 +157,9 @@ class RawStore:
 
     def append(self, session_id: str, message: dict[str, Any]) -> int:
         self.db.execute("BEGIN IMMEDIATE")
-        self.db.execute(RAW_INSERT, _raw_row(session_id, message))
+        done = self.db.execute(RAW_INSERT, _raw_row(session_id, message))
         self.db.execute("COMMIT")
-        return int(self.db.last_insert_rowid())
+        return int(done.lastrowid)
 
     def finish(self, session: dict[str, Any]) -> None:
         """Nothing to do: the row of a raw session is written whole."""

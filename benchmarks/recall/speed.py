@@ -171,20 +171,20 @@ def counted_statements() -> Iterator[dict[str, list[float]]]:
     from hermes.store.engines.postgres.transaction import PostgresTx
 
     told: dict[str, list[float]] = {}
-    asked = PostgresTx._asked
+    asked = PostgresTx.rows
 
-    def counting(self: PostgresTx, statement: bytes, *rest: Any) -> list[Any]:
+    def counting(self: PostgresTx, statement: str, *rest: Any, **options: Any) -> list[Any]:
         before = time.perf_counter()
-        rows = asked(self, statement, *rest)
-        one = told.setdefault(statement.decode(), [0, 0.0, 0])
+        rows = asked(self, statement, *rest, **options)
+        one = told.setdefault(statement, [0, 0.0, 0])
         one[0], one[1], one[2] = one[0] + 1, one[1] + time.perf_counter() - before, one[2] + len(rows)
         return rows
 
-    PostgresTx._asked = counting  # type: ignore[method-assign, assignment]
+    PostgresTx.rows = counting  # type: ignore[method-assign, assignment]
     try:
         yield told
     finally:
-        PostgresTx._asked = asked  # type: ignore[method-assign]
+        PostgresTx.rows = asked  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -92,7 +92,7 @@ def importing(bench: Bench) -> Section:
     return Section(
         [
             Row(
-                "`import hermes_state` in a fresh process (raw: apsw)",
+                "`import hermes_state` in a fresh process (raw: sqlite3)",
                 "ms",
                 cells(rounds, lambda r: r["ms"]),
                 ahead(),

@@ -62,7 +62,7 @@ class Folder(Adapter):
                 event = Event(
                     id=file.name,  # a file that is read twice, after a crash, is one event
                     chat=Chat(platform=self.platform, chat_id=person),
-                    sender=Sender(user_id=person),
+                    sender=Sender(user_id=person, proven=False),  # anyone who may write there can choose the name
                     text=file.read_text(encoding="utf-8", errors="replace"),
                     message_id=file.stem,
                 )
