@@ -111,10 +111,18 @@ class Process:
 
     def stopped(self, seconds: float = PATIENCE) -> None:
         """Wait until it has stopped itself."""
+        assert self.stops(seconds), "it finished instead"
+
+    def stops(self, seconds: float = PATIENCE) -> bool:
+        """Wait until it has stopped itself (True), or has answered without (False)."""
+        assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG) is None:
+            if self._buffer or select.select([self._process.stdout.fileno()], [], [], 0)[0]:
+                return False
             assert time.monotonic() < deadline, "it did not stop"
             time.sleep(0.002)
+        return True
 
     def kill(self) -> int:
         """kill -9, and wait until it is gone."""

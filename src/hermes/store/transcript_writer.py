@@ -31,7 +31,10 @@ _MARKED = {  # by setting: the sessions whose transcript has to follow a change
     "off": "transcript = 1",
 }
 _MARKS = 4  # that are left until they are cleared together: conversations take turns
-_NEWEST = "SELECT session_id, id FROM messages ORDER BY id DESC LIMIT 32"
+_ACTIVE = (  # the sessions written to last, and the newest message of each
+    "SELECT s.id, (SELECT max(m.id) FROM messages m WHERE m.session_id = s.id) FROM sessions s"
+    " WHERE s.trashed_at IS NULL AND s.purged IS NULL ORDER BY coalesce(s.active_at, s.started_at) DESC LIMIT ?"
+)
 _RAW = frozenset(codec.JSON_FIELDS)
 _LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -106,14 +109,12 @@ class TranscriptWriter:
             return
         with self._engine.read() as tx:
             if self._engine.shared:
-                newest: dict[str, int] = dict(reversed(tx.rows(_NEWEST)))
+                newest = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32,))}
                 marked = [one for one in newest if self.files.exists(one) and not self._has_line(one, newest[one])]
                 active = []
             else:
                 marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
-                active = [row[0] for row in tx.rows(
-                    "SELECT id FROM sessions WHERE trashed_at IS NULL AND purged IS NULL"
-                    " ORDER BY coalesce(active_at, started_at) DESC LIMIT 8")]  # fmt: skip
+                active = [row[0] for row in tx.rows(_ACTIVE, (8,))]
         if not self._engine.shared and self._is_newer([*marked, *active]):
             hint = "`hermes sessions rebuild` brings them back from the transcripts"
             warnings.warn(f"{self._engine.where} lost its newest messages; {hint}", stacklevel=4)
@@ -307,7 +308,10 @@ class TranscriptWriter:
         return self._kept[session_id]
 
     def _append(self, session_id: str, data: bytes, more: bytes = b"") -> None:
-        if session_id in self._behind or not self.files.exists(session_id):
+        lacks_lines = session_id in self._behind or not self.files.exists(session_id)
+        if not lacks_lines and self._engine.shared:  # no mark tells what a killed process of this host left out
+            lacks_lines = self.files.is_first(session_id)
+        if lacks_lines:
             with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
                 self._write_lacking(session_id)
                 return
