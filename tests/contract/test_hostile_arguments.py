@@ -124,9 +124,9 @@ def escape(
         by_the_database = type(error) is StoreError and name not in OF_FILES
         if not by_the_database and str(error) and "\n" not in str(error):
             return []
-        return [f"{name}({parameter}={hostile!r:.40}): {error!r:.200}"]
+        return [f"{name}({parameter}: {type(hostile).__name__}): {error!r:.200}"]
     except Exception as error:  # what is looked for
-        return [f"{name}({parameter}={hostile!r:.40}): {error!r:.200}"]
+        return [f"{name}({parameter}: {type(hostile).__name__}): {error!r:.200}"]
     return []
 
 

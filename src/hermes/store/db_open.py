@@ -190,8 +190,9 @@ class OpenStore:
         """AttachmentNotFound for what is no hash: it names a file."""
         with self._engine.read():
             pass  # StoreClosed, if it is
-        if not DIGEST.fullmatch(checked_text(digest, "the hash of an attachment") or ""):
-            raise AttachmentNotFound(digest)
+        text = checked_text(digest, "the hash of an attachment") or ""
+        if not DIGEST.fullmatch(text):
+            raise AttachmentNotFound(text)
 
     def size(self) -> int:
         """How many bytes the store takes, without its transcript and attachment files."""
