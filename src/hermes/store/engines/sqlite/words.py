@@ -37,8 +37,8 @@ class Words:
             )
             first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
             numbered = [(place, word) for place, (word,) in enumerate(fresh, first)]
-            tx.run_many("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
-            tx.run_many("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
+            tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
+            tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
 
     def forget(self) -> None:
         """Clear the cache: words that it has may not be listed."""
