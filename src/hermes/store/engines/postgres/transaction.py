@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -170,9 +170,6 @@ class PostgresTx:
         self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
     ) -> None:
         self.stored.append((message_id, (content, form, tool_name, tool_calls)))
-
-    def meanwhile(self, work: Callable[[], None]) -> None:
-        """Nothing is done: the server's disk is busy during the commit itself."""
 
 
 # ----------------------------------------------------------------------------------------------------
