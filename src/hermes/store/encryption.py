@@ -24,8 +24,7 @@ from hermes.store.attachments import Attachments
 from hermes.store.engines.sqlite import cipher, schema
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, is_busy
-from hermes.store.engines.sqlite.error_mapping import as_ours
-from hermes.store.engines.sqlite.file_connection import holder_of
+from hermes.store.engines.sqlite.error_mapping import as_ours, holder_of
 from hermes.store.session_copies import BACKUP
 from hermes.store.transcript import file_name
 from hermes.store.transcript_writer import LOST, NOT_GATEWAY

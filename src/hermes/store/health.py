@@ -15,7 +15,7 @@ from hermes.store import message_reading, sessions
 from hermes.store.engines.sqlite import cipher, migrate
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
-from hermes.store.engines.sqlite.file_connection import holder_of
+from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.meaning import vectors

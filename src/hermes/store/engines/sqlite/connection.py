@@ -14,8 +14,7 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,27 +124,26 @@ _files: dict[tuple[int, int], _File] = {}  # by device and inode
 _lock = threading.Lock()
 
 
-@contextmanager
-def _file(name: str) -> Iterator[_File]:
-    """The one descriptor that this process has of a file."""
-    with _lock:
-        found = os.stat(name)
-        key = (found.st_dev, found.st_ino)
-        if key not in _files:
-            _files[key] = _File(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
-        yield _files[key]
+def _file(name: str) -> _File:
+    """The one descriptor that this process has of a file. Call it with `_lock` held."""
+    found = os.stat(name)
+    key = (found.st_dev, found.st_ino)
+    if key not in _files:
+        _files[key] = _File(os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+    return _files[key]
 
 
 def _close_unused() -> None:
     """Close descriptors that no store uses. Not while other code here has the file open: that would drop its locks."""
     with _lock, suppress(OSError):
         numbers = os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else []
-        counts = Counter(key for one in numbers if (key := _identity(f"{_DESCRIPTORS}/{one}")) is not None)
+        counts = Counter(identity(f"{_DESCRIPTORS}/{one}") for one in numbers)
         for key in [one for one, file in _files.items() if not file.users and counts[one] <= 1]:
             os.close(_files.pop(key).descriptor)
 
 
-def _identity(name: str) -> tuple[int, int] | None:
+def identity(name: str | Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None when there is none."""
     with suppress(OSError):
         found = os.stat(name)
         return found.st_dev, found.st_ino
@@ -155,8 +153,8 @@ def _identity(name: str) -> tuple[int, int] | None:
 def beginning(path: Path, size: int = 100) -> bytes:
     """The first bytes of a file, empty if there is none. Use this to look at a database: plain reading would drop locks."""
     try:
-        with _file(str(path)) as file:
-            return os.pread(file.descriptor, size, 0)
+        with _lock:
+            return os.pread(_file(str(path)).descriptor, size, 0)
     except OSError:
         return b""
     finally:
@@ -169,7 +167,8 @@ class WalGuard:
     def __init__(self, path: Path) -> None:
         self._held: list[tuple[_File, int]] = []
         for ending, byte in _IN_USE if fcntl is not None else ():
-            with suppress(OSError), _file(f"{path}{ending}") as file:  # no -shm: the file is not in WAL mode
+            with suppress(OSError), _lock:  # no -shm: the file is not in WAL mode
+                file = _file(f"{path}{ending}")
                 file.users += 1
                 file.lock(fcntl.F_RDLCK, byte)
                 self._held.append((file, byte))

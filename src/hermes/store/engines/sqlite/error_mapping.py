@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from hermes.errors import (
@@ -19,7 +20,7 @@ from hermes.errors import (
 )
 from hermes.home import default_database
 from hermes.store.engines.sqlite import cipher
-from hermes.store.engines.sqlite.connection import code, codes
+from hermes.store.engines.sqlite.connection import code, codes, identity, is_busy
 
 # SQLite's messages for damaged pages that it reports as another problem.
 _DAMAGE = (
@@ -40,8 +41,6 @@ _HINTS: dict[int, tuple[type[StoreError], str]] = {
     codes.SQLITE_READONLY: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
     codes.SQLITE_CANTOPEN: (StoreError, "can't be opened; check the path and its permissions"),
     codes.SQLITE_PERM: (StoreReadOnly, "can't be used; check its permissions"),
-    codes.SQLITE_BUSY: (StoreBusy, "is held by another process"),
-    codes.SQLITE_LOCKED: (StoreBusy, "is held by another connection"),
 }
 
 
@@ -52,6 +51,8 @@ def as_ours(error: BaseException, path: Path) -> Exception:
     number = code(error)
     if number == codes.SQLITE_NOTADB and (encrypted := cipher.unreadable(path)) is not None:
         return encrypted
+    if is_busy(error):
+        return StoreBusy(f"{path} is held by another process{holder_of(path)}; try again")
     if number in _HINTS:
         ours, hint = _HINTS[number]
         return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))
@@ -66,6 +67,18 @@ def as_ours(error: BaseException, path: Path) -> Exception:
     if "closed database" in str(error):
         return StoreClosed(f"{path} was closed")
     return StoreError(f"{path}: {error}")
+
+
+def holder_of(path: Path) -> str:
+    """The other processes that have a file open, where the system tells (Linux): ' (process 123, python)'."""
+    wanted, found = identity(path) or (), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or is another user's
+            if folder.name != str(os.getpid()) and any(identity(one) == wanted for one in (folder / "fd").iterdir()):
+                name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+                stopped = f", stopped (Ctrl-Z?): fg or kill -CONT {folder.name}" if rest.split()[0] in "Tt" else ""
+                found.append(f"process {folder.name}, {name}{stopped}")
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _repair_hint(path: Path) -> str:

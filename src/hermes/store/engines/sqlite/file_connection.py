@@ -63,31 +63,3 @@ def has_content(path: Path) -> bool:
         return path.stat().st_size > 0
     except OSError:
         return False
-
-
-def identity(name: str | Path) -> tuple[int, int] | None:
-    """Device and inode of a file; None when there is none."""
-    try:
-        found = os.stat(name)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def holder_of(path: Path) -> str:
-    """The other processes that have the database open, where the system tells (Linux): ' (process 123, python)'."""
-    try:
-        wanted, me, found = identity(path), os.getpid(), []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) == me:
-                continue
-            try:
-                if any(identity(f"/proc/{pid}/fd/{one}") == wanted for one in os.listdir(f"/proc/{pid}/fd")):
-                    name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-                    stopped = f", stopped (Ctrl-Z?): fg or kill -CONT {pid}" if rest.split()[0] in "Tt" else ""
-                    found.append(f"process {pid}, {name}{stopped}")
-            except OSError:
-                continue
-        return f" ({'; '.join(found)})" if found else ""
-    except OSError:
-        return ""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput, StoreBusy
+from hermes.errors import InvalidInput
 from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection
 
 if TYPE_CHECKING:
-    from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.fulltext import SqliteFullText
     from hermes.store.engines.unindexed import UnindexedMessage
 
@@ -116,128 +114,3 @@ class SqliteTx:
 
 def _too_large(error: OverflowError) -> str:
     return "a number has more than 64 bits" if "int" in str(error) else "it is larger than the database can hold (1 GB)"
-
-
-# ----------------------------------------------------------------------------------------------------
-# What `with engine.read()` and `with engine.write()` enter and leave.
-#
-# Classes, since a generator for each of their steps would take longer than most of what is read.
-
-
-class Reading:
-    """A read transaction: on the main connection while it is free, else on a spare one."""
-
-    __slots__ = ("_begun", "_connection", "_engine", "_spare")
-
-    def __init__(self, engine: SqliteEngine) -> None:
-        self._engine = engine
-
-    def __enter__(self) -> SqliteTx:
-        engine = self._engine
-        engine._require_open()
-        self._spare = not engine._mutex.acquire(blocking=False)
-        try:
-            self._connection = connection = engine._borrow() if self._spare else engine._main
-        except driver.Failure as error:
-            raise engine._as_ours(error) from error
-        try:
-            self._begun = not connection.in_transaction  # False: a read inside this thread's own write
-            if self._begun:
-                connection.execute("BEGIN")
-        except BaseException as error:
-            self._give_back()
-            if isinstance(error, driver.Failure):
-                raise engine._as_ours(error) from error
-            raise
-        return SqliteTx(connection, engine.fulltext)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._begun and self._connection.in_transaction:
-                self._connection.execute("COMMIT")
-        except driver.Failure as failure:
-            if error is None:
-                raise self._engine._as_ours(failure) from failure
-        finally:
-            self._give_back()
-        if isinstance(error, driver.Failure):
-            raise self._engine._as_ours(error) from error
-
-    def _give_back(self) -> None:
-        if self._spare:
-            self._engine._return(self._connection)
-        else:
-            self._engine._mutex.release()
-
-
-class Searching(Reading):
-    """A read transaction for a search. If messages were changed with SQL by another program, the index follows first."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> SqliteTx:
-        tx, engine = super().__enter__(), self._engine
-        try:
-            if not engine.fulltext.has_changes(tx):
-                return tx
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-        self.__exit__(None, None, None)
-        try:
-            with engine.write(lasting=False) as writing:
-                engine.fulltext.follow_changes(writing)
-        except StoreBusy:
-            pass  # another process holds the lock: the old words are found until the next search
-        return super().__enter__()
-
-
-class Writing:
-    """A write transaction, committed when its block is left and rolled back when that fails."""
-
-    __slots__ = ("_connection", "_engine", "_holding", "_lasting")
-
-    def __init__(self, engine: SqliteEngine, holding: Sequence[str], lasting: bool) -> None:
-        self._engine, self._holding, self._lasting = engine, holding, lasting
-
-    def __enter__(self) -> SqliteTx:
-        engine = self._engine
-        engine._require_writable()
-        engine._mutex.acquire()
-        try:
-            engine._require_open()
-            self._connection = connection = engine._main
-            engine._begin(connection)
-        except BaseException as error:
-            self._let_go()
-            if isinstance(error, driver.Failure):
-                raise engine._as_ours(error) from error
-            raise
-        return SqliteTx(connection, engine.fulltext)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        engine, connection = self._engine, self._connection
-        try:
-            if error is None:
-                connection.execute("COMMIT")
-        except driver.Failure as failure:
-            raise engine._as_ours(failure) from failure
-        finally:
-            try:
-                if connection.in_transaction:
-                    engine.fulltext.words.forget()  # it may have cached words of this transaction
-                    connection.execute("ROLLBACK")
-            finally:
-                self._let_go()
-        if error is None:
-            engine._committed(self._holding, self._lasting)
-        elif isinstance(error, driver.Failure):
-            raise engine._as_ours(error) from error
-
-    def _let_go(self) -> None:
-        self._engine._queue.leave()
-        self._engine._mutex.release()

@@ -31,22 +31,26 @@ class WriteQueue:
 
     def enter(self, timeout: float = QUEUE_SECONDS) -> bool:
         """Wait for the lock; False on a timeout (or where there is no such lock)."""
-        if fcntl is None or not self._open():
+        if fcntl is None:
             return False
-        pause, until = _FIRST, None
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                now = time.monotonic()
-                until = now + timeout if until is None else until
-                if now >= until:
-                    return False
-                time.sleep(random.uniform(0.5, 1.5) * pause)
-                pause = min(1.2 * pause, _LAST)
-                continue
-            self._held = True
-            return True
+        pause, until = _FIRST, 0.0
+        try:
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while not self._held:
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._held = True
+                except BlockingIOError:
+                    now = time.monotonic()
+                    until = until or now + timeout
+                    if now >= until:
+                        break
+                    time.sleep(random.uniform(0.5, 1.5) * pause)
+                    pause = min(1.2 * pause, _LAST)
+        except OSError:
+            pass  # it can't be made here, or this file system has no such locks
+        return self._held
 
     def leave(self) -> None:
         """Release the lock."""
@@ -60,11 +64,3 @@ class WriteQueue:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _open(self) -> bool:
-        if self._file < 0:
-            try:
-                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError:
-                return False
-        return True
