@@ -9,6 +9,7 @@ docs/format.md says what must not be done.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import struct
@@ -20,11 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import MissingExtra, StoreError
-
-try:
-    import fcntl
-except ImportError:  # not POSIX
-    fcntl = None  # type: ignore[assignment]
 
 OLDEST = (3, 40, 0)
 codes = sqlite3  # for the other modules: SQLite's result codes and actions, by their names
@@ -166,7 +162,7 @@ class WalGuard:
 
     def __init__(self, path: Path) -> None:
         self._held: list[tuple[_File, int]] = []
-        for ending, byte in _IN_USE if fcntl is not None else ():
+        for ending, byte in _IN_USE:
             with suppress(OSError), _lock:  # no -shm: the file is not in WAL mode
                 file = _file(f"{path}{ending}")
                 file.users += 1
@@ -200,5 +196,4 @@ def _in_child() -> None:
     _files.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +22,8 @@ from hermes.home import make_private, settled
 from hermes.store.engines.base import NothingThere, Progress
 from hermes.store.engines.sqlite import cipher, migrate, upkeep
 from hermes.store.engines.sqlite import connection as driver
-from hermes.store.engines.sqlite.connection import Connection, WalGuard, identity, is_busy, pragma
-from hermes.store.engines.sqlite.error_mapping import as_ours
-from hermes.store.engines.sqlite.file_connection import has_content, open_file, require_file
+from hermes.store.engines.sqlite.connection import Connection, WalGuard, code, codes, identity, is_busy, pragma
+from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.engines.sqlite.write_queue import QUEUE_SECONDS, WriteQueue
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
-RETRIES = 15  # to get SQLite's lock; SQLite itself waits a second for each (connection.BUSY_SECONDS)
+BUSY_SECONDS = 16.0  # for which SQLite itself waits for its lock, where the queue in front of it does not help
 FORK_SECONDS = 10.0  # that transactions of other threads are waited for before a fork
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 SETTLE = 2_000  # messages that are indexed at once, when a store is closed
@@ -61,14 +59,12 @@ class SqliteEngine:
         self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # called after rows were adopted
         self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # for commits that may be lost
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
-        self._closed = False
-        self._forked = False
-        self._adopted_at: tuple[Connection, int] | None = None  # the data version at which no foreign rows were left
+        self._closed = ""  # why it can't be used any more
+        self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
         self._queue = WriteQueue(path.with_name(path.name + "-queue"))
         self._wal = -1  # a descriptor of the WAL, if commits are synced
         self._files: dict[str, tuple[int, int]] = {}  # by name: which file it was when it was opened
         self._lost: str | None = None  # the error, once one of them was taken away
-        self._guard: WalGuard | None = None
         self.fulltext = SqliteFullText()
         self._maintenance = upkeep.Maintenance(self)
         try:
@@ -89,26 +85,24 @@ class SqliteEngine:
         Processes that create a new file at once block each other, so they queue up, and a reader of an empty file waits
         for the process that is creating it. A file that another process replaces meanwhile is opened again.
         """
-        if not self.read_only and not self.path.is_dir() and not has_content(self.path):
+        if not self.read_only and not _has_content(self.path):
             make_private(self.path.parent)
             self._queue.enter(OPENING_SECONDS)
-        waited = False
         try:
-            for left in range(RETRIES, -1, -1):
+            for left in (2, 1, 0):
                 before = identity(self.path)
                 try:
                     overlay = self._prepare()
-                    if before is None or before == identity(self.path) or not left:
+                    if before in (None, identity(self.path)):
                         break
-                except NothingThere:
-                    if waited or not self._queue.path.exists():
-                        raise
-                    waited = self._queue.enter(OPENING_SECONDS)
-                except (NotADatabase, *driver.Error) as error:  # type: ignore[misc]
-                    if not left or not (is_busy(error) or before != identity(self.path)):
+                    raise StoreBusy(f"another process has just replaced {self.path}; try again")
+                except (NotADatabase, NothingThere, StoreBusy, *driver.Error) as error:  # type: ignore[misc]
+                    is_new = isinstance(error, NothingThere) and self._queue.path.exists()
+                    if not left or not (is_new or is_busy(error) or before != identity(self.path)):
                         raise
                 self._main.close()
-                time.sleep(0.05)
+                if self._queue.path.exists():
+                    self._queue.enter(OPENING_SECONDS)
         finally:
             self._queue.leave()
         self._guard = WalGuard(self.path)
@@ -119,30 +113,29 @@ class SqliteEngine:
     def _prepare(self) -> bool:
         """Open, and migrate or create the file; returns whether it is read through stand-in views (it has another version)."""
         if not self.read_only:
-            require_file(self.path)
+            _require_file(self.path)
         # Another program's file must not even be touched by closing it: it is looked at through a connection that only reads.
         try:
-            self._main = open_file(self.path, read_only=True)
+            self._main = _open_file(self.path, read_only=True)
         except StoreReadOnly:  # a crash left a WAL that must be recovered first
             if self.read_only:
                 raise
-            self._main = open_file(self.path, read_only=False)
+            self._main = _open_file(self.path, read_only=False)
         state = migrate.inspect(self._main)
         if state.kind == "foreign-application":
             raise NotADatabase(f"{self.path} is a database of some other program, not a session store")
         if state.kind == "newer" and not self.read_only:
             self.read_only = True
+            who, advice = "a newer Hermes Sessions", "Upgrade this program to write to it."
             if state.foreign:
                 who, advice = "another or newer program", "Import it into your own store to continue its sessions."
-            else:
-                who, advice = "a newer Hermes Sessions", "Upgrade this program to write to it."
             self.notice = (
                 f"{self.path} was written by {who} (version {state.version}); it is opened for reading only. {advice}"
             )
             warnings.warn(self.notice, stacklevel=6)
         if not self.read_only:
             self._main.close()
-            self._main = open_file(self.path, read_only=False)
+            self._main = _open_file(self.path, read_only=False)
             self._set_up_writer(state)
             return False
         if state.kind == "empty":
@@ -162,33 +155,22 @@ class SqliteEngine:
             if not cipher.is_encrypted(self.path):  # SQLCipher's pages have a size of their own
                 main.execute(f"PRAGMA page_size={PAGE}")
             main.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        if state.journal != "wal":
-            self._use_wal()
-        in_wal = pragma(main, "journal_mode") == "wal"
-        main.execute(f"PRAGMA synchronous={'NORMAL' if in_wal or self._durability == 'normal' else 'FULL'}")
-        main.execute("PRAGMA journal_size_limit=67108864")
-        main.execute("PRAGMA secure_delete=ON")  # deleted rows are overwritten, not left in free pages
+        in_wal = main.execute("PRAGMA journal_mode=wal").fetchone()[0] == "wal"
+        if not in_wal:
+            warnings.warn(
+                f"{self.path} is on a file system without shared memory: using a rollback journal (slower)",
+                stacklevel=6,
+            )
+        synchronous = "NORMAL" if in_wal or self._durability == "normal" else "FULL"
+        # Deleted rows are overwritten, not left in free pages.
+        for setting in (f"synchronous={synchronous}", "journal_size_limit=67108864", "secure_delete=ON"):
+            main.execute(f"PRAGMA {setting}")
         if state.kind != "current" or state.foreign_triggers or state.incomplete:
             with self.write() as tx:
                 migrate.upgrade(tx.connection)
         if in_wal and self._durability == "full":
-            main.execute(
-                "SELECT count(*) FROM sqlite_master"
-            ).fetchone()  # SQLite creates the WAL when it is first read
+            pragma(main, "schema_version")  # SQLite creates the WAL when the file is first read
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-
-    def _use_wal(self) -> None:
-        try:
-            mode = self._main.execute("PRAGMA journal_mode=wal").fetchone()[0]
-        except driver.Error as error:
-            mode = pragma(self._main, "journal_mode")
-            if not is_busy(error) or mode != "wal":  # another process did not do the same
-                raise
-        if mode not in ("wal", "memory"):
-            warnings.warn(
-                f"{self.path} is on a file system without shared memory: using a rollback journal (slower)",
-                stacklevel=7,
-            )
 
     # ------------------------------------------------------------------ transactions
 
@@ -208,23 +190,14 @@ class SqliteEngine:
                     if begun:
                         connection.commit()
         except driver.Failure as error:
-            raise self._as_ours(error) from error
+            raise as_ours(error, self.path) from error
         finally:
             if is_free:
                 self._mutex.release()
 
-    @contextmanager
-    def searching(self) -> Iterator[SqliteTx]:
-        """A read transaction for a search. If messages were changed with SQL by another program, the index follows first."""
-        with self.read() as tx:
-            if self.read_only or not self.fulltext.has_changes(tx):
-                yield tx
-                return
-        # StoreBusy: another process holds the lock, and the old words are found until the next search.
-        with suppress(StoreBusy), self.write(lasting=False) as tx:
-            self.fulltext.follow_changes(tx)
-        with self.read() as tx:
-            yield tx
+    def searching(self) -> AbstractContextManager[SqliteTx]:
+        self._follow_other_programs()
+        return self.read()
 
     @contextmanager
     def _borrowed(self) -> Iterator[Connection]:
@@ -235,7 +208,7 @@ class SqliteEngine:
             connection = self._spare.pop() if self._spare else None
         try:
             if connection is None:
-                connection = open_file(self.path, read_only=True)
+                connection = _open_file(self.path, read_only=True)
                 if self.overlay:
                     migrate.stand_in(connection)
             yield connection
@@ -253,7 +226,7 @@ class SqliteEngine:
         """One writer at a time. If `lasting`, the change is on the disk when the block is left."""
         with self._alone() as connection:
             try:
-                self._begin(connection)
+                connection.execute("BEGIN IMMEDIATE")
                 yield SqliteTx(connection, self.fulltext)
                 connection.execute("COMMIT")
             except BaseException:
@@ -262,29 +235,21 @@ class SqliteEngine:
                 raise
         self._committed(holding, lasting)
 
-    def _begin(self, connection: Connection) -> None:
-        for left in range(RETRIES, -1, -1):
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                return
-            except driver.Error as error:
-                if not left or not is_busy(error):
-                    raise
-
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
         """The writing connection outside a transaction, while no other process of ours writes or checkpoints."""
         self._require_writable()
-        try:
-            with self._mutex:
-                self._require_open()
-                self._queue.enter(QUEUE_SECONDS)
-                try:
-                    yield self._main
-                finally:
-                    self._queue.leave()
-        except driver.Failure as error:
-            raise self._as_ours(error) from error
+        with self._translated(), self._mutex:
+            self._require_open()
+            self._queue.enter(QUEUE_SECONDS)
+            try:
+                yield self._main
+            finally:
+                self._queue.leave()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} {self._closed}")
 
     def _require_writable(self) -> None:
         self._require_open()
@@ -307,7 +272,7 @@ class SqliteEngine:
             if self._closed:
                 return
             self.on_unsure(sessions)
-            mapped = self._as_ours(error)
+            mapped = as_ours(error, self.path)
             raise (type(mapped) if isinstance(mapped, StoreError) else StoreError)(
                 f"{mapped}; this change was stored, but may not survive a power failure: check before you repeat it",
                 maybe_stored=True,
@@ -322,9 +287,10 @@ class SqliteEngine:
             f"{lost} was deleted, moved or replaced while it was open; nothing more is stored there."
             " Put the file back or restore a backup, then open the store again"
         )
-        found = {name: identity(name) for name in self._files}
-        is_here = found.pop(self.where) == self._files[self.where]
-        is_here = is_here and all(now in (None, self._files[name]) for name, now in found.items())
+        is_here = all(
+            (now := identity(name)) == known or (now is None and name != self.where)
+            for name, known in self._files.items()
+        )
         if is_here:  # content that only the lost -wal had is moved into the database
             with suppress(*driver.Error), self._mutex:
                 self._main.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -335,15 +301,14 @@ class SqliteEngine:
         try:
             yield
         except driver.Failure as error:
-            raise self._as_ours(error) from error
-
-    def _as_ours(self, error: BaseException) -> Exception:
-        return as_ours(error, self.path)
+            raise as_ours(error, self.path) from error
 
     def checkpoint(self, *, truncate: bool = False) -> bool:
         """Move the WAL into the database, as far as no reader needs it, or (`truncate`) empty it; whether that was done."""
         with self._alone() as connection:
+            connection.execute("PRAGMA busy_timeout=1000")  # readers are waited for with the lock held
             row = connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchone()
+            connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             return row is not None and int(row[0]) == 0
 
     def make_tables(self, statements: Sequence[str]) -> None:
@@ -365,31 +330,36 @@ class SqliteEngine:
     backup = upkeep.backup
 
     def taking_in(self) -> AbstractContextManager[None]:
-        self._adopt_foreign_rows()
+        self._follow_other_programs()
         return nullcontext()
 
-    def _adopt_foreign_rows(self) -> None:
-        """Adopt rows that another program wrote, unless no other process committed anything since there were none."""
+    def _follow_other_programs(self) -> None:
+        """Adopt rows that another program wrote and reindex those it changed, if any connection but ours committed something.
+
+        If that fails (another process holds the lock, the disk is full) it has to wait: search finds the old words.
+        """
         if self.read_only:
             return
-        parts: list[int] = []
         with self.read() as tx:
             version = tx.connection, pragma(tx.connection, "data_version")
-            if version == self._adopted_at:
+            if version == self._followed_to:
                 return
             retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
-            if foreign := self.fulltext.foreign_sessions(tx):
-                parts = self.fulltext.foreign_parts(tx)
-        if not retitled and not foreign:
-            self._adopted_at = version
+            has_changes = retitled or self.fulltext.has_changes(tx)
+            foreign = self.fulltext.foreign_sessions(tx)
+            parts = self.fulltext.foreign_parts(tx) if foreign else []
+        if not has_changes and not foreign:
+            self._followed_to = version
             return
-        if parts:
-            self.on_parts(parts)
-        with self.write() as tx:
-            take_in(tx)
-            for session_id in foreign:
-                adopt(tx, session_id)
-        self.on_adopted(foreign)
+        with suppress(StoreError):
+            if parts:
+                self.on_parts(parts)
+            with self.write() as tx:
+                self.fulltext.follow_changes(tx)
+                take_in(tx)
+                for session_id in foreign:
+                    adopt(tx, session_id)
+            self.on_adopted(foreign)
 
     def start_background(self) -> None:
         """After an upgrade there is much to index: the maintenance thread does it."""
@@ -425,26 +395,19 @@ class SqliteEngine:
         with self._translated(), self.read() as tx:
             return [*inspection.drift(tx.connection, self.fulltext.mark(tx), progress)]
 
-    def _require_open(self) -> None:
-        if self._forked:
-            raise StoreClosed(f"{self.path} was opened before this process was forked; open it again in this process")
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed")
-
     def close(self) -> None:
         if self._closed:
             return
         with suppress(StoreError):  # the next process does it
-            if not self.read_only:
-                with self.read() as tx:
-                    few = self.fulltext.pending(tx) <= SETTLE
-                if few:
-                    self.catch_up()
+            with self.read() as tx:
+                waiting = self.fulltext.pending(tx)
+            if waiting <= SETTLE and not self.read_only:
+                self.catch_up()
         self._maintenance.stop()
         with self._mutex:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = "was closed"
             with self._spare_lock:
                 self._spare_lock.wait_for(lambda: not self._lent, timeout=QUEUE_SECONDS)
                 for connection in self._spare:
@@ -452,16 +415,71 @@ class SqliteEngine:
                 self._spare.clear()
             if not self.read_only:
                 self._queue.enter(QUEUE_SECONDS)
-            if self._guard is not None and all(identity(name) == known for name, known in self._files.items()):
+            if all(identity(name) == known for name, known in self._files.items()):
                 self._guard.release()  # the last connection to close moves the WAL into the database
             with suppress(*driver.Error):
                 self._main.close()
-            if self._guard is not None:
-                self._guard.close()  # only now, where another file is in its place: SQLite would remove that one's WAL
+            self._guard.close()  # only now, where another file is in its place: SQLite would remove that one's WAL
             self._queue.close()
             if self._wal >= 0:
                 os.close(self._wal)
 
+
+# ---------------------------------------------------------------------------------------- the file
+
+_NO_SHM = (codes.SQLITE_CANTOPEN, codes.SQLITE_READONLY, codes.SQLITE_FULL, codes.SQLITE_IOERR)
+
+
+def _require_file(path: Path) -> None:
+    """Make sure that there is a file to write to, creating an empty one; an error that says why there is none."""
+    if path.is_dir():
+        raise NotADatabase(f"{path} is a folder, not a database file")
+    make_private(path.parent)
+    if not path.exists():
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise from_os(error, path) from error
+    elif 0 < path.stat().st_size < 512:  # SQLite treats a file of a few bytes as empty
+        raise NotADatabase(f"{path} is not a database; move it away, or choose another file")
+    elif not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise StoreReadOnly(f"{path} can't be written; check its permissions and its folder's")
+
+
+def _open_file(path: Path, *, read_only: bool) -> Connection:
+    """A connection with our settings. Read-only, where nothing can be created beside the file, it is read alone."""
+    if read_only and not path.exists():
+        raise StoreError(f"{path} does not exist; there is nothing to read")
+    key = cipher.key_of(path)
+    try:
+        opened = driver.connect(path, key=key, read_only=read_only, busy=BUSY_SECONDS)
+        pragma(opened, "application_id")  # the first actual read of the file
+    except driver.Error as error:
+        if not read_only or code(error) not in _NO_SHM:
+            raise
+        if _has_content(path.with_name(path.name + "-wal")):
+            if code(error) in (codes.SQLITE_FULL, codes.SQLITE_IOERR):
+                raise
+            raise StoreReadOnly(
+                f"{path} has changes in its -wal file that can only be read where its folder can be written"
+            ) from None
+        # Not even the shared-memory file can be created there, so no other process has the database open.
+        opened = driver.connect(path, key=key, read_only=True, immutable=True)
+    for setting in ("cache_size=-24000", "temp_store=MEMORY", "foreign_keys=OFF"):
+        opened.execute(f"PRAGMA {setting}")
+    migrate.add_functions(opened)
+    return opened
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is there and not empty."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------------------------------- forks, and the end
 
 _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 _paused: list[SqliteEngine] = []
@@ -491,13 +509,12 @@ def _in_child() -> None:
     """A connection must not be used on both sides: the child's are closed to its callers, and it opens its own."""
     _paused.clear()
     for engine in list(_opened):
-        engine._closed = engine._forked = True
+        engine._closed = "was opened before this process was forked; open it again in this process"
         engine._mutex, engine._spare_lock = threading.RLock(), threading.Condition()
         _left_behind.append(engine)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 @atexit.register

@@ -62,6 +62,8 @@ def as_ours(error: BaseException, path: Path) -> Exception:
         return StoreFull(f"{path} {_FULL}") if _no_space(path) else StoreError(
             f"{path} could not be read or written ({error})"
         )  # fmt: skip
+    if "binding parameter" in str(error):
+        return InvalidInput(f"a value can't be stored: {error}")
     if number == codes.SQLITE_TOOBIG or "too big" in str(error):
         return InvalidInput("a value is larger than the database can hold (1 GB)")
     if "closed database" in str(error):
@@ -92,13 +94,13 @@ def _no_space(path: Path) -> bool:
     """Whether the disk is full, or one of the files is as large as a file may be (ulimit -f)."""
     import resource
 
-    try:
-        free, largest = os.statvfs(path.parent), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        sizes = [os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.exists(name)]
-    except OSError:
-        return False
-    limited = largest != resource.RLIM_INFINITY and max(sizes, default=0) + (1 << 16) > largest
-    return free.f_bavail * free.f_frsize < 1 << 20 or limited
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    with suppress(OSError):
+        free = os.statvfs(path.parent)
+        size = max(os.path.getsize(name) for name in (path, f"{path}-wal") if os.path.exists(name))
+        is_limited = largest != resource.RLIM_INFINITY and size + (1 << 16) > largest
+        return is_limited or free.f_bavail * free.f_frsize < 1 << 20
+    return False
 
 
 def from_os(error: OSError, path: Path) -> Exception:

@@ -41,7 +41,6 @@ class State:
 
     kind: str
     version: int = 0
-    journal: str = ""
     foreign_triggers: tuple[str, ...] = ()
     incomplete: bool = False  # a table or column of this format is missing
     readable: bool = True  # without stand-in views: every column exists
@@ -50,32 +49,30 @@ class State:
 
 def inspect(connection: Connection) -> State:
     """Inspect a file without changing it."""
-    application, own, journal = (
-        pragma(connection, name) for name in ("application_id", "user_version", "journal_mode")
-    )
+    application, own = pragma(connection, "application_id"), pragma(connection, "user_version")
     names: dict[str, str] = dict(
         connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall()
     )
     if not names:
-        return State("empty", journal=journal)
+        return State("empty")
     if "sessions" not in names or "messages" not in names:
-        return State("foreign-application", journal=journal)
+        return State("foreign-application")
     version = 1
     if "schema_version" in names:
         version = _one(connection, "SELECT max(version) FROM schema_version") or 1
     triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
     if application == schema.APPLICATION_ID:  # ours, regardless of another program's schema_version
         if own != schema.FORMAT_VERSION:
-            return State("newer", own, journal)
+            return State("newer", own)
         columns = {name: set(live_columns(connection, name)) for name in ("sessions", "messages")}
         readable = columns["sessions"] >= set(schema.SESSION_COLUMNS) and columns["messages"] >= set(
             schema.MESSAGE_COLUMNS
         )
         incomplete = not readable or not names.keys() >= _OURS or not _is_of_this_form(connection)
-        return State("current", own, journal, triggers, incomplete, readable)
+        return State("current", own, triggers, incomplete, readable)
     if version > schema.SCHEMA_VERSION:
-        return State("newer", version, journal, foreign=True)
-    return State("old", version, journal, triggers)
+        return State("newer", version, foreign=True)
+    return State("old", version, triggers)
 
 
 def upgrade(connection: Connection) -> None:

@@ -10,13 +10,11 @@ from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
 
 _READING = frozenset((codes.SQLITE_SELECT, codes.SQLITE_READ, codes.SQLITE_FUNCTION, codes.SQLITE_RECURSIVE))
+# Those that would change something with an argument can't: the connection is opened for reading only.
 _ABOUT = frozenset(
-    "application_id collation_list compile_options data_version database_list encoding freelist_count function_list"
-    " integrity_check module_list page_count page_size pragma_list quick_check schema_version table_list user_version".split()
-)
-_ABOUT_ONE = frozenset(
-    "foreign_key_list index_info index_list index_xinfo integrity_check quick_check table_info table_list"
-    " table_xinfo".split()
+    "application_id collation_list compile_options data_version database_list encoding foreign_key_list freelist_count"
+    " function_list index_info index_list index_xinfo integrity_check module_list page_count page_size pragma_list quick_check"
+    " schema_version table_info table_list table_xinfo user_version".split()
 )
 _OTHERS_FAULT = (codes.SQLITE_CORRUPT, codes.SQLITE_BUSY, codes.SQLITE_IOERR, codes.SQLITE_NOTADB)
 
@@ -42,8 +40,5 @@ def rows(connection: Connection, sql: str, params: Sequence[Any]) -> list[dict[s
 
 
 def _judge(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    if action in _READING:
-        return codes.SQLITE_OK
-    if action == codes.SQLITE_PRAGMA and first in (_ABOUT if second is None else _ABOUT_ONE):
-        return codes.SQLITE_OK
-    return codes.SQLITE_DENY
+    is_allowed = action in _READING or (action == codes.SQLITE_PRAGMA and first in _ABOUT)
+    return codes.SQLITE_OK if is_allowed else codes.SQLITE_DENY

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import InvalidInput
 from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
-from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection
 
 if TYPE_CHECKING:
@@ -36,10 +35,6 @@ class SqliteTx:
             return self._execute(sql, [storable(value) if isinstance(value, str) else value for value in params])
         except OverflowError as error:
             raise InvalidInput(f"a value can't be stored: {_too_large(error)}") from error
-        except driver.Error as error:
-            if "binding parameter" in str(error):
-                raise InvalidInput(f"a value can't be stored: {error}") from error
-            raise
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         found: list[Row] = self.cursor(sql, params).fetchall()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
 
 EVERY = 50  # commits, after which the WAL is moved into the database
-EMPTYING_SECONDS = 3.0  # that readers of the WAL are waited for when it must be empty
 VACUUM_STEP = 256  # pages returned in one transaction
 MANY_WORDS = 100_000  # each is looked up when unused ones are removed: a second or two
 FORGET_PAGES = 500  # of the index, merged in one transaction
@@ -111,18 +110,12 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
-    parts: list[int] = []
-    for again in (False, True):
-        foreign: set[str] = set()
-        with engine.write(lasting=False) as tx:  # index entries can always be made again
-            swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
-            engine.fulltext.follow_changes(tx)
-            rows = engine.fulltext.next_rows(tx, most)
-            parts = [row.id for row in rows if row.holds_foreign_parts]
-            if rows and (again or not parts):
-                foreign = engine.fulltext.index_rows(tx, rows)
-        if not parts or again:
-            break
+    with engine.write(lasting=False) as tx:  # index entries can always be made again
+        swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
+        engine.fulltext.follow_changes(tx)
+        rows = engine.fulltext.next_rows(tx, most)
+        foreign = engine.fulltext.index_rows(tx, rows) if rows else set()
+    if parts := [row.id for row in rows if row.holds_foreign_parts]:
         engine.on_parts(parts)
     if foreign:
         engine.on_adopted(foreign)
@@ -202,14 +195,11 @@ def scrub(engine: SqliteEngine) -> list[str]:
     """Leave nothing of what was deleted in the file or in its WAL; what could not be done."""
     engine.catch_up()  # what is left of an older index goes, too
     engine.reclaim(full=True)
-    until = time.monotonic() + EMPTYING_SECONDS
-    while not engine.checkpoint(truncate=True):
-        if time.monotonic() > until:
-            return [
-                f"{engine.path}-wal can't be emptied while another process reads it{holder_of(engine.path)}; end that process"
-            ]
-        time.sleep(0.05)
-    return []
+    if any(engine.checkpoint(truncate=True) for _ in range(3)):  # SQLite itself waits a second for readers, each time
+        return []
+    return [
+        f"{engine.path}-wal can't be emptied while another process reads it{holder_of(engine.path)}; end that process"
+    ]
 
 
 def backup(engine: SqliteEngine, target: Path) -> None:

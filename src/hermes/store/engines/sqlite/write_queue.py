@@ -7,15 +7,11 @@ holder hangs, SQLite's own lock and the retry around it still decide.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import time
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:  # a system without flock: SQLite's own waiting has to suffice
-    fcntl = None  # type: ignore[assignment]
 
 QUEUE_SECONDS = 2.0  # a writer that waits longer skips the queue and uses SQLite's own lock
 _FIRST, _LAST = 0.000_2, 0.002  # seconds between two tries
@@ -31,8 +27,6 @@ class WriteQueue:
 
     def enter(self, timeout: float = QUEUE_SECONDS) -> bool:
         """Wait for the lock; False on a timeout (or where there is no such lock)."""
-        if fcntl is None:
-            return False
         pause, until = _FIRST, 0.0
         try:
             if self._file < 0:
