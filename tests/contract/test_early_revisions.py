@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from hermes.store.gateway_db import GatewayDB
+from tests.support.gateway import received
 
 
 def event(text: str, user: str = "alice", **more: Any) -> str:
@@ -24,7 +25,7 @@ def test_an_early_edit_by_the_same_sender_replaces_the_words(db: Any) -> None:
     assert store.keep_early("other", "c4", "e3", event("of another platform"))
     assert store.is_noted("plain", "c1") and waiting(store) == []
     for name in ("e1", "e2", "e3"):
-        assert store.receive("plain", name, "key", event("old")) is not None
+        assert received(store, "plain", name, "key", event("old")) is not None
     assert [one["text"] for one in waiting(store)] == ["newest", "old", "old"]
     assert all(one["quoted"] == "as it was" for one in waiting(store))
 
@@ -33,13 +34,13 @@ def test_an_event_deleted_before_it_came_is_never_answered(db: Any) -> None:
     store = GatewayDB(db)
     assert store.keep_early("plain", "c1", "e1", event("new"))
     assert store.keep_early("plain", "d1", "e1", None)
-    assert store.receive("plain", "e1", "key", event("old")) is None
+    assert received(store, "plain", "e1", "key", event("old")) is None
     assert waiting(store) == []
 
 
 def test_what_has_come_is_not_early(db: Any) -> None:
     store = GatewayDB(db)
-    store.receive("plain", "e1", "key", event("old"))
+    received(store, "plain", "e1", "key", event("old"))
     assert not store.keep_early("plain", "d1", "e1", None)
     assert not store.is_noted("plain", "d1")
     assert [one["text"] for one in waiting(store)] == ["old"]

@@ -28,9 +28,8 @@ def test_it_is_there_until_the_message_is_sent_or_given_up(db: Any) -> None:
     found = gateway.unsent()
     assert [context_of(part.chat) for part in found] == [context, context]
     assert choices_of(found[0].chat) == buttons and from_json(found[0].chat, Chat) == CHAT
-    without = gateway_outbox.without_context(first.chat)
-    gateway.together([lambda tx: gateway_outbox.sent(tx, first.id, "m1", 1.0, without)])
-    gateway.together([lambda tx: gateway_outbox.unsendable(tx, second.id, "too late", 1.0)])
+    gateway.batch([lambda tx: gateway_outbox.sent(tx, first.id, "m1", 1.0, first.chat)])
+    gateway.batch([lambda tx: gateway_outbox.unsendable(tx, second.id, "too late", 1.0)])
     assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}] * 2
     assert gateway.unsent() == []
 

@@ -22,7 +22,8 @@ CHILD = """
 import os, sys
 from functools import partial
 from hermes.store import gateway_outbox
-from hermes.store.gateway_db import Arrival, GatewayDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_inbox import IncomingEvent
 from hermes_state import SessionDB
 
 folder = sys.argv[2]
@@ -35,19 +36,19 @@ def told(step, number, value):
     os.write(acks, f"{step} {number} {value}\\n".encode())
 
 for number in range(EVENTS):
-    arrival = Arrival("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
-    event = store.together([partial(store.keep, arrival=arrival)])[0].id
+    incoming = IncomingEvent("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
+    event = store.batch([partial(store.receive, event=incoming)])[0].id
     told("in", number, event)
     turn = db.take_turn("s", "me")
     with db.fenced("session:s", turn):
-        said, _ = store.say(event, "k", "s", f"question {number}")
+        said, _ = store.append_user_message(event, "k", "s", f"question {number}")
         told("said", number, said)
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_lease("session:s", turn)
-    store.together([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
+    store.batch([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
     told("sending", number, part.id)
-    store.together([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
+    store.batch([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0, chat=part.chat)])
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))

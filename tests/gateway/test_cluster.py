@@ -95,7 +95,7 @@ class Pair:
 
     def living(self) -> list[str]:
         with SessionDB(url=self.url, read_only=True) as db:
-            return [one.name for one in GatewayDB(db).instances()[0] if one.lives]
+            return [one.name for one in GatewayDB(db).all_instances() if one.lives]
 
     def process(self, which: int) -> int:
         process = self.both[which].process
@@ -396,17 +396,17 @@ def join(store: GatewayDB, name: str) -> int:
     def step(tx: Tx) -> int:
         return instances.join(tx, name, name, "", ["plain"], 60.0)
 
-    (token,) = store.together([step])
+    (token,) = store.batch([step])
     return int(token)
 
 
 def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one(db: SessionDB) -> None:
     store = GatewayDB(db)
     token = join(store, "here:1:gateway:a")
-    store.together(
+    store.batch(
         [
-            lambda tx: instances.assign(tx, "key", "plain"),
-            lambda tx: gateway_inbox.receive(tx, "plain", "e", "key", "{}", 1.0),
+            lambda tx: instances.ensure_assigned(tx, "key", "plain"),
+            lambda tx: gateway_inbox.receive(tx, 1.0, "plain", "e", "key", "{}"),
         ]
     )
     db.create_session("s", "plain")
@@ -414,11 +414,11 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert held is not None
     assert db.acquire_lease("job:platform:plain", "here:1:gateway:a", 60.0)
     join(store, "there:1:gateway:b")
-    assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
+    assert store.batch([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
         True
     ]  # what waits there does not move
-    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:a"])]) == [1]
-    assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
+    assert store.batch([lambda tx: instances.remove_dead(tx, ["here:1:gateway:a"])]) == [1]
+    assert store.batch([lambda tx: instances.assigned(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")
     assert db.lease_holder("job:platform:plain") is None
     with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
@@ -436,8 +436,8 @@ def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: Sess
     db.create_session("s", "plain")
     assert db.hold_session("s", "here:1:0002", 60.0)
     assert db.acquire_lease("job:platform:plain", "here:1:gateway:new", 60.0)
-    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:old"])]) == [1]
-    assert [one.name for one in store.instances()[0] if one.lives] == ["here:1:gateway:new"]
+    assert store.batch([lambda tx: instances.remove_dead(tx, ["here:1:gateway:old"])]) == [1]
+    assert [one.name for one in store.all_instances() if one.lives] == ["here:1:gateway:new"]
     assert db.renew_lease("job:gateway:here:1:gateway:new", token)
     assert db.is_live("s")
     assert db.lease_holder("job:platform:plain") == "here:1:gateway:new"

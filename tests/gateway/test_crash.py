@@ -134,7 +134,7 @@ def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_
         store, name = GatewayDB(db), "elsewhere:7:gateway:0badcafe"
         store.join(name, "elsewhere:/home", "another boot", ["plain"], 600.0)
         assert db.acquire_lease("job:platform:plain", name, 600.0)
-        store.give("agent:main:plain:dm:dm-alice", name)
+        store.assign("agent:main:plain:dm:dm-alice", name)
     with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"], 40)

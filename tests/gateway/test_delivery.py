@@ -20,9 +20,9 @@ from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.gateway.timings import Timings
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_rows import Arrival
+from hermes.store.gateway_inbox import IncomingEvent
 from tests.support.echo import Echo, reply_to
-from tests.support.gateway import Clock, running
+from tests.support.gateway import Clock, received, running
 from tests.support.gateway_process import GatewayProcess, write_config
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
@@ -71,7 +71,7 @@ def left_by_a_killed_process(home: Path, lab: PlainLab, parts: list[dict[str, An
     chat = as_json(Chat(platform=lab.platform, chat_id="dm-alice"))
     with SessionDB(home / "state.db") as db:
         store = GatewayDB(db)
-        number = store.receive(lab.platform, "e-1", "key", "{}")
+        number = received(store, lab.platform, "e-1", "key", "{}")
         assert number is not None
         if "shown" in more:
             with db._engine.write() as tx:
@@ -669,11 +669,11 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
         chat = Chat(platform="plain", chat_id="dm-alice")
         event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice", proven=True), text=text)
         key = "agent:main:plain:dm:dm-alice"
-        arrival = Arrival(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
-        number = store.together([partial(store.keep, arrival=arrival)])[0].id
+        incoming = IncomingEvent(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
+        number = store.batch([partial(store.receive, event=incoming)])[0].id
         assert number is not None
         db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
-        store.say(number, key, "20260101_000000_abcdef01", text)
+        store.append_user_message(number, key, "20260101_000000_abcdef01", text)
         for part in range(2):
             nonce = f"{store.identity()}-{number}-{part}"
             lab.messages[f"m9{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}

@@ -154,8 +154,8 @@ def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home:
 def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         gateway.store.approve_pairing(code_for(lab, gateway))
-        assert gateway.store.shut_out("plain", "u-mallory")
-        assert not gateway.store.shut_out("plain", "u-mallory")
+        assert gateway.store.revoke("plain", "u-mallory")
+        assert not gateway.store.revoke("plain", "u-mallory")
         lab.say("still here?", who="mallory")
         heard(lab, gateway)
         assert not any("echo" in text for text in lab.shown(who="mallory"))

@@ -10,11 +10,10 @@ import pytest
 
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import Revised
-from hermes.store.gateway_rows import Name
+from hermes.store.gateway_inbox import Revised, SourceEvent
 from tests.gateway.test_conformance import PNG
 from tests.support.echo import Echo
-from tests.support.gateway import running
+from tests.support.gateway import received, running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 
@@ -219,19 +218,19 @@ def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_wa
     with SessionDB(hermes_home / "state.db") as db:
         store = GatewayDB(db)
         db.create_session("s", "plain")
-        number = store.receive("plain", "e1", "key", '{"text": "old"}')
+        number = received(store, "plain", "e1", "key", '{"text": "old"}')
         assert number is not None
         assert store.revise(number, '{"text": "new"}')
         for texts in (("old", "old"), ("", "")):
             with pytest.raises(Revised):
-                store.say(number, "key", "s", "old", name=Name("e1", texts))
+                store.append_user_message(number, "key", "s", "old", source=SourceEvent("e1", texts))
         assert db.get_messages("s") == []
-        message, _ = store.say(number, "key", "s", "new", name=Name("e1", ("new", "new")))
+        message, _ = store.append_user_message(number, "key", "s", "new", source=SourceEvent("e1", ("new", "new")))
         known = store.find_said("plain", "e1")
         assert known is not None and known.message_ids == [message]
         assert store.revise(number, None) is False, "it is a message by now"
-        later = store.receive("plain", "e2", "key", '{"text": "gone"}')
+        later = received(store, "plain", "e2", "key", '{"text": "gone"}')
         assert later is not None and store.revise(later, None)
         with pytest.raises(Revised):
-            store.say(later, "key", "s", "gone", name=Name("e2", ("gone", "gone")))
+            store.append_user_message(later, "key", "s", "gone", source=SourceEvent("e2", ("gone", "gone")))
         assert [m["content"] for m in db.get_messages("s")] == ["new"]

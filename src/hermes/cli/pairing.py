@@ -87,7 +87,7 @@ def revoke(person: str) -> int:
     if not sep or not user_id:
         raise click.UsageError("give PLATFORM:USER, as `hermes pairing list` shows it")
     with opened(writing=True) as db:
-        done = GatewayDB(db).shut_out(platform, user_id)
+        done = GatewayDB(db).revoke(platform, user_id)
     if not done:
         raise click.ClickException(
             f"{one_line(person)} was not approved by a code (people named in config.yaml are removed there)"

@@ -200,14 +200,14 @@ class Cluster:
 
     def _remove_dead_instances(self) -> list[Instance]:
         """All instances, after those without a heartbeat are removed and their work is assigned to others."""
-        everyone, astray = self._store.instances(self._platforms)
+        everyone = self._store.all_instances()
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
-        if gone or (dead and clock() >= self._trusting_until) or astray:
+        if gone or (dead and clock() >= self._trusting_until) or self._store.has_unassigned(self._platforms):
             if self._store.remove_dead(gone):
                 _log.warning("no heartbeat from %s; its work is assigned to other gateways", [*gone, *dead])
-            everyone, _ = self._store.instances()
+            everyone = self._store.all_instances()
         return everyone
 
     def _wanted(self, living: int) -> list[str]:

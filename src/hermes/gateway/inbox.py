@@ -25,7 +25,7 @@ from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Pre
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
 from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
-from hermes.store.gateway_rows import Arrival, Kept
+from hermes.store.gateway_inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.participants import Services
     from hermes.gateway.workers import Workers
-    from hermes.store.gateway_db import Received
+    from hermes.store.gateway_inbox import Received
     from hermes.store.gateway_writer import Writer
 
 BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
@@ -136,11 +136,11 @@ class Inbox:
             if name == "background":
                 key, beside = background_key(key, event.id), None
         chat, sender = event.chat, event.sender
-        arrival = Arrival(
+        incoming = IncomingEvent(
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
             chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared, beside,
         )  # fmt: skip
-        await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
+        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
 
     async def reacted(self, platform: str, event: Event) -> None:
         """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
@@ -164,8 +164,8 @@ class Inbox:
         When it is no longer `wanted`, the turn is stopped. PlatformError when it is not delivered.
         """
         platform = event.chat.connection
-        arrival = Arrival(key, platform, event.id, self._masked(event))
-        await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
+        incoming = IncomingEvent(key, platform, event.id, self._masked(event))
+        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
         while True:
             found = await asyncio.to_thread(self._store.progress, platform, event.id)
             if found is None:
@@ -199,7 +199,7 @@ class Inbox:
             return True
         return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
 
-    def _kept(self, event: Event, stored: str, kept: Kept) -> None:
+    def _on_stored(self, event: Event, stored: str, kept: ReceiveResult) -> None:
         """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""
         number, fence = kept.id, self._cluster.fence
         answering = self._answering(fence)

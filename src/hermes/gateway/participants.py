@@ -22,7 +22,7 @@ from hermes.gateway.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background, is_proven
-from hermes.store.gateway_rows import PendingNotice
+from hermes.store.gateway_outbox import PendingNotice
 from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from hermes.gateway.timings import Timings
     from hermes.gateway.workers import Lane, LoopCalls
     from hermes.store.db import SessionDB
-    from hermes.store.gateway_db import GatewayDB, Route
+    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.routes import Route
     from hermes.store.visibility import User
 
 WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
@@ -132,7 +133,7 @@ class Participant:
             return self._agent.session_id
         if self._session_id is None:
             known = self.route.session_id
-            tip = None if known is None else self._services.store.end_of_chain(known)
+            tip = None if known is None else self._services.store.newest_session(known)
             self._session_id = new_session_id(gateway=True) if tip is None else tip
         return self._session_id
 

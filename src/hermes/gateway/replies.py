@@ -24,9 +24,10 @@ from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant, hint_after
 from hermes.gateway.senders import escaped, passed_on, said_by, speaker
 from hermes.store import gateway_inbox
-from hermes.store.gateway_db import Route
-from hermes.store.gateway_rows import Name, PendingNotice, Placed
+from hermes.store.gateway_inbox import SourceEvent
+from hermes.store.gateway_outbox import PendingNotice
 from hermes.store.instances import lease_of, platform_lease
+from hermes.store.routes import Binding, Route
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from hermes.gateway.streaming import StreamedReply
     from hermes.gateway.workers import Lane, Workers
     from hermes.store.db import SessionDB
-    from hermes.store.gateway_rows import TakenUp
+    from hermes.store.gateway_db import WorkItem
     from hermes.store.visibility import User
 
 STOPPED = "⏹ (stopped)"
@@ -133,7 +134,7 @@ class Replies:
                 return
             holder = self._db.lease_holder(platform_lease(platform))
             if holder is not None and holder != name:
-                self._store.give(lane.key, holder)
+                self._store.assign(lane.key, holder)
                 return
             if self._services.halted.wait(0.5):
                 return
@@ -155,7 +156,7 @@ class Replies:
         self._inbox.answered(reply.inbox_id)  # before it is sent: the next message may answer it
         self._outbox.finish(reply, text)
 
-    def _answer(self, lane: Lane, request: Request, found: TakenUp) -> None:
+    def _answer(self, lane: Lane, request: Request, found: WorkItem) -> None:
         services, event = self._services, request.event
         known = request.session_id
         stored_in = known if known and self._db.get_session(known) is not None else None
@@ -204,7 +205,7 @@ class Replies:
                 if (
                     request.begun and request.session_id is not None
                 ):  # the gateway that bound the chat died: it undoes nothing
-                    self._store.take_back(Placed(person.route.key, request.session_id, None, None))
+                    self._store.unbind_chat(Binding(person.route.key, request.session_id, None, None))
                 return ""
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
@@ -257,15 +258,16 @@ class Replies:
         if content is None:
             return None
         masked = self._db.masked
-        name = Name(
-            event.id, (event.text, masked(event.text)), len(masked(words.strip())) if event.attachments else None
-        )  # fmt: skip
+        length = len(masked(words.strip())) if event.attachments else None
+        source = SourceEvent(event.id, (event.text, masked(event.text)), length)
 
         if route.session_id != person.session_id:  # stored first: a process that resumes this must not make another one
             self._store.begin(request.inbox_id, person.session_id)
 
         def keep(session_id: str, what: str | list[Any]) -> int:
-            message_id, part = self._store.say(request.inbox_id, route.key, session_id, what, notice=notice, name=name)
+            message_id, part = self._store.append_user_message(
+                request.inbox_id, route.key, session_id, what, notice=notice, source=source
+            )
             if part is not None:
                 self._outbox.send(part)
             if answer and notice is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.participants import Services
     from hermes.gateway.workers import Workers
-    from hermes.store.gateway_db import Route
+    from hermes.store.routes import Route
     from hermes.store.rows import SessionRow
 
 IDLE, DAILY = RESETS

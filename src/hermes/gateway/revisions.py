@@ -88,7 +88,7 @@ class Revisions:
         if event is not None and known.event is not None:
             text = self._services.db.masked(event.text)
             kept = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
-        return self._store.revise(known.inbox_id, kept)
+        return known.inbox_id is not None and self._store.revise(known.inbox_id, kept)
 
     def _in_record(self, message_id: int, event: Event | None) -> None:
         db = self._services.db

@@ -21,7 +21,6 @@ from hermes.whole_files import write_whole
 if TYPE_CHECKING:
     from hermes.gateway.timings import Timings
     from hermes.store.gateway_db import GatewayDB
-    from hermes.store.routes import IndexEntry
 
 SHARE = 20  # between two writes at least so many times as long as the last one took
 _log = logging.getLogger("hermes.gateway")
@@ -58,7 +57,7 @@ def entries(store: GatewayDB) -> dict[str, Any]:
     return {row["key"]: _entry(row) for row in store.index()}
 
 
-def _entry(row: IndexEntry) -> dict[str, Any]:
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "session_id": row["session_id"],
         "created_at": row["created_at"],

@@ -184,7 +184,7 @@ def running(db: SessionDB) -> list[Running]:
 
     if db.is_shared:
         store, here = GatewayDB(db), boot()
-        everyone = store.instances()[0] if store.is_there() else []
+        everyone = store.all_instances() if store.is_there() else []
         return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
     name = db.lease_holder(LEASE)
     return [] if name is None or is_gone(name) else [_running(name)]
@@ -237,7 +237,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, made.adapters, home)
             if token is not None:  # there is no other: what an instance of this file held is free at once
-                await asyncio.to_thread(gateway.store.remove_dead, [one.name for one in gateway.store.instances()[0]])
+                await asyncio.to_thread(gateway.store.remove_dead, [one.name for one in gateway.store.all_instances()])
             for name, problem in made.left_out.items():
                 _log.error("%s does not start: %s", name, problem)
                 await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hermes.store import gateway_outbox, leases
 from hermes.store.engines.base import Tx
+from hermes.store.gateway_tables import insert, replacing
 
 _LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
 
@@ -55,10 +56,8 @@ def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl
     """Register an instance; returns the token of its lease. Questions without an instance are cancelled."""
     token = leases.acquire(tx, lease_of(name), name, ttl)
     assert token is not None  # its name is new
-    tx.run(
-        "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
-        (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
-    )
+    described = "\n".join(sorted(platforms))
+    insert(tx, "gateway_instances", name=name, label=label, boot=boot, platforms=described, joined_at=tx.now())
     gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
     return token
 
@@ -81,21 +80,16 @@ def choose(key: str, platform: str, living: Iterable[Instance]) -> str | None:
 
     When one joins or leaves, only its chats move. One that was restarted gets its chats back.
     """
-
-    def weight(one: Instance) -> tuple[bytes, bytes]:
-        return _digest(key, one.label), _digest(key, one.name)
-
     able = [one for one in living if platform in one.platforms]
-    if len(able) == 1:
-        return able[0].name
-    return max(able, key=weight).name if able else None
+    chosen = max(able, key=lambda one: (_digest(key, one.label), _digest(key, one.name)), default=None)
+    return None if chosen is None else chosen.name
 
 
 def _digest(key: str, name: str) -> bytes:
     return hashlib.blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def assign(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
+def ensure_assigned(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
     """Before an event of a chat is stored: make sure that an instance serves the chat.
 
     Returns its name, and whether another instance served the chat until now.
@@ -112,20 +106,16 @@ def assign(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
         "SELECT 1 FROM gateway_inbox WHERE key = ? AND finished_at IS NULL", (key,)
     ):
         return str(serving), False
-    give(tx, key, chosen)
+    assign(tx, key, chosen)
     return chosen, serving is not None
 
 
-def give(tx: Tx, key: str, name: str) -> None:
+def assign(tx: Tx, key: str, name: str) -> None:
     """Assign the chat to this instance."""
-    tx.run(
-        "INSERT INTO gateway_serving(key, instance) VALUES(?, ?)"
-        " ON CONFLICT(key) DO UPDATE SET instance = excluded.instance",
-        (key, name),
-    )
+    insert(tx, "gateway_serving", replacing("key", "instance"), key=key, instance=name)
 
 
-def given(tx: Tx, name: str, least: int = 0) -> list[int]:
+def assigned(tx: Tx, name: str, least: int = 0) -> list[int]:
     """The numbers, from this least one on, of events that wait to be answered by this instance, in the order of arrival."""
     rows = tx.rows(
         "SELECT i.id FROM gateway_inbox i JOIN gateway_serving s ON s.key = i.key"
@@ -142,17 +132,14 @@ def serves(tx: Tx, name: str, key: str) -> bool:
 
 def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
     """Whether another instance is answering an event of this chat."""
-    return (
-        tx.row(
-            "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
-            " WHERE s.key = ? AND s.instance <> ? AND i.finished_at IS NULL AND i.begun_at IS NOT NULL",
-            (key, name),
-        )
-        is not None
+    sql = (
+        "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
+        " WHERE s.key = ? AND s.instance <> ? AND i.finished_at IS NULL AND i.begun_at IS NOT NULL"
     )
+    return tx.row(sql, (key, name)) is not None
 
 
-def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
+def unassigned(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     """Whether an event of these platforms, from this least number on, waits that no instance serves."""
     rows = tx.rows(
         "SELECT DISTINCT i.platform FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
@@ -184,7 +171,7 @@ def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
         " WHERE i.finished_at IS NULL"
     ):
         if instance not in names and (chosen := choose(key, platform, living)) is not None:
-            give(tx, key, chosen)
+            assign(tx, key, chosen)
     return len(dead)
 
 
