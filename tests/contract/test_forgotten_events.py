@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hermes.store import gateway_outbox
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.gateway_db import GatewayDB
 from tests.support.gateway import received
 
@@ -24,13 +24,13 @@ def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was
     happened("busy", "old")
     now[0] += 2 * 86400
     happened("plain", "last")
-    gateway.note("plain", "edit")
+    gateway.write(gateway_inbox.note, "plain", "edit")
     now[0] += 30 * 86400
     happened("busy", "new")
     gateway.forget_mail()
     known = {
         (platform, name) for platform in ("plain", "busy") for name in ("old", "last", "edit", "new")
-        if gateway.is_noted(platform, name)
+        if gateway.read(gateway_inbox.is_noted, platform, name)
     }  # fmt: skip
     assert known == {("plain", "last"), ("busy", "new")}
 
@@ -45,7 +45,7 @@ def test_the_newest_row_is_not_forgotten(db: Any) -> None:
         assert number is not None
         numbers.append(number)
         store.finish(number, "plain", "{}", [{"text": "hello", "nonce": f"n{n}"}])
-    parts = store.unsent()
+    parts = store.read(gateway_outbox.unsent)
     assert len(parts) == 3
     for part in parts:
         store.batch([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])

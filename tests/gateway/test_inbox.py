@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_outbox
+from hermes.store import gateway_outbox, instances
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_inbox import IncomingEvent
@@ -29,7 +29,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
     unsent: list[int] = []
     with SessionDB(tmp_path / "state.db") as db:
         store = GatewayDB(db)
-        store.join(NAME, "label", "", ["plain"], 600.0)
+        store.write(instances.join, NAME, "label", "", ["plain"], 600.0)
         for number in range(150):
             (kept,) = store.batch([partial(store.receive, event=incoming(number, dice.randrange(4)))])
             assert kept.serving == NAME
@@ -51,7 +51,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
 def test_an_event_that_comes_again_is_kept_once(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         store = GatewayDB(db)
-        store.join(NAME, "label", "", ["plain"], 600.0)
+        store.write(instances.join, NAME, "label", "", ["plain"], 600.0)
         first, again = store.batch([partial(store.receive, event=incoming(1, 1))] * 2)
         assert first.id == again.id is not None
         store.finish(first.id, "plain", "{}")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import InvalidInput
+from hermes.store import gateway_outbox
 from hermes.store.engines.store_address import without_password
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_inbox import IncomingEvent
@@ -81,7 +82,7 @@ def facts(db: SessionDB) -> dict[str, Any]:
         "meta": db.get_meta("k\0"),
         "found": sorted(hit["id"] for hit in db.search_messages("部署 OR long OR look", limit=100)),
         "inside": sorted(hit["id"] for hit in db.search_messages("utpu", limit=100)),
-        "unsent": [part.text for part in GatewayDB(db).unsent()],
+        "unsent": [part.text for part in GatewayDB(db).read(gateway_outbox.unsent)],
     }
 
 

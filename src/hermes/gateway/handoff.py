@@ -19,6 +19,7 @@ from hermes.commands.handoff_commands import patience  # seconds a claim lasts w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
+from hermes.store import routes
 from hermes.store.gateway_outbox import OWN_ID, PendingNotice
 from hermes.store.handoffs import REQUEST_SECONDS
 from hermes.store.leases import handoff_lease
@@ -131,12 +132,12 @@ class Handoffs:
         db, store = self._services.db, self._services.store
         try:
             if placed is not None:
-                await claim.do(store.unbind_chat, placed)
+                await claim.do(store.write, routes.unbind_chat, placed)
             await claim.do(db.fail_handoff, claim.session_id, why)
         except Fenced as error:
             state = await asyncio.to_thread(db.get_handoff_state, claim.session_id)
             if placed is not None and state is not None and state["state"] == "failed":  # withdrawn
-                await asyncio.to_thread(store.unbind_chat, placed)
+                await asyncio.to_thread(store.write, routes.unbind_chat, placed)
             else:
                 _log.warning("handoff of %s: %s", claim.session_id, error)
         except HermesError as error:
@@ -149,7 +150,7 @@ class Handoffs:
         session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} no longer exists")
-        route = await asyncio.to_thread(services.store.route_of_session, session_id)
+        route = await asyncio.to_thread(services.store.read, routes.of_session, session_id)
         there = None if route is None else from_json(route.chat, Chat).connection
         if route is not None and there == platform and route.updated_at >= asked_at:
             # an earlier claim got this far
@@ -169,8 +170,8 @@ class Handoffs:
         key, shared = await asyncio.to_thread(services.router.owners_key, chat)
         notice = await asyncio.to_thread(taken_from, services, session["id"], None)
         placed = await claim.do(
-            services.store.bind_chat, key, session["id"], platform=chat.platform, chat_type=chat.type, chat=as_json(chat),
-            display_name=chat.name, shared=shared,
+            services.store.write, routes.bind_chat, key, session["id"], platform=chat.platform, chat_type=chat.type,
+            chat=as_json(chat), display_name=chat.name, shared=shared,
         )  # fmt: skip
         self._notices[claim.session_id] = notice
         return placed, chat

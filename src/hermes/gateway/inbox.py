@@ -25,6 +25,7 @@ from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Pre
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
 from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
+from hermes.store import gateway_inbox, gateway_outbox, instances
 from hermes.store.gateway_inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
@@ -152,7 +153,7 @@ class Inbox:
         since = lane.data.since if lane is not None and isinstance(lane.data, PendingQuestion) else 0.0
         for _ in range(_LOOKS):
             if event.reply_to is None or await asyncio.to_thread(
-                self._store.is_question, platform, event.chat.chat_id, event.reply_to, since
+                self._store.read, gateway_outbox.is_question, platform, event.chat.chat_id, event.reply_to, since
             ):
                 await self.received(platform, event)
                 return
@@ -167,7 +168,7 @@ class Inbox:
         incoming = IncomingEvent(key, platform, event.id, self._masked(event))
         await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
         while True:
-            found = await asyncio.to_thread(self._store.progress, platform, event.id)
+            found = await asyncio.to_thread(self._store.read, gateway_inbox.progress, platform, event.id)
             if found is None:
                 raise PlatformError("the event to be answered is no longer in the inbox")
             finished, unsent, error = found
@@ -197,7 +198,9 @@ class Inbox:
         lane = self._workers.get(key)
         if lane is not None and isinstance(lane.data, PendingQuestion) and _is_for(lane.data, event):
             return True
-        return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
+        return read_answer(event.text) is not None and self._store.read(
+            instances.served_elsewhere, key, self._cluster.name
+        )
 
     def _on_stored(self, event: Event, stored: str, kept: ReceiveResult) -> None:
         """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""

@@ -16,6 +16,7 @@ import msgspec
 
 from hermes.errors import HermesError
 from hermes.home import make_private
+from hermes.store import routes
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class SessionsIndex:
 
 def entries(store: GatewayDB) -> dict[str, Any]:
     """Session key → the entry with its session."""
-    return {row["key"]: _entry(row) for row in store.index()}
+    return {row["key"]: _entry(row) for row in store.read(routes.index)}
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:

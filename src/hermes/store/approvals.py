@@ -51,7 +51,7 @@ def may_talk(tx: Tx, platform: str, user_id: str) -> bool:
     return tx.row("SELECT 1 FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)) is not None
 
 
-def revoke(tx: Tx, platform: str, user_id: str) -> bool:
+def revoke(tx: Tx, _now: float, platform: str, user_id: str) -> bool:
     """Revoke a user's approval; False when they were not approved by pairing. Their code is deleted as well."""
     tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, user_id))
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))

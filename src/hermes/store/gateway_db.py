@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
@@ -75,40 +74,7 @@ class WorkItem:
     is_member: bool  # whether the sender may see that session
 
 
-def reading(query: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
-    """A method that runs this query in its own transaction."""
-
-    @wraps(query)
-    def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
-        with self._store.read() as tx:
-            return query(tx, *given, **named)
-
-    return method
-
-
-def writing(change: Callable[Concatenate[Tx, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
-    """A method that runs this change in its own transaction."""
-
-    @wraps(change)
-    def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
-        with self._store.write() as tx:
-            return change(tx, *given, **named)
-
-    return method
-
-
-def timed(change: Callable[Concatenate[Tx, float, P], R]) -> Callable[Concatenate[GatewayDB, P], R]:
-    """A method that runs this change in its own transaction, and gives it the gateway's time."""
-
-    @wraps(change)
-    def method(self: GatewayDB, /, *given: P.args, **named: P.kwargs) -> R:
-        with self._store.write() as tx:
-            return change(tx, self.clock(), *given, **named)
-
-    return method
-
-
-def _tip(tx: Tx, session_id: str) -> str | None:
+def newest_session(tx: Tx, session_id: str) -> str | None:
     """The newest session of a compressed conversation; None when its session does not exist (any more)."""
     return lineage.compression_tip(tx, session_id) if sessions.is_shown(tx, session_id, None) else None
 
@@ -133,6 +99,16 @@ class GatewayDB:
         with self._store.write(lasting=lasting) as tx:
             return [step(tx) for step in steps]
 
+    def read(self, query: Callable[Concatenate[Tx, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+        """Run a query of the modules named above in a transaction of its own."""
+        with self._store.read() as tx:
+            return query(tx, *given, **named)
+
+    def write(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+        """Run a change of the modules named above, which gets the time as well, in a transaction of its own."""
+        with self._store.write() as tx:
+            return change(tx, self.clock(), *given, **named)
+
     def identity(self) -> str:
         """A unique name of this store's gateway, for naming messages on platforms."""
         with self._store.write() as tx:
@@ -140,18 +116,6 @@ class GatewayDB:
             return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (IDENTITY,)))
 
     # ------------------------------------------------------------------------------------------ routes
-
-    route = reading(routes.get)
-    route_of_session = reading(routes.of_session)
-    bound_routes = reading(routes.bound)
-    index = reading(routes.index)
-    others_take_part = reading(routes.others_take_part)
-    may_see = reading(sessions.is_shown)
-    newest_session = reading(_tip)
-    bind_chat = timed(routes.bind_chat)
-    unbind_chat = timed(routes.unbind_chat)
-    let_go = timed(routes.let_go)
-    follow = timed(routes.follow)
 
     def bind(self, key: str, session_id: str, *, notice: PendingNotice | None = None) -> Outgoing | None:
         """Point this key, and no other, to this session.
@@ -176,12 +140,6 @@ class GatewayDB:
             return routes.chat_moved(tx, self.clock(), platform, old, new)
 
     # ------------------------------------------------------------------------------------------ gateways of one store
-
-    join = writing(instances.join)
-    remove_dead = writing(instances.remove_dead)
-    assign = writing(instances.assign)
-    all_instances = reading(instances.everyone)
-    served_elsewhere = reading(instances.served_elsewhere)
 
     def has_unassigned(self, platforms: Sequence[str]) -> bool:
         """Whether an event of these platforms waits that no instance serves."""
@@ -213,19 +171,6 @@ class GatewayDB:
 
     # ------------------------------------------------------------------------------------------ in and out
 
-    unanswered = reading(gateway_inbox.waiting)
-    progress = reading(gateway_inbox.progress)
-    find_said = reading(gateway_inbox.find_said)
-    is_noted = reading(gateway_inbox.is_noted)
-    begin = timed(gateway_inbox.begin)
-    revise = timed(gateway_inbox.revise)
-    keep_early = timed(gateway_inbox.keep_early)
-    note = timed(gateway_inbox.note)
-    unsent = reading(gateway_outbox.unsent)
-    is_waiting = reading(gateway_outbox.is_waiting)
-    untold = reading(gateway_outbox.untold)
-    is_question = reading(gateway_outbox.is_question)
-
     def receive(self, tx: Tx, event: IncomingEvent) -> ReceiveResult:
         """A step of `batch`: store an event and its route, once; returns its place and the instance that answers it.
 
@@ -252,7 +197,7 @@ class GatewayDB:
         with self._store.read() as tx:
             found = gateway_inbox.waiting(tx, "id = ?", (inbox_id,)) if instances.serves(tx, name, key) else []
             route = routes.get(tx, key)
-            tip = _tip(tx, route.session_id) if route is not None and route.session_id is not None else None
+            tip = newest_session(tx, route.session_id) if route is not None and route.session_id is not None else None
             is_member = tip is not None and user is not None and sessions.is_shown(tx, tip, user)
             return WorkItem(found[0] if found else None, route, tip, is_member)
 
@@ -386,15 +331,6 @@ class GatewayDB:
             )
 
     # ------------------------------------------------------------------------------------------ people and homes
-
-    may_talk = reading(approvals.may_talk)
-    people = reading(approvals.everyone)
-    home = reading(approvals.home)
-    revoke = writing(approvals.revoke)
-    make_pairing = timed(approvals.make_pairing)
-    waiting_pairings = timed(approvals.waiting)
-    approve_pairing = timed(approvals.approve)
-    set_home = timed(approvals.set_home)
 
     def welcome(self, text: str) -> list[Outgoing]:
         """Notify every approved user who was not notified yet; returns what is to be sent, once for each."""

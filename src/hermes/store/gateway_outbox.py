@@ -193,11 +193,11 @@ def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: flo
     return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
 
 
-def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
+def leave_questions(tx: Tx, now: float, marks: Sequence[str]) -> None:
     """Cancel questions without one of these marks in their nonces."""
     for part in unsent(tx, "instr(nonce, ?) > 0", (QUESTION,)):
         if not any(mark in part.nonce for mark in marks):
-            unsendable(tx, part.id, "the turn that asked this has ended", tx.now())
+            unsendable(tx, part.id, "the turn that asked this has ended", now)
 
 
 def shred(tx: Tx, session_ids: Sequence[str]) -> None:

@@ -52,13 +52,13 @@ def question_mark(name: str) -> str:
     return f"{gateway_outbox.QUESTION}{name.rpartition(':')[2]}-"
 
 
-def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
+def join(tx: Tx, now: float, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
     """Register an instance; returns the token of its lease. Questions without an instance are cancelled."""
     token = leases.acquire(tx, lease_of(name), name, ttl)
     assert token is not None  # its name is new
     described = "\n".join(sorted(platforms))
-    insert(tx, "gateway_instances", name=name, label=label, boot=boot, platforms=described, joined_at=tx.now())
-    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
+    insert(tx, "gateway_instances", name=name, label=label, boot=boot, platforms=described, joined_at=now)
+    gateway_outbox.leave_questions(tx, now, [question_mark(one.name) for one in everyone(tx)])
     return token
 
 
@@ -149,7 +149,7 @@ def unassigned(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     return any(platform in platforms for (platform,) in rows)
 
 
-def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
+def remove_dead(tx: Tx, now: float, gone: Collection[str] = ()) -> int:
     """Remove instances without a heartbeat, and those known to have ended; returns how many.
 
     Their leases are freed, their waiting events are assigned to live instances, and their questions, which no turn waits for
@@ -164,7 +164,7 @@ def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
         for lease in _held(tx, one.name if again else one.owner):
             leases.release(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
-    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in living])
+    gateway_outbox.leave_questions(tx, now, [question_mark(one.name) for one in living])
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"

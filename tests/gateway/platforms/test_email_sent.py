@@ -15,6 +15,7 @@ from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.email.adapter import Email
 from hermes.gateway.platforms.email.sent_folder import SENDING
+from hermes.store import gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
@@ -200,7 +201,7 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
 
 def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
     with running(lab, home, model.base_url) as gateway:
-        until(lambda: not gateway.store.unsent())
+        until(lambda: not gateway.store.read(gateway_outbox.unsent))
     until(lambda: lab.shown())
     return lab.shown()
 
