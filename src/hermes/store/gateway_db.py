@@ -155,8 +155,6 @@ class GatewayDB:
         """
         with self._store.read() as tx:
             self._pass_finished(tx)
-            if not self.db.is_shared:
-                self._first_part = first_waiting(tx, "gateway_outbox", gateway_outbox.WAITS, self._first_part)
             assigned = instances.assigned(tx, name, self._first_event)
             events = [number for number in assigned if number not in known][:AT_ONCE]
             waiting = gateway_outbox.waiting_for(tx, list(sending), self._first_part)
@@ -168,6 +166,7 @@ class GatewayDB:
     def _pass_finished(self, tx: Tx) -> None:
         if not self.db.is_shared:
             self._first_event = first_waiting(tx, "gateway_inbox", gateway_inbox.WAITS, self._first_event)
+            self._first_part = first_waiting(tx, "gateway_outbox", gateway_outbox.WAITS, self._first_part)
 
     # ------------------------------------------------------------------------------------------ in and out
 
@@ -215,7 +214,7 @@ class GatewayDB:
         def also(tx: Tx, message_id: int) -> None:
             if source is not None:
                 gateway_inbox.check_unrevised(tx, inbox_id, source.texts)
-            gateway_inbox.link(tx, self.clock(), inbox_id, session_id, message_id)
+            gateway_inbox.begin(tx, self.clock(), inbox_id, session_id, message_id)
             routes.spoken(tx, self.clock(), key, session_id)
             if notice is not None:
                 posted.append(self._post(tx, *notice))
@@ -264,10 +263,10 @@ class GatewayDB:
     def _post(self, tx: Tx, platform: str, chat: str, text: str, nonce: str, **more: Any) -> Outgoing:
         return gateway_outbox.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, **more)
 
-    def post(self, platform: str, chat: str, text: str, nonce: str, *, reply_to: str | None = None) -> Outgoing:
+    def post(self, platform: str, chat: str, text: str, nonce: str) -> Outgoing:
         """Queue a message that answers no event."""
         with self._store.write() as tx:
-            return self._post(tx, platform, chat, text, nonce, reply_to=reply_to)
+            return self._post(tx, platform, chat, text, nonce)
 
     def post_file(
         self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]], session_id: str | None = None
@@ -314,21 +313,22 @@ class GatewayDB:
         for edits and deletions, which have no key.) The newest row of each box stays: the next one gets the number after it, and
         no number is used twice.
         """
-        before, gone = self.clock() - older_than_days * 86400, 0
+        before = self.clock() - older_than_days * 86400
+        events = (
+            "DELETE FROM gateway_inbox WHERE platform = ? AND finished_at < ? AND (key = '' OR received_at < ?)"
+            f" AND id < (SELECT max(id) FROM gateway_inbox) AND {_MAY_GO}"
+        )
+        parts = (
+            f"DELETE FROM gateway_outbox WHERE NOT ({gateway_outbox.WAITS}) AND created_at < ?"
+            " AND id < (SELECT max(id) FROM gateway_outbox)"
+        )
+        newest = (
+            "SELECT platform, max(CASE WHEN key <> '' THEN received_at ELSE 0 END) FROM gateway_inbox GROUP BY platform"
+        )
         with self._store.write() as tx:
             instances.forget_served(tx)
-            newest = "SELECT platform, max(CASE WHEN key <> '' THEN received_at ELSE 0 END) FROM gateway_inbox GROUP BY platform"
-            for platform, last in tx.rows(newest):
-                gone += tx.run(
-                    "DELETE FROM gateway_inbox WHERE platform = ? AND finished_at < ? AND (key = '' OR received_at < ?)"
-                    f" AND id < (SELECT max(id) FROM gateway_inbox) AND {_MAY_GO}",
-                    (platform, before, last - last_days * 86400, *_KEPT),
-                )
-            return gone + tx.run(
-                "DELETE FROM gateway_outbox WHERE (sent_at IS NOT NULL OR error IS NOT NULL) AND created_at < ?"
-                " AND id < (SELECT max(id) FROM gateway_outbox)",
-                (before,),
-            )
+            since = [(platform, before, last - last_days * 86400, *_KEPT) for platform, last in tx.rows(newest)]
+            return sum(tx.run(events, one) for one in since) + tx.run(parts, (before,))
 
     # ------------------------------------------------------------------------------------------ people and homes
 

@@ -161,17 +161,11 @@ def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | Non
     return None if row is None else (bool(row[0]), int(row[1]), row[2])
 
 
-def begin(tx: Tx, now: float, inbox_id: int, session_id: str | None = None) -> None:
-    """Record that a process works on an event (by a turn in that session)."""
-    update(tx, "gateway_inbox", "id = ?", (inbox_id,), begun_at=now, session_id=session_id)
-
-
-def link(tx: Tx, now: float, inbox_id: int, session_id: str, message_id: int) -> None:
-    """Record the message that an event became."""
-    tx.run(
-        "UPDATE gateway_inbox SET session_id = ?, message_id = ?, begun_at = coalesce(begun_at, ?) WHERE id = ?",
-        (session_id, message_id, now, inbox_id),
-    )
+def begin(
+    tx: Tx, now: float, inbox_id: int, session_id: str | None = None, message_id: int | None = None
+) -> None:  # fmt: skip
+    """Record that a process works on an event (by a turn in that session, where it has become this message)."""
+    update(tx, "gateway_inbox", "id = ?", (inbox_id,), begun_at=now, session_id=session_id, message_id=message_id)
 
 
 def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:

@@ -96,8 +96,7 @@ def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:
     """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
-    key = f"{_SENT_FILE}{session_id}:{digest}"
-    tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (key,))
+    insert(tx, "state_meta", "ON CONFLICT DO NOTHING", key=f"{_SENT_FILE}{session_id}:{digest}", value="1")
 
 
 def sent_files(tx: Tx, session_id: str) -> list[str]:
@@ -116,8 +115,7 @@ def forget_files(tx: Tx, session_id: str) -> list[str]:
 
 def is_sent_file(tx: Tx, digest: str) -> bool:
     """Whether a file with these bytes was made of a session that is there."""
-    found = tx.row("SELECT 1 FROM state_meta WHERE key LIKE ? LIMIT 1", (f"{_SENT_FILE}%:{digest}",))
-    return found is not None
+    return tx.row("SELECT 1 FROM state_meta WHERE key LIKE ?", (f"{_SENT_FILE}%:{digest}",)) is not None
 
 
 def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:

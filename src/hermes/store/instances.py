@@ -16,8 +16,6 @@ from hermes.store import gateway_outbox, leases
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_tables import insert, replacing
 
-_LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
-
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -65,8 +63,8 @@ def join(tx: Tx, now: float, name: str, label: str, boot: str, platforms: Iterab
 def everyone(tx: Tx) -> list[Instance]:
     """All instances, including dead ones not detected yet; the oldest first."""
     rows = tx.rows(
-        f"SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, CASE WHEN {_LIVES} THEN 1 ELSE 0 END"
-        " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'job:gateway:' || i.name ORDER BY i.joined_at, i.name",
+        "SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, l.name IS NOT NULL FROM gateway_instances i LEFT JOIN leases l"
+        " ON l.name = 'job:gateway:' || i.name AND l.holder IS NOT NULL AND l.expires_at > ? ORDER BY i.joined_at, i.name",
         (tx.now(),),
     )
     return [
@@ -161,7 +159,8 @@ def remove_dead(tx: Tx, now: float, gone: Collection[str] = ()) -> int:
     for one in dead:
         # Other holder names of its process hold its sessions. If a live one has its number, that process has ended.
         again = any(other.owner == one.owner for other in living)
-        for lease in _held(tx, one.name if again else one.owner):
+        held = "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name"
+        for (lease,) in tx.rows(held, (one.name if again else one.owner,)):  # in the order in which leases are locked
             leases.release(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
     gateway_outbox.leave_questions(tx, now, [question_mark(one.name) for one in living])
@@ -175,17 +174,9 @@ def remove_dead(tx: Tx, now: float, gone: Collection[str] = ()) -> int:
     return len(dead)
 
 
-def _held(tx: Tx, beginning: str) -> list[str]:
-    """The leases of holders with this name prefix, in the order in which leases are locked."""
-    rows = tx.rows(
-        "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (beginning,)
-    )
-    return [str(row[0]) for row in rows]
-
-
-def forget_served(tx: Tx) -> int:
-    """Remove the assignments of chats where nothing waits; returns how many."""
-    return tx.run(
+def forget_served(tx: Tx) -> None:
+    """Remove the assignments of chats where nothing waits."""
+    tx.run(
         "DELETE FROM gateway_serving WHERE NOT EXISTS"
         " (SELECT 1 FROM gateway_inbox i WHERE i.key = gateway_serving.key AND i.finished_at IS NULL)"
     )

@@ -138,9 +138,7 @@ def chat_moved(tx: Tx, now: float, platform: str, old: str, new: str) -> list[st
     platform, _, account = platform.partition("/")
     for route in _routes(tx, "platform = ? AND session_id IS NOT NULL ORDER BY key", (platform,)):
         parts, chat = route.key.split(":"), json.loads(route.chat)
-        if (chat.get("account") or "") != account or chat.get("chat_id") != old:
-            continue
-        if len(parts) < 5 or parts[4] != _escaped(old):
+        if (chat.get("account") or "", chat.get("chat_id"), parts[4:5]) != (account, old, [_escaped(old)]):
             continue
         key = ":".join([*parts[:4], _escaped(new), *parts[5:]])
         there = get(tx, key)
