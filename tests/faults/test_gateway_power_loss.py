@@ -24,7 +24,7 @@ import os, sys
 from functools import partial
 from hermes.store import gateway_outbox
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
 from hermes_state import SessionDB
 
 folder = sys.argv[2]
@@ -42,7 +42,7 @@ for number in range(EVENTS):
     told("in", number, event)
     turn = db.take_turn("s", "me")
     with db.fenced("session:s", turn):
-        said, _ = store.append_user_message(event, "k", "s", f"question {number}")
+        said, _ = store.append_user_message(event, "k", "s", f"question {number}", SourceEvent(f"e{number}", ("", "")))
         told("said", number, said)
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])

@@ -11,6 +11,7 @@ import pytest
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
+from hermes.gateway.access import WELCOME
 from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
 from hermes.gateway.keys import build_session_key, source_of
 from hermes.gateway.settings import platform_settings
@@ -104,7 +105,7 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         second.say("let me in", who="mallory")
         until(lambda: second.shown(who="mallory"))
         code = second.shown(who="mallory")[0].split("pairing approve ")[1].split("`")[0]
-        assert gateway.store.write(approvals.approve, code) is not None
+        assert gateway.store.approve_pairing(welcome=WELCOME, code=code) is not None
         until(lambda: len(second.shown(who="mallory")) == 2, 20)  # the welcome, by the account she wrote to
         second.say("hello", who="mallory")
         until(lambda: second.shown(who="mallory")[-1] == "echo: hello", 20)

@@ -21,7 +21,7 @@ from hermes.gateway.timings import Timings
 from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import Clock, received, running
 from tests.support.gateway_process import GatewayProcess, write_config
@@ -674,7 +674,7 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
         number = store.batch([partial(store.receive, event=incoming)])[0].id
         assert number is not None
         db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
-        store.append_user_message(number, key, "20260101_000000_abcdef01", text)
+        store.append_user_message(number, key, "20260101_000000_abcdef01", text, SourceEvent("e-1", (text, text)))
         for part in range(2):
             nonce = f"{store.identity()}-{number}-{part}"
             lab.messages[f"m9{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}

@@ -224,14 +224,14 @@ def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_wa
         assert store.write(gateway_inbox.revise, number, '{"text": "new"}')
         for texts in (("old", "old"), ("", "")):
             with pytest.raises(Revised):
-                store.append_user_message(number, "key", "s", "old", source=SourceEvent("e1", texts))
+                store.append_user_message(number, "key", "s", "old", SourceEvent("e1", texts))
         assert db.get_messages("s") == []
-        message, _ = store.append_user_message(number, "key", "s", "new", source=SourceEvent("e1", ("new", "new")))
+        message, _ = store.append_user_message(number, "key", "s", "new", SourceEvent("e1", ("new", "new")))
         known = store.read(gateway_inbox.find_said, "plain", "e1")
         assert known is not None and known.message_ids == [message]
         assert store.write(gateway_inbox.revise, number, None) is False, "it is a message by now"
         later = received(store, "plain", "e2", "key", '{"text": "gone"}')
         assert later is not None and store.write(gateway_inbox.revise, later, None)
         with pytest.raises(Revised):
-            store.append_user_message(later, "key", "s", "gone", source=SourceEvent("e2", ("gone", "gone")))
+            store.append_user_message(later, "key", "s", "gone", SourceEvent("e2", ("gone", "gone")))
         assert [m["content"] for m in db.get_messages("s")] == ["new"]

@@ -267,7 +267,7 @@ class Replies:
 
         def keep(session_id: str, what: str | list[Any]) -> int:
             message_id, part = self._store.append_user_message(
-                request.inbox_id, route.key, session_id, what, notice=notice, source=source
+                request.inbox_id, route.key, session_id, what, source, notice=notice
             )
             if part is not None:
                 self._outbox.send(part)

@@ -1,7 +1,6 @@
 """The users approved by pairing, beyond those in the configuration, and each platform's home chat.
 
-A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted. After that its row only
-records that the user still has to be notified.
+A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from hermes.store.gateway_tables import insert, replacing
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
 WAITING_AT_MOST = 20  # codes of one platform that are not approved yet
-_OPEN = "used_at IS NULL AND expires_at > ?"
 
 
 class Person(TypedDict):
@@ -31,6 +29,12 @@ class ApprovedPerson(Person):
     """A user who was let in by pairing."""
 
     since: float
+
+
+class NewPerson(Person):
+    """A user who is let in now."""
+
+    chat: str  # JSON: where they asked
 
 
 class WaitingPerson(Person):
@@ -64,13 +68,13 @@ def everyone(tx: Tx) -> list[ApprovedPerson]:
 
 def waiting(tx: Tx, now: float) -> list[WaitingPerson]:
     """The users with a code that is not approved yet."""
-    sql = f"SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE {_OPEN} ORDER BY made_at"
+    sql = "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE expires_at > ? ORDER BY made_at"
     return tx.dicts(sql, (now,))
 
 
 def make_pairing(tx: Tx, now: float, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
     """Store a code for a user; False while the user has a valid one, or too many wait."""
-    tx.run("DELETE FROM gateway_pairings WHERE used_at IS NULL AND expires_at <= ?", (now,))
+    tx.run("DELETE FROM gateway_pairings WHERE expires_at <= ?", (now,))
     there = [one["user_id"] for one in waiting(tx, now) if one["platform"] == platform]
     if user_id in there or len(there) >= WAITING_AT_MOST:
         return False
@@ -81,30 +85,18 @@ def make_pairing(tx: Tx, now: float, code: str, platform: str, user_id: str, nam
     return True
 
 
-def approve(tx: Tx, now: float, code: str) -> Person | None:
+def approve(tx: Tx, now: float, code: str) -> NewPerson | None:
     """Approve the user with this code; None when no user has it (any more). StoreBusy after five tries in a minute."""
     tx.run("DELETE FROM gateway_tries WHERE at <= ? OR at > ?", (now - 60, now))  # or the clock was set back
     if int(tx.value("SELECT count(*) FROM gateway_tries WHERE what = 'pairing'")) >= TRIES_A_MINUTE:
         raise StoreBusy("too many codes were tried; wait a minute")
     insert(tx, "gateway_tries", at=now, what="pairing")
-    found: list[Person] = tx.dicts(
-        f"UPDATE gateway_pairings SET used_at = ? WHERE {_OPEN} AND code_hash = ? RETURNING platform, user_id, name",
-        (now, now, digest(code)),
-    )
+    sql = "DELETE FROM gateway_pairings WHERE code_hash = ? AND expires_at > ? RETURNING platform, user_id, name, chat"
+    found: list[NewPerson] = tx.dicts(sql, (digest(code), now))
     for one in found:
-        insert(tx, "gateway_people", replacing("platform, user_id", "name"), **one, since=now)
+        who = {"platform": one["platform"], "user_id": one["user_id"], "name": one["name"]}
+        insert(tx, "gateway_people", replacing("platform, user_id", "name"), **who, since=now)
     return found[0] if found else None
-
-
-def has_newcomers(tx: Tx) -> bool:
-    """Whether an approved user was not notified yet."""
-    return tx.row("SELECT 1 FROM gateway_pairings WHERE used_at IS NOT NULL") is not None
-
-
-def take_newcomers(tx: Tx) -> list[tuple[str, str, str]]:
-    """Mark all approved users as notified; returns each one's platform, the chat they asked in, and an id of the approval."""
-    rows = tx.rows("DELETE FROM gateway_pairings WHERE used_at IS NOT NULL RETURNING platform, chat, code_hash")
-    return [(str(platform), str(chat), str(code)) for platform, chat, code in rows]
 
 
 def set_home(tx: Tx, now: float, platform: str, chat: str, by: str | None = None) -> None:

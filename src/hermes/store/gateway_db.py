@@ -13,9 +13,8 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 from hermes.store import (
     approvals,
@@ -64,8 +63,7 @@ class PlatformStatus(TypedDict):
     updated_at: float
 
 
-@dataclass(slots=True, frozen=True)
-class WorkItem:
+class WorkItem(NamedTuple):
     """What a gateway needs before it answers an event."""
 
     event: Received | None  # None: it no longer waits, or another instance serves its chat
@@ -201,8 +199,8 @@ class GatewayDB:
             return WorkItem(found[0] if found else None, route, tip, is_member)
 
     def append_user_message(
-        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], *, notice: PendingNotice | None = None,
-        source: SourceEvent | None = None,
+        self, inbox_id: int, key: str, session_id: str, content: str | list[Any], source: SourceEvent, *,
+        notice: PendingNotice | None = None,
     ) -> tuple[int, Outgoing | None]:  # fmt: skip
         """Store an event's text as the user's message; returns its id. The event and its route are updated with it.
 
@@ -212,18 +210,14 @@ class GatewayDB:
         posted: list[Outgoing] = []
 
         def also(tx: Tx, message_id: int) -> None:
-            if source is not None:
-                gateway_inbox.check_unrevised(tx, inbox_id, source.texts)
+            gateway_inbox.check_unrevised(tx, inbox_id, source.texts)
             gateway_inbox.begin(tx, self.clock(), inbox_id, session_id, message_id)
             routes.spoken(tx, self.clock(), key, session_id)
             if notice is not None:
                 posted.append(self._post(tx, *notice))
 
-        message: dict[str, Any] = {"role": "user", "content": content}
-        if source is not None:
-            message["platform_message_id"] = source.event_id
-            if source.words is not None:
-                message["meta"] = {"words": source.words}
+        meta = None if source.words is None else {"words": source.words}
+        message = {"role": "user", "content": content, "platform_message_id": source.event_id, "meta": meta}
         message_id = self._store.store_message(session_id, message, also)
         return message_id, posted[-1] if posted else None
 
@@ -332,15 +326,17 @@ class GatewayDB:
 
     # ------------------------------------------------------------------------------------------ people and homes
 
-    def welcome(self, text: str) -> list[Outgoing]:
-        """Notify every approved user who was not notified yet; returns what is to be sent, once for each."""
-        with self._store.read() as tx:
-            if not approvals.has_newcomers(tx):
-                return []
-        nonce = self.identity()
+    def approve_pairing(self, code: str, welcome: str) -> approvals.Person | None:
+        """Approve the user with this code, and queue the message that tells them; None when no user has it (any more).
+
+        StoreBusy after five tries in a minute.
+        """
+        nonce = f"{self.identity()}-p{approvals.digest(code)[:16]}"
         with self._store.write() as tx:
-            new = approvals.take_newcomers(tx)
-            return [self._post(tx, platform, chat, text, f"{nonce}-p{code[:16]}") for platform, chat, code in new]
+            found = approvals.approve(tx, self.clock(), code)
+            if found is not None:
+                self._post(tx, found["platform"], found["chat"], welcome, nonce)
+            return found
 
     # ------------------------------------------------------------------------------------------ status, aliases
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from hermes.errors import StoreError
 from hermes.store import leases
@@ -41,8 +42,7 @@ class Received:
 _COLUMNS = ", ".join(field.name for field in fields(Received))
 
 
-@dataclass(slots=True, frozen=True)
-class IncomingEvent:
+class IncomingEvent(NamedTuple):
     """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
 
     key: str
@@ -62,8 +62,7 @@ class IncomingEvent:
         return owned and (route.chat, route.display_name) == (self.chat, self.display_name or route.display_name)
 
 
-@dataclass(slots=True, frozen=True)
-class ReceiveResult:
+class ReceiveResult(NamedTuple):
     """Where an event is stored."""
 
     key: str
@@ -73,8 +72,7 @@ class ReceiveResult:
     moved: bool = False  # another instance served the chat until now: its replies may wait in the outbox
 
 
-@dataclass(slots=True, frozen=True)
-class SourceEvent:
+class SourceEvent(NamedTuple):
     """The event a message comes from: its id on the platform, and what is needed when it is edited or deleted there."""
 
     event_id: str
@@ -82,8 +80,7 @@ class SourceEvent:
     words: int | None = None  # how much of the content the user wrote, where the rest describes attachments
 
 
-@dataclass(slots=True)
-class KnownEvent:
+class KnownEvent(NamedTuple):
     """The state of an event."""
 
     inbox_id: int | None  # it waits there, or is being answered

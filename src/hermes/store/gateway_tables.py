@@ -29,7 +29,7 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS gateway_people (platform TEXT NOT NULL, user_id TEXT NOT NULL, name TEXT, since REAL NOT NULL,"
     " PRIMARY KEY (platform, user_id))",
     "CREATE TABLE IF NOT EXISTS gateway_pairings (code_hash TEXT PRIMARY KEY, platform TEXT NOT NULL, user_id TEXT NOT NULL,"
-    " name TEXT, chat TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL NOT NULL, used_at REAL)",
+    " name TEXT, chat TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_tries (at REAL NOT NULL, what TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_homes (platform TEXT PRIMARY KEY, chat TEXT NOT NULL, set_by TEXT, set_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_status (platform TEXT PRIMARY KEY, state TEXT NOT NULL, identity TEXT, since REAL,"

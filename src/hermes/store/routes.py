@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_tables import insert, update
@@ -37,8 +37,7 @@ class Route:
 _COLUMNS = ", ".join(field.name for field in fields(Route))
 
 
-@dataclass(slots=True, frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """A session that was moved to a chat, and the previous state."""
 
     key: str
