@@ -103,13 +103,8 @@ class Inbox:
     """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
 
     def __init__(self, services: Services, workers: Workers, cluster: Cluster, writer: Writer, brake: Brake) -> None:
-        self._services, self._workers, self._cluster, self._writer, self._brake = (
-            services,
-            workers,
-            cluster,
-            writer,
-            brake,
-        )
+        self._services, self._workers, self._cluster = services, workers, cluster
+        self._writer, self._brake = writer, brake
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._began = 0.0

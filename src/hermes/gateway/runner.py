@@ -81,26 +81,14 @@ class Gateway:
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})
         router = Router(store, config, access, adapters, home)
-        calls = LoopCalls()
+        calls, halted = LoopCalls(), threading.Event()
         self.workers = Workers(lambda lane, item: self._replies.work(lane, item))
         names = list(router.adapters)
         self._cluster = Cluster(store, names, home, cut=self._cut_short, gone=self._store_gone)
         outbox = Outbox(store, router, self._cluster, calls)
         index = SessionsIndex(store, db.sessions_dir, timings)
         self.services = Services(
-            db,
-            store,
-            config,
-            home,
-            clock,
-            threading.Event(),
-            access,
-            self.agents,
-            router,
-            outbox,
-            index,
-            calls,
-            timings,
+            db, store, config, home, clock, halted, access, self.agents, router, outbox, index, calls, timings
         )
         self.writer = Writer(store, gone=self._store_gone)
         self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
