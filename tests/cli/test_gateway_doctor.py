@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hermes.gateway.access import WELCOME
+from hermes.store import approvals
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support import program
@@ -90,9 +92,9 @@ def test_who_was_paired_and_where_home_is_come_from_the_record(lab: Lab, hermes_
     hermes_home.mkdir(mode=0o700)
     with SessionDB(hermes_home / "state.db") as db:
         store = GatewayDB(db)
-        store.make_pairing("CODE", "telegram", "7", None, "{}")
-        store.approve_pairing("CODE")
-        store.set_home("telegram", "{}")
+        store.write(approvals.make_pairing, "CODE", "telegram", "7", None, "{}")
+        store.approve_pairing(welcome=WELCOME, code="CODE")
+        store.write(approvals.set_home, "telegram", "{}")
     found = lines(hermes_home, "telegram", lab.settings, owner=["telegram:1"])
     assert [state for state, _ in found] == ["well", "well"]
     assert "1 owner, 1 paired" in found[1][1]

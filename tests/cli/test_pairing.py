@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hermes.store import approvals
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support import program
@@ -17,7 +18,7 @@ def home(hermes_home: Path) -> Path:
     """Somebody waits with the code ABCD-EFGH."""
     hermes_home.mkdir(mode=0o700)
     with SessionDB(hermes_home / "state.db") as db:
-        GatewayDB(db).make_pairing("ABCD-EFGH", "telegram", "1003", "Mallory \x1b[31m\u202e", "{}")
+        GatewayDB(db).write(approvals.make_pairing, "ABCD-EFGH", "telegram", "1003", "Mallory \x1b[31m\u202e", "{}")
     return hermes_home
 
 
@@ -51,7 +52,7 @@ def test_guessing_stops_after_five_tries(home: Path) -> None:
     assert stopped.status == 1
     assert "wait a minute" in stopped.err
     with SessionDB(home / "state.db") as db:
-        assert GatewayDB(db).people() == []
+        assert GatewayDB(db).read(approvals.everyone) == []
 
 
 def test_the_owner_lets_themselves_in(home: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hermes.store import gateway_outbox
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.gateway_db import GatewayDB
+from tests.support.gateway import received
 
 
 def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was(db: Any) -> None:
@@ -15,7 +16,7 @@ def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was
     gateway = GatewayDB(db, clock=lambda: now[0])
 
     def happened(platform: str, name: str) -> None:
-        number = gateway.receive(platform, name, "k", "{}")
+        number = received(gateway, platform, name, "k", "{}")
         assert number is not None
         gateway.finish(number, platform, "{}")
 
@@ -23,13 +24,13 @@ def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was
     happened("busy", "old")
     now[0] += 2 * 86400
     happened("plain", "last")
-    gateway.note("plain", "edit")
+    gateway.write(gateway_inbox.note, "plain", "edit")
     now[0] += 30 * 86400
     happened("busy", "new")
     gateway.forget_mail()
     known = {
         (platform, name) for platform in ("plain", "busy") for name in ("old", "last", "edit", "new")
-        if gateway.is_noted(platform, name)
+        if gateway.read(gateway_inbox.is_noted, platform, name)
     }  # fmt: skip
     assert known == {("plain", "last"), ("busy", "new")}
 
@@ -40,16 +41,16 @@ def test_the_newest_row_is_not_forgotten(db: Any) -> None:
     store = GatewayDB(db, clock=lambda: now[0])
     numbers = []
     for n in range(3):
-        number = store.receive("plain", f"e{n}", "k", "{}")
+        number = received(store, "plain", f"e{n}", "k", "{}")
         assert number is not None
         numbers.append(number)
         store.finish(number, "plain", "{}", [{"text": "hello", "nonce": f"n{n}"}])
-    parts = store.unsent()
+    parts = store.read(gateway_outbox.unsent)
     assert len(parts) == 3
     for part in parts:
-        store.together([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
+        store.batch([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
     now[0] += 30 * 86400
     assert store.forget_mail(last_days=-1) == 4
-    again = store.receive("plain", "another", "k", "{}")
+    again = received(store, "plain", "another", "k", "{}")
     assert again is not None and again > max(numbers)
     assert store.post("plain", "{}", "x", "nonce").id > max(part.id for part in parts)

@@ -10,6 +10,7 @@ import random
 import shutil
 from pathlib import Path
 
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tests.faults.test_power_loss import disk_at, library, moments, recorded
@@ -22,7 +23,8 @@ CHILD = """
 import os, sys
 from functools import partial
 from hermes.store import gateway_outbox
-from hermes.store.gateway_db import Arrival, GatewayDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
 from hermes_state import SessionDB
 
 folder = sys.argv[2]
@@ -35,19 +37,19 @@ def told(step, number, value):
     os.write(acks, f"{step} {number} {value}\\n".encode())
 
 for number in range(EVENTS):
-    arrival = Arrival("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
-    event = store.together([partial(store.keep, arrival=arrival)])[0].id
+    incoming = IncomingEvent("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
+    event = store.batch([partial(store.receive, event=incoming)])[0].id
     told("in", number, event)
     turn = db.take_turn("s", "me")
     with db.fenced("session:s", turn):
-        said, _ = store.say(event, "k", "s", f"question {number}")
+        said, _ = store.append_user_message(event, "k", "s", f"question {number}", SourceEvent(f"e{number}", ("", "")))
         told("said", number, said)
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_lease("session:s", turn)
-    store.together([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
+    store.batch([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
     told("sending", number, part.id)
-    store.together([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0)])
+    store.batch([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0, chat=part.chat)])
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))
@@ -78,13 +80,13 @@ def examined(folder: Path, files: dict[str, bytes], told: dict[str, dict[int, in
     with SessionDB(db_path=folder / "state.db", transcripts="off") as db:
         assert db.check() == []
         store = GatewayDB(db)
-        waiting = {one.event_id: one for one in store.unanswered()}
-        unsent = {one.inbox_id: one for one in store.unsent()}
+        waiting = {one.event_id: one for one in store.read(gateway_inbox.waiting)}
+        unsent = {one.inbox_id: one for one in store.read(gateway_outbox.unsent)}
         rows = {row["id"]: row["content"] for row in db.get_messages("s")}
         texts = list(rows.values())
         assert len(set(texts)) == len(texts)
         for number, event in told.get("in", {}).items():
-            progress = store.progress("plain", f"e{number}")
+            progress = store.read(gateway_inbox.progress, "plain", f"e{number}")
             assert progress is not None, f"event {number} is lost"
             one = waiting.get(f"e{number}")
             assert (one is None) == progress[0]

@@ -11,10 +11,12 @@ import pytest
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
+from hermes.gateway.access import WELCOME
 from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
 from hermes.gateway.keys import build_session_key, source_of
 from hermes.gateway.settings import platform_settings
 from hermes.gateway.startup import made_adapter
+from hermes.store import approvals, gateway_outbox, routes
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -57,7 +59,7 @@ def test_the_same_person_has_a_conversation_with_each_and_each_answers_its_own(
                 )
             )
         assert first.shown("group") == []
-        keys = {route.key for route in gateway.store.bound_routes()}
+        keys = {route.key for route in gateway.store.read(routes.bound)}
         assert keys == {
             "agent:main:plain:dm:dm-alice",
             "agent:main:plain/work:dm:dm-alice",
@@ -86,7 +88,7 @@ def test_a_restart_sends_each_reply_by_its_own_account(
         second.fail(times=10_000)
         first.say("one")
         second.say("two")
-        until(lambda: len(gateway.store.unsent()) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2, 20)
         assert gateway.store.mail_counts() == {"plain": {"unsent": 1}, "plain/work": {"unsent": 1}}
     for lab in labs:
         with lab._lock:
@@ -103,7 +105,7 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         second.say("let me in", who="mallory")
         until(lambda: second.shown(who="mallory"))
         code = second.shown(who="mallory")[0].split("pairing approve ")[1].split("`")[0]
-        assert gateway.store.approve_pairing(code) is not None
+        assert gateway.store.approve_pairing(welcome=WELCOME, code=code) is not None
         until(lambda: len(second.shown(who="mallory")) == 2, 20)  # the welcome, by the account she wrote to
         second.say("hello", who="mallory")
         until(lambda: second.shown(who="mallory")[-1] == "echo: hello", 20)
@@ -113,7 +115,7 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         for lab in labs:
             lab.say("/sethome")
             until(lambda lab=lab: any("This is home now" in text for text in lab.shown()), 20, str(lab.shown()))
-        assert gateway.store.home("plain") != gateway.store.home("plain/work")
+        assert gateway.store.read(approvals.home, "plain") != gateway.store.read(approvals.home, "plain/work")
 
 
 class LocalPlain(Plain):
@@ -138,9 +140,9 @@ def test_where_ids_are_an_organisations_own_the_same_id_is_another_person(
         second.say('call=terminal {"command": "echo pwned"}')
         until(lambda: "no tool" in str(second.shown()))
         assert "Kardamom" not in str(second.shown())
-        assert gateway.store.home("plain/work") is None
+        assert gateway.store.read(approvals.home, "plain/work") is None
         second.say("/sethome", who="bob")
-        until(lambda: gateway.store.home("plain/work") is not None)
+        until(lambda: gateway.store.read(approvals.home, "plain/work") is not None)
         first.say("/sethome", who="bob")
         until(lambda: "owner" in str(first.shown(who="bob")))
         users = {row["user_id"] for row in gateway.db.list_sessions_rich(source="plain")}
@@ -170,12 +172,12 @@ def test_a_handoff_goes_to_the_account_that_is_named(
         db.append_message("20260101_000000_abcdef", "user", "about tulips")
     with running(labs, hermes_home, model.base_url) as gateway:
         second.say("/sethome", where="group")
-        until(lambda: gateway.store.home("plain/work"))
+        until(lambda: gateway.store.read(approvals.home, "plain/work"))
         assert gateway.db.request_handoff("20260101_000000_abcdef", "plain/work")
         until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"), 30)
         assert gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed"
         assert (first.threads(), second.threads()) == ([], ["from the desk"])
-        route = gateway.store.route_of_session("20260101_000000_abcdef")
+        route = gateway.store.read(routes.of_session, "20260101_000000_abcdef")
         assert route is not None and route.key.startswith("agent:main:plain/work:group:group-1:thread-")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hermes.gateway.brake import LONGEST, Brake
 from hermes.gateway.events import Chat, as_json
+from hermes.store import approvals, gateway_inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -105,7 +106,7 @@ def test_the_owner_is_told_and_nothing_is_lost(lab: PlainLab, hermes_home: Path)
         ) as gateway,
     ):
         home = Chat(platform="plain", chat_id=lab.chat_id("dm", "alice"))
-        gateway.store.set_home("plain", as_json(home))
+        gateway.store.write(approvals.set_home, "plain", as_json(home))
         for number in range(4):
             lab.say(AUTOMATIC.format(number), who="bob")
             until(lambda number=number: len(lab.shown(who="bob")) == number + 1, 30)
@@ -125,7 +126,7 @@ def test_what_waits_goes_on_waiting_after_a_restart_and_is_answered(lab: PlainLa
                 lab.say(f"message {number}")
                 until(lambda number=number: f"echo: message {number}" in lab.shown())
             lab.say("message 2")
-            until(lambda: gateway.store.unanswered())
+            until(lambda: gateway.store.read(gateway_inbox.waiting))
             until(lambda: '"level": 2' in str(gateway.db.get_meta("gateway_brake")))
         with running(lab, hermes_home, model.base_url, gateway=brake) as gateway:
             assert gateway.brake.wait("plain", lab.user_id("alice"), time.monotonic()) > 0

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import Fenced
-from hermes.store import gateway_inbox, instances
+from hermes.store import gateway_inbox, gateway_outbox, instances, routes
 from hermes.store.db import SessionDB
 from hermes.store.engines.base import Tx
 from hermes.store.gateway_db import GatewayDB
@@ -95,7 +95,7 @@ class Pair:
 
     def living(self) -> list[str]:
         with SessionDB(url=self.url, read_only=True) as db:
-            return [one.name for one in GatewayDB(db).instances()[0] if one.lives]
+            return [one.name for one in GatewayDB(db).read(instances.everyone) if one.lives]
 
     def process(self, which: int) -> int:
         process = self.both[which].process
@@ -148,9 +148,9 @@ def record_of(url: str) -> dict[str, list[str]]:
     with SessionDB(url=url) as db:
         assert db.check() == []
         store = GatewayDB(db)
-        assert store.unanswered() == []
-        assert store.unsent() == []
-        for route in store.bound_routes():
+        assert store.read(gateway_inbox.waiting) == []
+        assert store.read(gateway_outbox.unsent) == []
+        for route in store.read(routes.bound):
             assert route.session_id is not None
             messages = db.get_messages(route.session_id)
             chat = route.key.rpartition(":")[2]
@@ -394,19 +394,19 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionDB]:
 
 def join(store: GatewayDB, name: str) -> int:
     def step(tx: Tx) -> int:
-        return instances.join(tx, name, name, "", ["plain"], 60.0)
+        return instances.join(tx, tx.now(), name, name, "", ["plain"], 60.0)
 
-    (token,) = store.together([step])
+    (token,) = store.batch([step])
     return int(token)
 
 
 def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one(db: SessionDB) -> None:
     store = GatewayDB(db)
     token = join(store, "here:1:gateway:a")
-    store.together(
+    store.batch(
         [
-            lambda tx: instances.assign(tx, "key", "plain"),
-            lambda tx: gateway_inbox.receive(tx, "plain", "e", "key", "{}", 1.0),
+            lambda tx: instances.ensure_assigned(tx, "key", "plain"),
+            lambda tx: gateway_inbox.receive(tx, 1.0, "plain", "e", "key", "{}"),
         ]
     )
     db.create_session("s", "plain")
@@ -414,18 +414,18 @@ def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one
     assert held is not None
     assert db.acquire_lease("job:platform:plain", "here:1:gateway:a", 60.0)
     join(store, "there:1:gateway:b")
-    assert store.together([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
+    assert store.batch([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
         True
     ]  # what waits there does not move
-    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:a"])]) == [1]
-    assert store.together([lambda tx: instances.given(tx, "there:1:gateway:b")]) == [[1]]
+    assert store.batch([lambda tx: instances.remove_dead(tx, tx.now(), ["here:1:gateway:a"])]) == [1]
+    assert store.batch([lambda tx: instances.assigned(tx, "there:1:gateway:b")]) == [[1]]
     assert not db.is_live("s")
     assert db.lease_holder("job:platform:plain") is None
     with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
         store.finish(1, "plain", "{}")
     with pytest.raises(Fenced), db.fenced("session:s", held):
         db.append_message("s", "assistant", "too late")
-    assert len(store.unanswered()) == 1
+    assert len(store.read(gateway_inbox.waiting)) == 1
 
 
 def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: SessionDB) -> None:
@@ -436,8 +436,8 @@ def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: Sess
     db.create_session("s", "plain")
     assert db.hold_session("s", "here:1:0002", 60.0)
     assert db.acquire_lease("job:platform:plain", "here:1:gateway:new", 60.0)
-    assert store.together([lambda tx: instances.remove_dead(tx, ["here:1:gateway:old"])]) == [1]
-    assert [one.name for one in store.instances()[0] if one.lives] == ["here:1:gateway:new"]
+    assert store.batch([lambda tx: instances.remove_dead(tx, tx.now(), ["here:1:gateway:old"])]) == [1]
+    assert [one.name for one in store.read(instances.everyone) if one.lives] == ["here:1:gateway:new"]
     assert db.renew_lease("job:gateway:here:1:gateway:new", token)
     assert db.is_live("s")
     assert db.lease_holder("job:platform:plain") == "here:1:gateway:new"

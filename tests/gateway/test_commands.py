@@ -12,6 +12,7 @@ import pytest
 from hermes.commands.registry import GATEWAY, known
 from hermes.gateway.replies import STOPPED
 from hermes.gateway.runner import Gateway
+from hermes.store import approvals, gateway_inbox, gateway_outbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -50,8 +51,8 @@ class Talk:
         number = self.lab.say(text, where=self.where, who=self.who)
 
         def answered() -> bool:
-            found = self.gateway.store.progress("plain", number)
-            quiet = not self.gateway.store.unsent()  # also what is said beside the answer
+            found = self.gateway.store.read(gateway_inbox.progress, "plain", number)
+            quiet = not self.gateway.store.read(gateway_outbox.unsent)  # also what is said beside the answer
             shown = self.lab.shown(self.where, who=self.who)
             return bool(found and found[0] and not found[1]) and quiet and len(shown) > before
 
@@ -61,8 +62,8 @@ class Talk:
     @property
     def session(self) -> dict[str, Any]:
         """The session this chat is in now."""
-        route = self.gateway.store.route(
-            KEYS[self.where] if self.who == "alice" else f"agent:main:plain:dm:dm-{self.who}"
+        route = self.gateway.store.read(
+            routes.get, KEYS[self.where] if self.who == "alice" else f"agent:main:plain:dm:dm-{self.who}"
         )
         assert route is not None
         assert route.session_id is not None
@@ -220,9 +221,9 @@ def test_two_slashes_send_a_text_that_begins_with_one(talk: Talk) -> None:
 
 def test_sethome_is_the_owners(lab: PlainLab, gateway: Gateway) -> None:
     assert "only the owner" in Talk(lab, gateway, "dm", "bob")("/sethome")
-    assert gateway.store.home("plain") is None
+    assert gateway.store.read(approvals.home, "plain") is None
     assert "This is home now" in Talk(lab, gateway, "group")("/sethome")
-    assert '"chat_id":"group-1"' in str(gateway.store.home("plain"))
+    assert '"chat_id":"group-1"' in str(gateway.store.read(approvals.home, "plain"))
 
 
 def test_handoff_says_what_is_missing(lab: PlainLab, gateway: Gateway) -> None:

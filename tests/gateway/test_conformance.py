@@ -16,6 +16,7 @@ from hermes.gateway.platforms import adapter_class
 from hermes.gateway.platforms.http import TooLarge, no_more_than
 from hermes.gateway.startup import made_adapter
 from hermes.gateway.timings import Timings
+from hermes.store import approvals, gateway_inbox, routes
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import configured, running
@@ -205,11 +206,13 @@ def test_a_forwarded_message_is_quoted_and_neither_a_command_nor_a_consent(
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
         until(lambda: any("yes" in text for text in lab.shown()[2:]), 30, str(lab.shown()))
         lab.forward("yes")
-        until(lambda: len(gateway.store.unanswered()) == 2, 30)  # it waits, and the question is still open
+        until(
+            lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2, 30
+        )  # it waits, and the question is still open
         assert precious.exists()
         lab.say("yes")
         until(lambda: not precious.exists(), 30, str(lab.shown()))
-        until(lambda: not gateway.store.unanswered(), 30)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)
         said = [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 4 and "orwarded" in said[-1] and said[-1].endswith("yes")
 
@@ -220,7 +223,9 @@ def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> No
         lab.say("let me in", who="mallory")
         lab.say("hello")
         answered(lab, "echo: hello")
-        until(lambda: lab.shown(who="mallory") or gateway.store.waiting_pairings() == [], 10)
+        until(
+            lambda: lab.shown(who="mallory") or gateway.store.read(approvals.waiting, gateway.store.clock()) == [], 10
+        )
         assert not any("echo" in text for text in lab.shown(who="mallory"))
         assert gateway.db.session_count(visible_to=(lab.platform, lab.user_id("mallory"))) == 0
         assert gateway.db.search_messages("let me in") == []
@@ -412,7 +417,7 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
         lab.press("Yes", where=where)
         until(lambda: shown().count("the tool said") == 2, 30, shown())
         assert first.exists() and not second.exists()
-        until(lambda: not gateway.store.unanswered(), 30)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)
         rows = gateway.db.list_sessions_rich(source=lab.platform)
         said = [one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 2 and not any("/yes" in text for text in said)
@@ -491,7 +496,7 @@ def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, h
         lab.say("slow=30 take your time " + "x " * 60)
 
         def answers() -> bool:
-            agents = [gateway.agents.get(event.key) for event in gateway.store.unanswered()]
+            agents = [gateway.agents.get(event.key) for event in gateway.store.read(gateway_inbox.waiting)]
             return any(agent is not None and agent.busy for agent in agents)
 
         until(answers, 20)
@@ -527,14 +532,14 @@ def test_a_handed_over_session_goes_on_here(lab: Lab, model: Echo, hermes_home: 
         lab.say("first", where=where)
         until(lambda: lab.shown(where), 30)
         lab.say("/sethome", where=where)
-        until(lambda: gateway.store.home(lab.platform), 30)
+        until(lambda: gateway.store.read(approvals.home, lab.platform), 30)
         assert gateway.db.request_handoff("20260101_000000_abcdef", lab.platform)
         until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"), 40)
         assert gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed"
         said = gateway.db.get_messages("20260101_000000_abcdef")
         assert said[-2]["content"].startswith("[From the gateway")
         assert said[-1]["role"] == "assistant"
-        route = gateway.store.route_of_session("20260101_000000_abcdef")
+        route = gateway.store.read(routes.of_session, "20260101_000000_abcdef")
         assert route is not None
         if gateway.connections[lab.platform].adapter.capabilities.threads:
             assert lab.threads() == ["from the desk"]

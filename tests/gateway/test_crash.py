@@ -9,10 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hermes.store import gateway_inbox, gateway_outbox, instances, routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -47,9 +49,9 @@ def record_of(home: Path) -> dict[str, list[str]]:
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
         store = GatewayDB(db)
-        assert store.unanswered() == []
-        assert store.unsent() == []
-        for route in store.bound_routes():
+        assert store.read(gateway_inbox.waiting) == []
+        assert store.read(gateway_outbox.unsent) == []
+        for route in store.read(routes.bound):
             assert route.session_id is not None
             messages = db.get_messages(route.session_id)
             found[route.key.rpartition(":")[2]] = [m["content"] for m in messages if m["role"] == "user"]
@@ -132,9 +134,9 @@ def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_
     """Nothing tells that the process is gone, and its leases last: but a file has one gateway at a time."""
     with SessionDB(hermes_home / "state.db") as db:
         store, name = GatewayDB(db), "elsewhere:7:gateway:0badcafe"
-        store.join(name, "elsewhere:/home", "another boot", ["plain"], 600.0)
+        store.write(instances.join, name, "elsewhere:/home", "another boot", ["plain"], 600.0)
         assert db.acquire_lease("job:platform:plain", name, 600.0)
-        store.give("agent:main:plain:dm:dm-alice", name)
+        store.batch([partial(instances.assign, key="agent:main:plain:dm:dm-alice", name=name)])
     with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"], 40)

@@ -18,11 +18,12 @@ from hermes.gateway.connection import Connection
 from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.gateway.timings import Timings
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_rows import Arrival
+from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
 from tests.support.echo import Echo, reply_to
-from tests.support.gateway import Clock, running
+from tests.support.gateway import Clock, received, running
 from tests.support.gateway_process import GatewayProcess, write_config
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
@@ -60,7 +61,7 @@ def letters() -> Iterator[LettersLab]:
 
 
 def nothing_waits(gateway: Any) -> bool:
-    return not gateway.store.unanswered() and not gateway.store.unsent()
+    return not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent)
 
 
 # ------------------------------------------------------------------------------------------ what a kill leaves
@@ -71,7 +72,7 @@ def left_by_a_killed_process(home: Path, lab: PlainLab, parts: list[dict[str, An
     chat = as_json(Chat(platform=lab.platform, chat_id="dm-alice"))
     with SessionDB(home / "state.db") as db:
         store = GatewayDB(db)
-        number = store.receive(lab.platform, "e-1", "key", "{}")
+        number = received(store, lab.platform, "e-1", "key", "{}")
         assert number is not None
         if "shown" in more:
             with db._engine.write() as tx:
@@ -150,7 +151,7 @@ def test_what_is_for_a_platform_that_is_off_waits_and_holds_up_nobody(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        until(lambda: [part.text for part in gateway.store.unsent()] == ["later"])
+        until(lambda: [part.text for part in gateway.store.read(gateway_outbox.unsent)] == ["later"])
     with running(letters, hermes_home, model.base_url) as gateway:
         until(lambda: letters.shown() == ["later"])
 
@@ -168,7 +169,7 @@ def test_a_message_from_a_platform_that_is_off_waits_until_it_is_on_again(
     with running(lab, hermes_home, model.base_url) as other:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        assert len(other.store.unanswered()) == 1
+        assert len(other.store.read(gateway_inbox.waiting)) == 1
     with running(letters, hermes_home, model.base_url):
         until(lambda: letters.shown() == ["echo: are you there?"])
 
@@ -354,7 +355,7 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(
         until(lambda: not lab.unacknowledged)
         lab.hides = True
         lab.drop()
-        until(lambda: not gateway.store.unanswered(), 20)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting), 20)
         assert not connection.delivery.connected.is_set()
         lab.hides = False
         until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], 30, str(lab.shown()))
@@ -371,7 +372,7 @@ def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
         lab.hides = True
         lab.drop()
         until(lambda: not connection.delivery.connected.is_set())
-        until(lambda: not gateway.store.unanswered(), 30)  # written to its end meanwhile
+        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)  # written to its end meanwhile
         assert not connection.delivery.connected.is_set()
         lab.hides = False
         until(lambda: [text.strip() for text in lab.shown()] == [reply_to(said).strip()], 30, str(lab.shown()))
@@ -505,7 +506,7 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
     with running(lab, hermes_home, model.base_url) as gateway:
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None, check_same_thread=False)
         lab.say("slow=1.5 please wait")
-        until(lambda: [row for row in gateway.store.unanswered() if row.session_id])
+        until(lambda: [row for row in gateway.store.read(gateway_inbox.waiting) if row.session_id])
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(seconds, lambda: other.execute("ROLLBACK")).start()
         until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway), 60)
@@ -593,7 +594,7 @@ def test_a_message_whose_session_is_gone_when_it_is_taken_up_begins_a_new_one(
 
     def stored() -> bool:
         with SessionDB(hermes_home / "state.db", read_only=True) as db:
-            return any(row.message_id is not None for row in GatewayDB(db).unanswered())
+            return any(row.message_id is not None for row in GatewayDB(db).read(gateway_inbox.waiting))
 
     until(stored)
     gateway.kill()
@@ -669,11 +670,11 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
         chat = Chat(platform="plain", chat_id="dm-alice")
         event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice", proven=True), text=text)
         key = "agent:main:plain:dm:dm-alice"
-        arrival = Arrival(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
-        number = store.together([partial(store.keep, arrival=arrival)])[0].id
+        incoming = IncomingEvent(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
+        number = store.batch([partial(store.receive, event=incoming)])[0].id
         assert number is not None
         db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
-        store.say(number, key, "20260101_000000_abcdef01", text)
+        store.append_user_message(number, key, "20260101_000000_abcdef01", text, SourceEvent("e-1", (text, text)))
         for part in range(2):
             nonce = f"{store.identity()}-{number}-{part}"
             lab.messages[f"m9{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}

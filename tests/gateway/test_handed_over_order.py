@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from hermes.gateway.events import Chat, as_json
+from hermes.store import gateway_inbox, instances, routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_rows import Arrival
-from hermes.store.instances import give
+from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.instances import assign
 from tests.gateway.test_cluster import STREAMING, all_answered, record_of, say, url  # noqa: F401
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
@@ -63,11 +64,11 @@ def test_a_reply_that_another_instance_left_unsent_comes_before_the_next_one(
             say(lab, defaultdict(list), chat, "zero")
             until(lambda chat=chat: lab.shown_in(chat) == ["echo: zero"])
             place = as_json(Chat(platform="plain", chat_id=chat, type="dm"))
-            (key,) = (route.key for route in store.bound_routes() if route.key.endswith(f":{chat}"))
-            (kept,) = store.together(
-                [lambda tx, key=key, chat=chat: store.keep(tx, Arrival(key, "plain", f"o{chat}", "{}"))]
+            (key,) = (route.key for route in store.read(routes.bound) if route.key.endswith(f":{chat}"))
+            (kept,) = store.batch(
+                [lambda tx, key=key, chat=chat: store.receive(tx, IncomingEvent(key, "plain", f"o{chat}", "{}"))]
             )
-            store.together([lambda tx, key=key: give(tx, key, "elsewhere:1:gateway:dead")])
+            store.batch([lambda tx, key=key: assign(tx, key, "elsewhere:1:gateway:dead")])
             store.finish(kept.id, "plain", place, [{"text": "echo: one", "nonce": f"left-{chat}"}])
             lab.say("two", chat={"chat_id": chat, "type": "dm"})
             said[chat] = ["zero", "one", "two"]
@@ -89,10 +90,15 @@ def test_an_instance_that_is_declared_dead_again_and_again_answers_each_once_and
             for _ in range(8):
                 say(lab, said, f"c{number % 3}", f"slow=0.1 n{number}" if number % 4 == 0 else f"n{number}")
                 number += 1
-            before = {one.name for one in store.instances()[0]}
+            before = {one.name for one in store.read(instances.everyone)}
             time.sleep(0.02 * (number % 7))  # at any moment of its work
-            store.remove_dead(before)
-            until(lambda before=before: any(one.lives and one.name not in before for one in store.instances()[0]), 30)
+            store.write(instances.remove_dead, before)
+            until(
+                lambda before=before: any(
+                    one.lives and one.name not in before for one in store.read(instances.everyone)
+                ),
+                30,
+            )
         all_answered(lab, said, 60)
         assert one.stop() == 0
     assert record_of(url) == dict(said)
@@ -112,19 +118,21 @@ def test_events_that_wait_under_a_lost_lease_are_answered_before_newer_ones(
         store = GatewayDB(db)
         say(lab, said, "c0", "zero")
         all_answered(lab, said, 60)
-        (route,) = store.bound_routes()
+        (route,) = store.read(routes.bound)
         assert route.session_id is not None
         until(lambda: not db.is_live(route.session_id), 30)
         token = db.take_turn(route.session_id, TERMINAL, 60.0)
         for text in ("one", "two", "three"):
             say(lab, said, "c0", text)
-        until(lambda: len(store.unanswered()) == 3, 30)
-        before = {gateway.name for gateway in store.instances()[0]}
-        store.remove_dead(before)
-        until(lambda: any(gateway.lives and gateway.name not in before for gateway in store.instances()[0]), 30)
+        until(lambda: len(store.read(gateway_inbox.waiting)) == 3, 30)
+        before = {gateway.name for gateway in store.read(instances.everyone)}
+        store.write(instances.remove_dead, before)
+        until(
+            lambda: any(gateway.lives and gateway.name not in before for gateway in store.read(instances.everyone)), 30
+        )
         until(lambda: lab.connected, 30)
         say(lab, said, "c0", "four")
-        until(lambda: len(store.unanswered()) == 4, 30)
+        until(lambda: len(store.read(gateway_inbox.waiting)) == 4, 30)
         db.release_lease(f"session:{route.session_id}", token)
         until(lambda: len(echoes(lab)) >= 5, 60, f"{lab.shown_in('c0')}")
         assert echoes(lab) == ["echo: zero", "echo: one", "echo: two", "echo: three", "echo: four"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hermes.store import gateway_inbox, routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
@@ -192,7 +193,7 @@ def test_a_claimed_handoff_that_is_given_up_is_undone_and_the_desk_goes_on(
         until(lambda: model.requests, 30)  # the thread is made and the turn under way
         screen.press("C-c")
         screen.wait_for("withdrawn")
-        until(lambda: GatewayDB(db).route_of_session(SESSION) is None, 30)
+        until(lambda: GatewayDB(db).read(routes.of_session, SESSION) is None, 30)
         model.latency = 0.0
         screen.line("still here")
         screen.wait_for("echo: still here")
@@ -270,7 +271,7 @@ def test_a_summary_that_a_dead_gateway_left_is_not_sent_once_the_handoff_is_with
         gateway.start()
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"], 30)
-        until(lambda: not GatewayDB(db).unanswered(), 30)
+        until(lambda: not GatewayDB(db).read(gateway_inbox.waiting), 30)
         assert gateway.stop() == 0
     assert in_thread(lab) == []
 
@@ -293,7 +294,7 @@ def test_a_chat_that_a_dead_gateway_bound_is_let_go_once_the_handoff_is_withdraw
         lab.say("hello")
         until(lambda: lab.shown()[-1:] == ["echo: hello"], 30)
         assert gateway.stop() == 0
-        assert GatewayDB(db).route_of_session(SESSION) is None
+        assert GatewayDB(db).read(routes.of_session, SESSION) is None
         assert not any(one["content"] == "hello" for one in db.get_messages(SESSION))
 
 
@@ -322,7 +323,7 @@ def test_a_refused_message_fails_the_handoff_with_its_reason_and_it_can_be_tried
         assert gateway.db.request_handoff(SESSION, "plain")
         state = outcome(gateway.db)
         assert (state["state"], state["error"]) == ("failed", "the bot was blocked")
-        assert gateway.store.route_of_session(SESSION) is None
+        assert gateway.store.read(routes.of_session, SESSION) is None
         lab.refuses = None
         lab.say("as if nothing had happened")
         until(lambda: len(lab.shown()) == 2)
@@ -351,7 +352,7 @@ def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo, herm
         until(lambda: any("↻ Handoff complete" in text for text in lab.shown()), 20)
         until(lambda: lab.shown()[-1] == "echo: a new subject")
         until(lambda: len(in_thread(other)) == 1)
-        route = gateway.store.route_of_session(row["id"])
+        route = gateway.store.read(routes.of_session, row["id"])
         assert route is not None
         assert route.platform == "forgetful"
         assert gateway.db.session_count() == 2
@@ -393,7 +394,7 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
         lab.say("/handoff forgetful")
         until(lambda: any("The handoff did not work" in text for text in lab.shown()), 30)
         model.latency, other.hides = 0.0, False
-        until(lambda: getattr(gateway.store.route_of_session(row["id"]), "platform", None) == "plain", 20)
+        until(lambda: getattr(gateway.store.read(routes.of_session, row["id"]), "platform", None) == "plain", 20)
         lab.say("then here")
         until(lambda: lab.shown()[-1] == "echo: then here", 20)
         assert gateway.db.get_messages(row["id"])[-2]["content"] == "then here"

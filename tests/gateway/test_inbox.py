@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_outbox
+from hermes.store import gateway_outbox, instances
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_rows import Arrival
+from hermes.store.gateway_inbox import IncomingEvent
 
 NAME = "here:1:gateway:a"
 
 
-def arrival(number: int, chat: int) -> Arrival:
-    return Arrival(f"agent:main:plain:dm:{chat}", "plain", f"e{number}", "{}", "{}", "dm", f"Person {chat}", str(chat))
+def incoming(number: int, chat: int) -> IncomingEvent:
+    return IncomingEvent(
+        f"agent:main:plain:dm:{chat}", "plain", f"e{number}", "{}", "{}", "dm", f"Person {chat}", str(chat)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -27,9 +29,9 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
     unsent: list[int] = []
     with SessionDB(tmp_path / "state.db") as db:
         store = GatewayDB(db)
-        store.join(NAME, "label", "", ["plain"], 600.0)
+        store.write(instances.join, NAME, "label", "", ["plain"], 600.0)
         for number in range(150):
-            (kept,) = store.together([partial(store.keep, arrival=arrival(number, dice.randrange(4)))])
+            (kept,) = store.batch([partial(store.receive, event=incoming(number, dice.randrange(4)))])
             assert kept.serving == NAME
             assert sorted(kept.before) == [one for one, key in sorted(waiting.items()) if key == kept.key]
             waiting[kept.id] = kept.key
@@ -38,7 +40,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
                 unsent += [part.id for part in parts]
                 del waiting[one]
             for one in dice.sample(unsent, min(len(unsent), dice.randrange(3))):
-                store.together([partial(gateway_outbox.sent, outbox_id=one, message_id="m", now=1.0)])
+                store.batch([partial(gateway_outbox.sent, outbox_id=one, message_id="m", now=1.0, chat="{}")])
                 unsent.remove(one)
             if dice.random() < 0.3:
                 rows, parts = store.find_work(NAME, set(), {"plain": set()})
@@ -49,9 +51,9 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
 def test_an_event_that_comes_again_is_kept_once(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         store = GatewayDB(db)
-        store.join(NAME, "label", "", ["plain"], 600.0)
-        first, again = store.together([partial(store.keep, arrival=arrival(1, 1))] * 2)
+        store.write(instances.join, NAME, "label", "", ["plain"], 600.0)
+        first, again = store.batch([partial(store.receive, event=incoming(1, 1))] * 2)
         assert first.id == again.id is not None
         store.finish(first.id, "plain", "{}")
-        (late,) = store.together([partial(store.keep, arrival=arrival(1, 1))])
+        (late,) = store.batch([partial(store.receive, event=incoming(1, 1))])
         assert late.id is None

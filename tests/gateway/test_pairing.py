@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError, StoreBusy
-from hermes.gateway.access import Access
+from hermes.gateway.access import WELCOME, Access
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import PlatformSettings, platform_settings
+from hermes.store import approvals, gateway_inbox, gateway_outbox
 from hermes.store.approvals import LASTS, TRIES_A_MINUTE, WAITING_AT_MOST
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
@@ -53,7 +54,14 @@ def code_for(lab: PlainLab, gateway: Gateway, who: str = "mallory", text: str = 
 
 def heard(lab: PlainLab, gateway: Gateway) -> None:
     """Everything that was said is taken in, and every answer sent."""
-    until(lambda: not lab.unacknowledged and not gateway.store.unanswered() and not gateway.store.unsent(), 20)
+    until(
+        lambda: (
+            not lab.unacknowledged
+            and not gateway.store.read(gateway_inbox.waiting)
+            and not gateway.store.read(gateway_outbox.unsent)
+        ),
+        20,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ by a code
@@ -63,7 +71,7 @@ def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo
     with running(lab, hermes_home, model.base_url) as gateway:
         code = code_for(lab, gateway)
         with SessionDB(hermes_home / "state.db") as other:  # as `hermes pairing approve` does
-            found = GatewayDB(other).approve_pairing(code.lower().replace("-", " "))
+            found = GatewayDB(other).approve_pairing(welcome=WELCOME, code=code.lower().replace("-", " "))
         assert found is not None
         assert (found["platform"], found["user_id"], found["name"]) == ("plain", "u-mallory", "Mallory")
         until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
@@ -79,7 +87,7 @@ def test_who_was_let_in_while_no_gateway_ran_is_told_at_the_next_start(
     with running(lab, hermes_home, model.base_url) as gateway:
         code = code_for(lab, gateway)
     with SessionDB(hermes_home / "state.db") as db:
-        assert GatewayDB(db).approve_pairing(code) is not None
+        assert GatewayDB(db).approve_pairing(welcome=WELCOME, code=code) is not None
     for _ in range(2):
         with running(lab, hermes_home, model.base_url) as gateway:
             until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
@@ -93,15 +101,15 @@ def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_ho
     with running(lab, hermes_home, model.base_url, clock=clock) as gateway:
         first = code_for(lab, gateway)
         clock.forward(LASTS + 1)
-        assert gateway.store.approve_pairing(first) is None
-        assert not gateway.store.may_talk("plain", "u-mallory")
+        assert gateway.store.approve_pairing(welcome=WELCOME, code=first) is None
+        assert not gateway.store.read(approvals.may_talk, "plain", "u-mallory")
         lab.say("again", who="mallory")
         until(lambda: len(lab.shown(who="mallory")) == 2, 20)
         (second,) = CODE.findall(lab.shown(who="mallory")[-1])
         assert second != first
-        assert gateway.store.approve_pairing(second) is not None
-        assert gateway.store.approve_pairing(second) is None
-        assert gateway.store.may_talk("plain", "u-mallory")
+        assert gateway.store.approve_pairing(welcome=WELCOME, code=second) is not None
+        assert gateway.store.approve_pairing(welcome=WELCOME, code=second) is None
+        assert gateway.store.read(approvals.may_talk, "plain", "u-mallory")
 
 
 def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -111,32 +119,35 @@ def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo,
             lab.say(f"please {number}", who="mallory")
         heard(lab, gateway)
         assert len(lab.shown(who="mallory")) == 1
-        assert len(gateway.store.waiting_pairings()) == 1
+        assert len(gateway.store.read(approvals.waiting, gateway.store.clock())) == 1
 
 
 def test_codes_are_not_given_without_end(db: SessionDB) -> None:
     store = GatewayDB(db)
-    made = [store.make_pairing(f"code{n}", "plain", f"u{n}", None, "{}") for n in range(WAITING_AT_MOST + 5)]
+    made = [
+        store.write(approvals.make_pairing, f"code{n}", "plain", f"u{n}", None, "{}")
+        for n in range(WAITING_AT_MOST + 5)
+    ]
     assert made == [True] * WAITING_AT_MOST + [False] * 5
-    assert store.make_pairing("elsewhere", "other", "u0", None, "{}")
+    assert store.write(approvals.make_pairing, "elsewhere", "other", "u0", None, "{}")
 
 
 def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> None:
     clock = Clock()
     store = GatewayDB(db, clock=clock)
-    store.make_pairing("AAAA-BBBB", "plain", "u1", None, "{}")
+    store.write(approvals.make_pairing, "AAAA-BBBB", "plain", "u1", None, "{}")
     with SessionDB(db.path) as second:
         others = GatewayDB(second, clock=clock)
         for number in range(TRIES_A_MINUTE):
-            assert (store, others)[number % 2].approve_pairing(f"wrong {number}") is None
+            assert (store, others)[number % 2].approve_pairing(welcome=WELCOME, code=f"wrong {number}") is None
         for one in (store, others):
             with pytest.raises(StoreBusy, match="wait a minute"):
-                one.approve_pairing("AAAA-BBBB")  # the right one does not help now
-        assert not others.may_talk("plain", "u1")
+                one.approve_pairing(welcome=WELCOME, code="AAAA-BBBB")  # the right one does not help now
+        assert not others.read(approvals.may_talk, "plain", "u1")
         clock.forward(61)
-        assert others.approve_pairing("aaaa bbbb") is not None
+        assert others.approve_pairing(welcome=WELCOME, code="aaaa bbbb") is not None
         clock.forward(-7200)  # the clock of the machine is set back
-        assert others.approve_pairing("whatever") is None
+        assert others.approve_pairing(welcome=WELCOME, code="whatever") is None
 
 
 def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -153,9 +164,9 @@ def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home:
 
 def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
-        gateway.store.approve_pairing(code_for(lab, gateway))
-        assert gateway.store.shut_out("plain", "u-mallory")
-        assert not gateway.store.shut_out("plain", "u-mallory")
+        gateway.store.approve_pairing(welcome=WELCOME, code=code_for(lab, gateway))
+        assert gateway.store.write(approvals.revoke, "plain", "u-mallory")
+        assert not gateway.store.write(approvals.revoke, "plain", "u-mallory")
         lab.say("still here?", who="mallory")
         heard(lab, gateway)
         assert not any("echo" in text for text in lab.shown(who="mallory"))
@@ -168,7 +179,7 @@ def test_no_codes_in_groups(lab: PlainLab, model: Echo, hermes_home: Path, where
         lab.say("/help", who="mallory", where=where)
         heard(lab, gateway)
         assert lab.shown(where) == []
-        assert gateway.store.waiting_pairings() == []
+        assert gateway.store.read(approvals.waiting, gateway.store.clock()) == []
 
 
 def _access(db: SessionDB, **settings: Any) -> Access:
@@ -185,7 +196,7 @@ def test_no_codes_to_bots_nor_to_those_without_an_id(db: SessionDB) -> None:
     ):
         assert not access.may_talk("plain", sender)
         assert access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi")) is None
-    assert GatewayDB(db).waiting_pairings() == []
+    assert GatewayDB(db).read(approvals.waiting, GatewayDB(db).clock()) == []
 
 
 # ------------------------------------------------------------------------------------------------ by the configuration
@@ -221,7 +232,7 @@ def test_a_pairing_holds_for_the_stable_id(db: SessionDB) -> None:
     chat = Chat(platform="plain", chat_id="c")
     code = access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi"))
     assert code is not None
-    assert GatewayDB(db).approve_pairing(code) is not None
+    assert GatewayDB(db).approve_pairing(welcome=WELCOME, code=code) is not None
     assert access.may_talk("plain", Sender(user_id="+49 2", stable_id="uuid-2", proven=True))
     assert not access.may_talk("plain", Sender(user_id="+49 1", stable_id="uuid-3", proven=True))
 

@@ -13,6 +13,7 @@ import pytest
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Chat, Event, context_of, destination, from_json
 from hermes.gateway.timings import Timings
+from hermes.store import approvals, gateway_inbox, gateway_outbox
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
@@ -72,7 +73,7 @@ def test_each_part_of_each_reply_has_the_context_of_its_own_event(
         until(lambda: contexts(lab, "the second") == [token(2)])
         lab.say("without one")
         until(lambda: contexts(lab, "without one") == [None])
-        until(lambda: not gateway.store.unsent() and not gateway.store.unanswered())
+        until(lambda: not gateway.store.read(gateway_outbox.unsent) and not gateway.store.read(gateway_inbox.waiting))
     assert "ctx-" not in rows(hermes_home)  # nothing of it is kept once it is not needed
 
 
@@ -99,7 +100,7 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
     ) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
-        until(lambda: gateway.store.unsent(), 20)  # the reply waits in the outbox
+        until(lambda: gateway.store.read(gateway_outbox.unsent), 20)  # the reply waits in the outbox
         lab.say("slow=3 second", where="group", context=token(2))
         until(lambda: gateway.workers.running, 20)  # the event waits in the inbox
     assert lab.messages == {}
@@ -128,8 +129,8 @@ def test_a_handoff_and_a_notice_elsewhere_have_no_context(plain: PlainLab, model
     plain.no_threads = True
     with running(plain, hermes_home, model.base_url) as gateway:
         plain.say("/sethome", context=token(1))
-        until(lambda: gateway.store.home("plain"))
-        assert "ctx-" not in str(gateway.store.home("plain"))
+        until(lambda: gateway.store.read(approvals.home, "plain"))
+        assert "ctx-" not in str(gateway.store.read(approvals.home, "plain"))
         assert gateway.db.request_handoff("20260101_000000_abcdef", "plain")
         until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed", 30)
         assert contexts(plain, "")[0] == token(1)

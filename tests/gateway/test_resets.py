@@ -22,6 +22,7 @@ from hermes.gateway import resets
 from hermes.gateway.resets import Policy, boundary, due, notice, policy, time_zone
 from hermes.gateway.runner import Gateway
 from hermes.gateway.timings import Timings
+from hermes.store import routes
 from hermes.store.db import SessionDB
 from tests.support import gateway as in_process
 from tests.support.echo import Echo
@@ -211,7 +212,7 @@ def test_a_quiet_conversation_ends_and_the_next_message_begins_another_that_link
         shown = say(lab, "good morning")
         assert shown[2].startswith("↻ This is a new conversation: the last one was quiet for 60 minutes.")
         assert shown[3] == "echo: good morning"
-        route = gateway.store.route("agent:main:plain:dm:dm-alice")
+        route = gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice")
         assert route and route.session_id and route.session_id != old
         new = gateway.db.get_session(route.session_id)
         assert new is not None
@@ -237,7 +238,7 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
         lab.say(command)
         until(lambda: any("Continuing" in one for one in lab.shown()))
         clock.forward(50 * 60)  # less than the hour, but long after what was last said in it
-        until(lambda: gateway.store.route("agent:main:plain:dm:dm-alice").session_id == old)
+        until(lambda: gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice").session_id == old)
         say(lab, "and roses")
         said = [m["content"] for m in gateway.db.get_messages(old)]
         assert said[0] == "about tulips"
@@ -270,7 +271,7 @@ def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
         clock.forward(2 * HOUR)
         until(lambda: ended(gateway, old) == "idle")
         say(lab, "good morning")
-        route = gateway.store.route("agent:main:plain:dm:dm-alice")
+        route = gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice")
         assert {row["id"] for row in gateway.db.list_sessions_rich(source="plain")} == {old, route.session_id}
         rows = gateway.db.list_sessions_rich(order_by_last_active=True, visible_to=("plain", "u-alice"))
         assert {row["id"] for row in rows} == {old, route.session_id}
@@ -326,8 +327,8 @@ def test_groups_may_have_another_policy_than_conversations_of_two(
         say(lab, "for two")
         say(lab, "for all", where="group")
         clock.forward(2 * HOUR)
-        until(lambda: not gateway.store.route("agent:main:plain:group:group-1:u-alice").session_id)
-        assert gateway.store.route("agent:main:plain:dm:dm-alice").session_id
+        until(lambda: not gateway.store.read(routes.get, "agent:main:plain:group:group-1:u-alice").session_id)
+        assert gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice").session_id
 
 
 def test_a_restart_reckons_from_the_last_message_not_from_the_restart(

@@ -131,13 +131,12 @@ def filled(home: Path, number: int) -> SessionDB:
     def step(n: int) -> Callable[[Any], object]:
         return lambda tx: (
             routes.put(
-                tx, f"agent:main:plain:dm:{n}", platform="plain", chat_type="dm", chat=chat % n, display_name=f"Person {n}",
-                user_id=str(n), shared=False, now=1000.0 + n,
+                tx, 1000.0 + n, f"agent:main:plain:dm:{n}", "plain", "dm", chat % n, f"Person {n}", str(n), False
             ),
-            routes.spoken(tx, f"agent:main:plain:dm:{n}", f"s{n}", 1000.0 + n),
-        )  # fmt: skip
+            routes.spoken(tx, 1000.0 + n, f"agent:main:plain:dm:{n}", f"s{n}"),
+        )
 
-    GatewayDB(db).together([step(n) for n in range(number)])
+    GatewayDB(db).batch([step(n) for n in range(number)])
     return db
 
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pytest
 
+from hermes.store import gateway_inbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
@@ -135,7 +136,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
             feeder.join(300)
             with SessionDB(home / "state.db") as db:
                 until(
-                    lambda: not GatewayDB(db).unanswered() and not any(place.missing(db, count) for place in places),
+                    lambda: not GatewayDB(db).read(gateway_inbox.waiting) and not any(place.missing(db, count) for place in places),
                     size(60, 240), "some are not answered",
                 )  # fmt: skip
             assert gateway.stop() == 0
@@ -149,7 +150,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
                 gateway.process.wait(10)
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
-        assert GatewayDB(db).unanswered() == []
+        assert GatewayDB(db).read(gateway_inbox.waiting) == []
         for place in places:
             for who in PEOPLE:
                 answers = place.answers(who, repeated=False)

@@ -10,6 +10,7 @@ import pytest
 
 from hermes.gateway.runner import STOP_SECONDS
 from hermes.gateway.timings import Timings
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -48,11 +49,14 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
         (partial,) = lab.shown()
         assert partial.endswith("▉")
         with SessionDB(hermes_home / "state.db") as db:
-            assert len(GatewayDB(db).unanswered()) == 1
+            assert len(GatewayDB(db).read(gateway_inbox.waiting)) == 1
             assert db.check() == []
         model.hurry = True
         with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING) as gateway:
-            until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
+            until(
+                lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent),
+                30,
+            )
             assert [one.split() for one in lab.shown()] == [reply_to(text).split()]
             (row,) = gateway.db.list_sessions_rich(source=lab.platform)
             said = [(m["role"], m["content"].strip()) for m in gateway.db.get_messages(row["id"])]
@@ -72,7 +76,9 @@ def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model
         until(lambda: len(lab.shown()) == 2)
     model.hurry = True
     with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
-        until(lambda: not gateway.store.unanswered() and not gateway.store.unsent(), 30)
+        until(
+            lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent), 30
+        )
         assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
 
 
@@ -121,7 +127,7 @@ def test_a_process_ends_in_time_whatever_hangs_and_loses_nothing(lab: PlainLab, 
         labs[1].close()
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
-        waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).unanswered()}
+        waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).read(gateway_inbox.waiting)}
         assert {"c1", "c2"} <= waiting
 
 

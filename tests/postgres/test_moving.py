@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from hermes.errors import InvalidInput
+from hermes.store import gateway_outbox
 from hermes.store.engines.store_address import without_password
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_rows import Arrival
+from hermes.store.gateway_inbox import IncomingEvent
 from hermes.store.store_copy import move, snapshot
 from hermes_state import SessionDB
 from tests.support import postgres
+from tests.support.gateway import received
 from tests.support.labs.base import until
 from tests.support.program import run, start
 
@@ -65,8 +67,8 @@ def rich(db: SessionDB) -> None:
     db.append_message("last", "user", "its id is never used again")
     db.delete_session("last")
     gateway = GatewayDB(db)
-    arrival = Arrival("key", "plain", "e1", '{"text": "hello"}', "{}", "dm", display_name="Ann", user_id="1")
-    gateway.together([partial(gateway.keep, arrival=arrival)])
+    incoming = IncomingEvent("key", "plain", "e1", '{"text": "hello"}', "{}", "dm", display_name="Ann", user_id="1")
+    gateway.batch([partial(gateway.receive, event=incoming)])
     gateway.post("plain", "{}", "a reply", "n1")
 
 
@@ -80,7 +82,7 @@ def facts(db: SessionDB) -> dict[str, Any]:
         "meta": db.get_meta("k\0"),
         "found": sorted(hit["id"] for hit in db.search_messages("部署 OR long OR look", limit=100)),
         "inside": sorted(hit["id"] for hit in db.search_messages("utpu", limit=100)),
-        "unsent": [part.text for part in GatewayDB(db).unsent()],
+        "unsent": [part.text for part in GatewayDB(db).read(gateway_outbox.unsent)],
     }
 
 
@@ -129,7 +131,7 @@ def test_a_record_goes_to_a_server_and_back_and_no_row_differs(tmp_path: Path, v
     first, server, last = (SessionDB(**place) for place in places)
     with first, server, last:
         assert len({db.append_message("b", "user", "one more") for db in (first, server, last)}) == 1
-        assert len({GatewayDB(db).receive("plain", "e2", "key", "{}") for db in (first, server, last)}) == 1
+        assert len({received(GatewayDB(db), "plain", "e2", "key", "{}") for db in (first, server, last)}) == 1
     postgres.server(version).forget(str(tmp_path))
 
 

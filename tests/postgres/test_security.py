@@ -11,6 +11,7 @@ from hermes.errors import InvalidInput, StoreError, StoreReadOnly
 from hermes.store.engines.postgres import security
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
+from tests.support.gateway import received
 from tests.support.program import run
 
 from . import patient
@@ -273,7 +274,7 @@ def test_the_owner_sees_and_writes_everything_as_before(fresh: House) -> None:
 
 def test_tables_made_later_are_closed_even_to_who_is_granted_everything(fresh: House) -> None:
     with SessionDB(url=fresh.url) as db:
-        GatewayDB(db).receive("telegram", "1", "key", SECRET)
+        received(GatewayDB(db), "telegram", "1", "key", SECRET)
     place = fresh.place
     fresh.server.sql(f'GRANT SELECT ON ALL TABLES IN SCHEMA {place} TO "{fresh.alice}"')
     for table in (

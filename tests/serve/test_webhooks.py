@@ -28,7 +28,7 @@ from hermes.serve.webhook_signatures import SCHEMES, BadSignature, verify
 from hermes.serve.webhooks import LONGEST, prompt_for
 from hermes.store.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed
-from tests.support.gateway import Clock
+from tests.support.gateway import Clock, received
 
 
 @pytest.fixture(scope="module")
@@ -219,13 +219,13 @@ def test_what_is_signed_without_a_time_is_known_for_good_and_the_rest_for_a_week
     clock = Clock()
     store = GatewayDB(make_db(), clock=clock)
     for event in one.link.events:
-        number = store.receive("webhook", event.id, "key", as_json(event))
+        number = received(store, "webhook", event.id, "key", as_json(event))
         assert number is not None
         store.finish(number, "webhook", as_json(event.chat))
-    assert store.receive("plain", "the newest", "key", "{}") is not None  # which is never forgotten
+    assert received(store, "plain", "the newest", "key", "{}") is not None  # which is never forgotten
     clock.forward(400 * 86400)
     store.forget_mail(last_days=-1)
-    again = [store.receive("webhook", event.id, "key", as_json(event)) for event in one.link.events]
+    again = [received(store, "webhook", event.id, "key", as_json(event)) for event in one.link.events]
     assert [number is None for number in again] == [True] * 4 + [False] * 2
 
 

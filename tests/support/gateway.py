@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,16 @@ from hermes.gateway.runner import Gateway
 from hermes.gateway.startup import made_adapter
 from hermes.gateway.timings import STANDARD, Timings
 from hermes.store.db import SessionDB
+from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway_inbox import IncomingEvent
 from tests.support.labs.base import Lab
+
+
+def received(store: GatewayDB, platform: str, event_id: str, key: str, event: str) -> int | None:
+    """Store an event as the gateway does; returns its number, None when it was answered before."""
+    incoming = IncomingEvent(key, platform, event_id, event)
+    (found,) = store.batch([partial(store.receive, event=incoming)])
+    return found.id
 
 
 class Clock:

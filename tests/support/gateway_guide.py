@@ -13,6 +13,7 @@ CODE = "K7QF-2MZB"
 def guide(home: Path) -> Iterator[dict[str, str]]:
     """A home where this process is the gateway, as far as the record knows."""
     from hermes.gateway.startup import LEASE, holder
+    from hermes.store import approvals
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB
 
@@ -20,7 +21,14 @@ def guide(home: Path) -> Iterator[dict[str, str]]:
     with SessionDB(home / "state.db") as db:
         store = GatewayDB(db)
         store.set_status("telegram", "connected", identity="@your_bot")
-        store.make_pairing(CODE, "telegram", "987654321", "Ada", '{"platform":"telegram","chat_id":"987654321"}')
+        store.write(
+            approvals.make_pairing,
+            CODE,
+            "telegram",
+            "987654321",
+            "Ada",
+            '{"platform":"telegram","chat_id":"987654321"}',
+        )
         token = db.acquire_lease(LEASE, holder(), 600)
         yield {"HERMES_NO_LOCAL": "1"}
         if token is not None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hermes.store import gateway_inbox, gateway_outbox, routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.gateway_process import GatewayProcess
@@ -125,7 +126,7 @@ def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
         shown.setdefault(one["place"][0], []).append(one["text"])
     with SessionDB(home / "state.db") as db:
         store = GatewayDB(db)
-        sessions = {route.key.rpartition(":")[2]: route.session_id for route in store.bound_routes()}
+        sessions = {route.key.rpartition(":")[2]: route.session_id for route in store.read(routes.bound)}
         for number in range(min(chats, messages)):
             chat = f"c{number}"
             said = [f"n{n}" for n in range((messages - number + chats - 1) // chats)]
@@ -135,7 +136,11 @@ def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
             if [row["content"] for row in rows if row["role"] == "user"] != said:
                 found.append(f"{chat} in the record")
         found += [str(problem) for problem in db.check()]
-        found += [f"{len(left)} left" for left in (store.unanswered(), store.unsent()) if left]
+        found += [
+            f"{len(left)} left"
+            for left in (store.read(gateway_inbox.waiting), store.read(gateway_outbox.unsent))
+            if left
+        ]
     return found
 
 
@@ -177,6 +182,6 @@ def _lengthen(home: Path, length: int) -> None:
     """Have every conversation of a stopped gateway hold so many messages, two of which were said already."""
     said = [{"role": role, "content": WORDS.format(n)} for n in range(length // 2) for role in ("user", "assistant")]
     with SessionDB(home / "state.db") as db:
-        for route in GatewayDB(db).bound_routes():
+        for route in GatewayDB(db).read(routes.bound):
             db.replace_messages(route.session_id or "", said)
         db.catch_up()  # what it costs to index them is no message's

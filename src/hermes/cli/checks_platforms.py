@@ -145,11 +145,12 @@ async def _asked(adapter: Adapter) -> str:
 def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     """Who may talk there, and the home chat."""
     from hermes.gateway.settings import section_key
+    from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
     owners = sum(one.startswith(f"{name.partition('/')[0]}:") for one in config.owner)
-    paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).people()))
-    home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).home(name))
+    paired = _from_store(0, lambda db: sum(one["platform"] == name for one in GatewayDB(db).read(approvals.everyone)))
+    home = settings.home_channel or _from_store(None, lambda db: GatewayDB(db).read(approvals.home, name))
     if settings.allow_all:
         yield remark(name, "everyone may talk (allow_all)", f"list them: {section_key(config, name)}.allowed_users")
     elif not settings.allowed_users and not paired and not owners:

@@ -22,10 +22,11 @@ def command() -> None:
 @click.argument("code")
 @click.option("--owner", is_flag=True, help="This is you: an owner sees every session and may use every tool.")
 def approve(code: str, owner: bool) -> int:
+    from hermes.gateway.access import WELCOME
     from hermes.store.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
-        found = GatewayDB(db).approve_pairing(code)
+        found = GatewayDB(db).approve_pairing(code, WELCOME)
     if found is None:
         raise click.ClickException(
             "unknown or expired code; a code works once, for one hour (`hermes pairing list` shows who waits)"
@@ -52,11 +53,12 @@ def make_owner(person: str) -> None:
 @command.command("list", help="Who was approved, and who waits with a code.")
 @json_option()
 def list_(as_json: bool) -> int:
+    from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
         gateway = GatewayDB(db)
-        people, waiting = gateway.people(), gateway.waiting_pairings()
+        people, waiting = gateway.read(approvals.everyone), gateway.read(approvals.waiting, gateway.clock())
     if as_json:
         print_json({"people": people, "waiting": waiting})
         return 0
@@ -81,13 +83,14 @@ def _day(moment: float) -> str:
 @command.command("revoke", help="Revoke an approval: PLATFORM:USER, as `list` shows it.")
 @click.argument("person")
 def revoke(person: str) -> int:
+    from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
     platform, sep, user_id = person.partition(":")
     if not sep or not user_id:
         raise click.UsageError("give PLATFORM:USER, as `hermes pairing list` shows it")
     with opened(writing=True) as db:
-        done = GatewayDB(db).shut_out(platform, user_id)
+        done = GatewayDB(db).write(approvals.revoke, platform, user_id)
     if not done:
         raise click.ClickException(
             f"{one_line(person)} was not approved by a code (people named in config.yaml are removed there)"

@@ -98,9 +98,11 @@ def _offered(host: Host) -> str:
 
 def has_home(db: SessionDB, config: Config, platform: str) -> bool:
     """Whether a platform has a chat where handoffs arrive."""
+    from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
-    return bool(config.platform_section(platform).get("home_channel")) or GatewayDB(db).home(platform) is not None
+    configured = bool(config.platform_section(platform).get("home_channel"))
+    return configured or GatewayDB(db).read(approvals.home, platform) is not None
 
 
 def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda: False) -> str | None:
@@ -133,10 +135,11 @@ def sethome(host: Host, arguments: str) -> None:
         platform = host.platform.partition("/")[0]
         who = f"{platform}:{host.user[1]}" if host.user else platform
         raise InvalidInput(f"only the owner can say that. If this is you, put `owner: [{who}]` into config.yaml")
+    from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
     place = host.place
     if place is None:
         raise InvalidInput("this is not a chat")
-    GatewayDB(host.db).set_home(host.platform, place, host.platform)
+    GatewayDB(host.db).write(approvals.set_home, host.platform, place, host.platform)
     host.say(f"This is home now: `/handoff {host.platform}` in the terminal moves a conversation here.")

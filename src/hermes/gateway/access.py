@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hermes.gateway.events import DM, as_json, platform_of
+from hermes.store import approvals
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Chat, Event, Sender
@@ -43,7 +44,7 @@ class Access:
             return True
         if self.is_owner(platform, sender):
             return True
-        return any(self._store.may_talk(platform, one) for one in names)
+        return any(self._store.read(approvals.may_talk, platform, one) for one in names)
 
     def is_owner(self, platform: str, sender: Sender) -> bool:
         """Whether this is the owner of the machine, authenticated by the platform."""
@@ -74,7 +75,7 @@ class Access:
         code = "".join(secrets.choice(_LETTERS) for _ in range(8))
         code = f"{code[:4]}-{code[4:]}"
         name = event.sender.name
-        made = self._store.make_pairing(code, event.chat.connection, person, name, as_json(event.chat))
+        made = self._store.write(approvals.make_pairing, code, event.chat.connection, person, name, as_json(event.chat))
         return code if made else None
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.errors import HermesError, StoreGone
+from hermes.store import instances
 from hermes.store.instances import Instance, choose, lease_of, platform_lease
 from hermes.store.leases import is_gone
 
@@ -159,7 +160,7 @@ class Cluster:
 
     def _join(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}:gateway:{secrets.token_hex(4)}"
-        token = self._store.join(name, self._label, boot(), self._platforms, self._ttl)
+        token = self._store.write(instances.join, name, self._label, boot(), self._platforms, self._ttl)
         self.name, self.fence = name, (lease_of(name), token)
 
     async def run(self) -> None:
@@ -200,14 +201,14 @@ class Cluster:
 
     def _remove_dead_instances(self) -> list[Instance]:
         """All instances, after those without a heartbeat are removed and their work is assigned to others."""
-        everyone, astray = self._store.instances(self._platforms)
+        everyone = self._store.read(instances.everyone)
         here = boot()
         gone = [one.name for one in everyone if one.lives and one.boot == here and is_gone(one.name)]
         dead = [one.name for one in everyone if not one.lives and one.name != self.name]
-        if gone or (dead and clock() >= self._trusting_until) or astray:
-            if self._store.remove_dead(gone):
+        if gone or (dead and clock() >= self._trusting_until) or self._store.has_unassigned(self._platforms):
+            if self._store.write(instances.remove_dead, gone):
                 _log.warning("no heartbeat from %s; its work is assigned to other gateways", [*gone, *dead])
-            everyone, _ = self._store.instances()
+            everyone = self._store.read(instances.everyone)
         return everyone
 
     def _wanted(self, living: int) -> list[str]:
@@ -262,7 +263,7 @@ class Cluster:
         with self._lock:
             self._left = True
             try:
-                self._store.remove_dead([self.name])
+                self._store.write(instances.remove_dead, [self.name])
             except HermesError as error:  # the others notice when the lease expires
                 _log.info("could not record that this gateway stops: %s", error)
 

@@ -15,6 +15,7 @@ from hermes.gateway.confirmations import read_answer
 from hermes.gateway.delivery import Delivery
 from hermes.gateway.events import event_on, reaction_on, revision_on
 from hermes.gateway.logs import Masking
+from hermes.store import gateway_outbox
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -48,8 +49,8 @@ class Connection:
         self.delivery = Delivery(adapter, writer, config, self.log, clock=store.clock)
         self.delivery.on_trouble = self._trouble
         self.delivery.attachment = store.attachment
-        self.delivery.is_waiting = store.is_waiting
-        self.delivery.untold = partial(store.untold, adapter.connection_name)
+        self.delivery.is_waiting = lambda number: store.read(gateway_outbox.is_waiting, number)
+        self.delivery.untold = partial(store.read, gateway_outbox.untold, adapter.connection_name)
         self.delivery.retry = timings.retry
         self.identity: str | None = None
         self.accepts = True

@@ -27,7 +27,7 @@ from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, cho
 from hermes.gateway.splitting import split
 from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
 from hermes.store import gateway_outbox
-from hermes.store.gateway_outbox import SESSION, without_context
+from hermes.store.gateway_outbox import SESSION
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -333,13 +333,12 @@ class Delivery:
         if self.adapter.capabilities.idempotent:
             self._start(self._note_soon(part, message_id))
         else:
-            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), without_context(part.chat))
+            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), part.chat)
             self._through.add(part.id)
 
     async def _note_soon(self, part: Outgoing, message_id: str) -> None:
         try:
-            chat = without_context(part.chat)
-            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), chat, lasting=False)
+            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), part.chat, lasting=False)
             self._through.add(part.id)
         except StoreError as error:
             self.on_trouble(error)

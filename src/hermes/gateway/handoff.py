@@ -19,10 +19,11 @@ from hermes.commands.handoff_commands import patience  # seconds a claim lasts w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
-from hermes.store.gateway_outbox import OWN_ID
-from hermes.store.gateway_rows import PendingNotice, Placed
+from hermes.store import routes
+from hermes.store.gateway_outbox import OWN_ID, PendingNotice
 from hermes.store.handoffs import REQUEST_SECONDS
 from hermes.store.leases import handoff_lease
+from hermes.store.routes import Binding
 
 if TYPE_CHECKING:
     from hermes.gateway.inbox import Inbox
@@ -123,7 +124,7 @@ class Handoffs:
             self._under_way.discard(session_id)
             self._notices.pop(session_id, None)
 
-    async def _undo(self, claim: Claim, placed: Placed | None, why: str) -> None:
+    async def _undo(self, claim: Claim, placed: Binding | None, why: str) -> None:
         """Undo the handoff, and store the reason for the process that requested it.
 
         If another gateway has the claim, that one continues the handoff or undoes it.
@@ -131,35 +132,35 @@ class Handoffs:
         db, store = self._services.db, self._services.store
         try:
             if placed is not None:
-                await claim.do(store.take_back, placed)
+                await claim.do(store.write, routes.unbind_chat, placed)
             await claim.do(db.fail_handoff, claim.session_id, why)
         except Fenced as error:
             state = await asyncio.to_thread(db.get_handoff_state, claim.session_id)
             if placed is not None and state is not None and state["state"] == "failed":  # withdrawn
-                await asyncio.to_thread(store.take_back, placed)
+                await asyncio.to_thread(store.write, routes.unbind_chat, placed)
             else:
                 _log.warning("handoff of %s: %s", claim.session_id, error)
         except HermesError as error:
             _log.error("could not record a failed handoff: %s", error)  # its lease expires
 
-    async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Placed, Event]:
+    async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Binding, Event]:
         """Make the thread and bind it to the session; the binding, and the event that the agent answers there."""
         services, asked = self._services, claim.session_id
         session_id = await asyncio.to_thread(services.db.get_compression_tip, asked)
         session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} no longer exists")
-        route = await asyncio.to_thread(services.store.route_of_session, session_id)
+        route = await asyncio.to_thread(services.store.read, routes.of_session, session_id)
         there = None if route is None else from_json(route.chat, Chat).connection
         if route is not None and there == platform and route.updated_at >= asked_at:
             # an earlier claim got this far
-            placed, chat = Placed(route.key, session_id, None, None), from_json(route.chat, Chat)
+            placed, chat = Binding(route.key, session_id, None, None), from_json(route.chat, Chat)
         else:
             placed, chat = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
         return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
 
-    async def _bind(self, claim: Claim, session: SessionRow, platform: str) -> tuple[Placed, Chat]:
+    async def _bind(self, claim: Claim, session: SessionRow, platform: str) -> tuple[Binding, Chat]:
         services = self._services
         home = await asyncio.to_thread(services.router.home_chat, platform)
         if home is None:
@@ -169,8 +170,8 @@ class Handoffs:
         key, shared = await asyncio.to_thread(services.router.owners_key, chat)
         notice = await asyncio.to_thread(taken_from, services, session["id"], None)
         placed = await claim.do(
-            services.store.place, key, session["id"], platform=chat.platform, chat_type=chat.type, chat=as_json(chat),
-            display_name=chat.name, shared=shared,
+            services.store.write, routes.bind_chat, key, session["id"], platform=chat.platform, chat_type=chat.type,
+            chat=as_json(chat), display_name=chat.name, shared=shared,
         )  # fmt: skip
         self._notices[claim.session_id] = notice
         return placed, chat

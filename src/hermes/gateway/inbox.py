@@ -25,7 +25,8 @@ from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Pre
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
 from hermes.gateway.keys import background_key
 from hermes.gateway.workers import log_failure
-from hermes.store.gateway_rows import Arrival, Kept
+from hermes.store import gateway_inbox, gateway_outbox, instances
+from hermes.store.gateway_inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.participants import Services
     from hermes.gateway.workers import Workers
-    from hermes.store.gateway_db import Received
+    from hermes.store.gateway_inbox import Received
     from hermes.store.gateway_writer import Writer
 
 BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
@@ -102,13 +103,8 @@ class Inbox:
     """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
 
     def __init__(self, services: Services, workers: Workers, cluster: Cluster, writer: Writer, brake: Brake) -> None:
-        self._services, self._workers, self._cluster, self._writer, self._brake = (
-            services,
-            workers,
-            cluster,
-            writer,
-            brake,
-        )
+        self._services, self._workers, self._cluster = services, workers, cluster
+        self._writer, self._brake = writer, brake
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._began = 0.0
@@ -136,11 +132,11 @@ class Inbox:
             if name == "background":
                 key, beside = background_key(key, event.id), None
         chat, sender = event.chat, event.sender
-        arrival = Arrival(
+        incoming = IncomingEvent(
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
             chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared, beside,
         )  # fmt: skip
-        await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
+        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
 
     async def reacted(self, platform: str, event: Event) -> None:
         """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
@@ -152,7 +148,7 @@ class Inbox:
         since = lane.data.since if lane is not None and isinstance(lane.data, PendingQuestion) else 0.0
         for _ in range(_LOOKS):
             if event.reply_to is None or await asyncio.to_thread(
-                self._store.is_question, platform, event.chat.chat_id, event.reply_to, since
+                self._store.read, gateway_outbox.is_question, platform, event.chat.chat_id, event.reply_to, since
             ):
                 await self.received(platform, event)
                 return
@@ -164,10 +160,10 @@ class Inbox:
         When it is no longer `wanted`, the turn is stopped. PlatformError when it is not delivered.
         """
         platform = event.chat.connection
-        arrival = Arrival(key, platform, event.id, self._masked(event))
-        await self._writer(self._store.keep, arrival, then=partial(self._kept, event, arrival.event))
+        incoming = IncomingEvent(key, platform, event.id, self._masked(event))
+        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
         while True:
-            found = await asyncio.to_thread(self._store.progress, platform, event.id)
+            found = await asyncio.to_thread(self._store.read, gateway_inbox.progress, platform, event.id)
             if found is None:
                 raise PlatformError("the event to be answered is no longer in the inbox")
             finished, unsent, error = found
@@ -197,9 +193,11 @@ class Inbox:
         lane = self._workers.get(key)
         if lane is not None and isinstance(lane.data, PendingQuestion) and _is_for(lane.data, event):
             return True
-        return read_answer(event.text) is not None and self._store.served_elsewhere(key, self._cluster.name)
+        return read_answer(event.text) is not None and self._store.read(
+            instances.served_elsewhere, key, self._cluster.name
+        )
 
-    def _kept(self, event: Event, stored: str, kept: Kept) -> None:
+    def _on_stored(self, event: Event, stored: str, kept: ReceiveResult) -> None:
         """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""
         number, fence = kept.id, self._cluster.fence
         answering = self._answering(fence)

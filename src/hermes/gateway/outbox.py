@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
     from hermes.gateway.workers import LoopCalls
-    from hermes.store.gateway_db import GatewayDB, Outgoing
-    from hermes.store.gateway_rows import ReplyPart
+    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway_outbox import Outgoing, ReplyPart
 
 
 class Outbox:

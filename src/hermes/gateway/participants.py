@@ -22,7 +22,9 @@ from hermes.gateway.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background, is_proven
-from hermes.store.gateway_rows import PendingNotice
+from hermes.store import gateway_inbox, routes
+from hermes.store.gateway_db import newest_session
+from hermes.store.gateway_outbox import PendingNotice
 from hermes.store.model_choices import CONFIGURED
 from hermes.texts import shortened_line
 
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from hermes.gateway.timings import Timings
     from hermes.gateway.workers import Lane, LoopCalls
     from hermes.store.db import SessionDB
-    from hermes.store.gateway_db import GatewayDB, Route
+    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.routes import Route
     from hermes.store.visibility import User
 
 WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
@@ -132,7 +135,7 @@ class Participant:
             return self._agent.session_id
         if self._session_id is None:
             known = self.route.session_id
-            tip = None if known is None else self._services.store.end_of_chain(known)
+            tip = None if known is None else self._services.store.read(newest_session, known)
             self._session_id = new_session_id(gateway=True) if tip is None else tip
         return self._session_id
 
@@ -164,7 +167,7 @@ class Participant:
 
     def follow(self, session_id: str) -> None:
         """The conversation continues in another session after a compression, with its background processes."""
-        self._services.store.follow(self.session_id, session_id)
+        self._services.store.write(routes.follow, self.session_id, session_id)
         if self._agent is not None:
             self._agent.session_id = session_id
         self._session_id = self.route.session_id = session_id
@@ -228,7 +231,7 @@ class Participant:
         if services.db.chosen_model(key) is not None:  # so was the model
             services.db.choose_model(key, None)
         if session_id is None:
-            services.store.let_go(key)
+            services.store.write(routes.let_go, key)
             self.route.session_id = None
         else:
             part = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
@@ -261,7 +264,7 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
 
     `by` is the person who resumes it; None: the owner in a terminal.
     """
-    route = services.store.route_of_session(session_id)
+    route = services.store.read(routes.of_session, session_id)
     if route is None or (not route.shared and route.user_id is None):
         return None
     owners = services.access.owners(route.platform)
@@ -381,7 +384,7 @@ class ChatHost:
         if not self.person.wait_for_turn():
             self.answered = True  # by the next process, which reports that it was interrupted
             return
-        services.store.begin(request.inbox_id, self.session_id)
+        services.store.write(gateway_inbox.begin, request.inbox_id, self.session_id)
         reply = services.outbox.reply(request)
         services.outbox.begin(reply)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
@@ -23,10 +24,11 @@ from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
 from hermes.gateway.participants import ChatHost, Participant, hint_after
 from hermes.gateway.senders import escaped, passed_on, said_by, speaker
-from hermes.store import gateway_inbox
-from hermes.store.gateway_db import Route
-from hermes.store.gateway_rows import Name, PendingNotice, Placed
+from hermes.store import gateway_inbox, instances, routes, sessions
+from hermes.store.gateway_inbox import SourceEvent
+from hermes.store.gateway_outbox import PendingNotice
 from hermes.store.instances import lease_of, platform_lease
+from hermes.store.routes import Binding, Route
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from hermes.gateway.streaming import StreamedReply
     from hermes.gateway.workers import Lane, Workers
     from hermes.store.db import SessionDB
-    from hermes.store.gateway_rows import TakenUp
+    from hermes.store.gateway_db import WorkItem
     from hermes.store.visibility import User
 
 STOPPED = "⏹ (stopped)"
@@ -133,7 +135,7 @@ class Replies:
                 return
             holder = self._db.lease_holder(platform_lease(platform))
             if holder is not None and holder != name:
-                self._store.give(lane.key, holder)
+                self._store.batch([partial(instances.assign, key=lane.key, name=holder)])
                 return
             if self._services.halted.wait(0.5):
                 return
@@ -155,13 +157,13 @@ class Replies:
         self._inbox.answered(reply.inbox_id)  # before it is sent: the next message may answer it
         self._outbox.finish(reply, text)
 
-    def _answer(self, lane: Lane, request: Request, found: TakenUp) -> None:
+    def _answer(self, lane: Lane, request: Request, found: WorkItem) -> None:
         services, event = self._services, request.event
         known = request.session_id
         stored_in = known if known and self._db.get_session(known) is not None else None
         route, tip = found.route, found.session_id
         if not request.begun and self._resets.reset_if_due(lane.key, request.stop, route) is None:
-            route, tip = self._store.route(lane.key), None
+            route, tip = self._store.read(routes.get, lane.key), None
         person = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
         person.answers = event
         if found.is_member and tip is not None and event.sender.id is not None:
@@ -181,7 +183,7 @@ class Replies:
                 aside = is_background(lane.key)
                 self._finish(reply, BESIDE.format(_asked(event), text, person.session_id) if aside else text)
                 if aside:  # nothing more comes under this key
-                    self._store.let_go(lane.key)
+                    self._store.write(routes.let_go, lane.key)
                     services.agents.drop(lane.key)
                 services.index.touched()
         finally:
@@ -204,7 +206,7 @@ class Replies:
                 if (
                     request.begun and request.session_id is not None
                 ):  # the gateway that bound the chat died: it undoes nothing
-                    self._store.take_back(Placed(person.route.key, request.session_id, None, None))
+                    self._store.write(routes.unbind_chat, Binding(person.route.key, request.session_id, None, None))
                 return ""
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
@@ -257,15 +259,16 @@ class Replies:
         if content is None:
             return None
         masked = self._db.masked
-        name = Name(
-            event.id, (event.text, masked(event.text)), len(masked(words.strip())) if event.attachments else None
-        )  # fmt: skip
+        length = len(masked(words.strip())) if event.attachments else None
+        source = SourceEvent(event.id, (event.text, masked(event.text)), length)
 
         if route.session_id != person.session_id:  # stored first: a process that resumes this must not make another one
-            self._store.begin(request.inbox_id, person.session_id)
+            self._store.write(gateway_inbox.begin, request.inbox_id, person.session_id)
 
         def keep(session_id: str, what: str | list[Any]) -> int:
-            message_id, part = self._store.say(request.inbox_id, route.key, session_id, what, notice=notice, name=name)
+            message_id, part = self._store.append_user_message(
+                request.inbox_id, route.key, session_id, what, source, notice=notice
+            )
             if part is not None:
                 self._outbox.send(part)
             if answer and notice is not None:
@@ -319,7 +322,7 @@ class Replies:
                     reply.write("".join(unshown))
                     unshown.clear()
             elif isinstance(event, Followed):
-                self._store.follow(event.old_session_id, event.session_id)
+                self._store.write(routes.follow, event.old_session_id, event.session_id)
                 person.moved()
             elif isinstance(event, TurnNotice):
                 _log.info("%s: %s", person.lane.key, event.text)
@@ -349,7 +352,7 @@ class Replies:
         if who is None or person.seen_by == (session_id, who):
             return
         user = (person.route.platform, who)
-        if self._store.may_see(session_id, user):
+        if self._store.read(sessions.is_shown, session_id, user):
             person.seen_by = session_id, who
         elif (session := self._db.get_session(session_id)) is not None:
             if not person.is_owner and session["message_count"]:
@@ -364,7 +367,7 @@ class Replies:
             self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]), answers=request.event)
             self._store.finish(request.inbox_id, chat.connection, as_json(chat))
             return
-        self._store.begin(request.inbox_id)
+        self._store.write(gateway_inbox.begin, request.inbox_id)
         if request.refused:
             self._outbox.post(chat, NOT_YOURS, answers=request.event)
             self._store.finish(request.inbox_id, chat.connection, as_json(chat))

@@ -22,6 +22,7 @@ from hermes.gateway.events import Chat, from_json
 from hermes.gateway.hooks import RESETS
 from hermes.gateway.inbox import Reset
 from hermes.gateway.participants import Participant
+from hermes.store import routes
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from hermes.gateway.cluster import Cluster
     from hermes.gateway.participants import Services
     from hermes.gateway.workers import Workers
-    from hermes.store.gateway_db import Route
+    from hermes.store.routes import Route
     from hermes.store.rows import SessionRow
 
 IDLE, DAILY = RESETS
@@ -156,7 +157,7 @@ class Resets:
         if modes <= {"none", None}:
             return []
         found = []
-        for route in self._services.store.bound_routes(quiet_since=self._services.clock()):
+        for route in self._services.store.read(routes.bound, quiet_since=self._services.clock()):
             lane = self._workers.get(route.key)
             if not self._cluster.is_ours(route.key, from_json(route.chat, Chat).connection):
                 continue
@@ -173,7 +174,7 @@ class Resets:
 
         Returns the key's route (`route`, if given) when no reset was due and nothing was done.
         """
-        route = route or self._services.store.route(key)
+        route = route or self._services.store.read(routes.get, key)
         if route is None or route.session_id is None:
             return route
         reason = self._due(route)
@@ -197,7 +198,7 @@ class Resets:
             try:
                 if not person.agent.hold() or person.agent.answering() is not None:
                     return  # another process was faster
-                now = services.store.route(key)
+                now = services.store.read(routes.get, key)
                 if now is None or now.session_id != route.session_id:
                     return  # and has finished already
                 old = self._save_what_matters(person, session, stop)
@@ -205,14 +206,14 @@ class Resets:
                     return
                 with person.agent.fenced():  # if this process slept for long, another may be using the session by now
                     db.end_session(old, reason)
-                    services.store.let_go(key, previous=old, reason=reason)
+                    services.store.write(routes.let_go, key, previous=old, reason=reason)
             except Fenced as error:
                 _log.warning("%s was not reset: %s", key, error)
                 return
             finally:
                 person.let_go()
         else:
-            services.store.let_go(key, previous=old, reason=reason)
+            services.store.write(routes.let_go, key, previous=old, reason=reason)
         services.agents.drop(key)
         if old is not None and ending:
             services.ended(old, reason)

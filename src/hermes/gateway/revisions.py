@@ -16,6 +16,7 @@ import msgspec
 from hermes.gateway.events import Event, Revision, as_json, from_json, masked, platform_of, writable
 from hermes.gateway.inbox import asked_by_command
 from hermes.gateway.replies import words_of
+from hermes.store import gateway_inbox
 
 if TYPE_CHECKING:
     from hermes.gateway.participants import Services
@@ -41,9 +42,9 @@ class Revisions:
 
     def _apply(self, platform: str, revision: Revision, event: Event | None) -> None:
         store = self._store
-        if store.is_noted(platform, revision.id):
+        if store.read(gateway_inbox.is_noted, platform, revision.id):
             return
-        while (known := store.find_said(platform, revision.revises)) is None:
+        while (known := store.read(gateway_inbox.find_said, platform, revision.revises)) is None:
             if self._keep_early(platform, revision, event):
                 return
         if event is not None and not self._is_author(known, platform, event):
@@ -53,13 +54,13 @@ class Revisions:
             return
         if known.inbox_id is not None and not known.message_ids:
             if self._waits(known, event):
-                store.note(platform, revision.id)
+                store.write(gateway_inbox.note, platform, revision.id)
                 return
-            known = store.find_said(platform, revision.revises)  # its answer began a moment ago
+            known = store.read(gateway_inbox.find_said, platform, revision.revises)  # its answer began a moment ago
         ids = known.message_ids if known is not None else []
         for message_id in ids:
             self._in_record(message_id, event)
-        store.note(platform, revision.id, ids[-1] if ids else None)
+        store.write(gateway_inbox.note, platform, revision.id, ids[-1] if ids else None)
         self._services.index.touched()
 
     def _is_author(self, known: KnownEvent, platform: str, event: Event) -> bool:
@@ -76,11 +77,11 @@ class Revisions:
     def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
         """Keep it for a message that has not arrived yet; False when it has arrived meanwhile."""
         if event is None:
-            return self._store.keep_early(platform, revision.id, revision.revises, None)
+            return self._store.write(gateway_inbox.keep_early, platform, revision.id, revision.revises, None)
         if not self._services.access.may_talk(platform, event.sender):
             return True
         kept = as_json(masked(event, self._services.db.masked))
-        return self._store.keep_early(platform, revision.id, revision.revises, kept)
+        return self._store.write(gateway_inbox.keep_early, platform, revision.id, revision.revises, kept)
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:
         """Change the waiting event in the inbox; False when it does not wait there any more."""
@@ -88,7 +89,7 @@ class Revisions:
         if event is not None and known.event is not None:
             text = self._services.db.masked(event.text)
             kept = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
-        return self._store.revise(known.inbox_id, kept)
+        return known.inbox_id is not None and self._store.write(gateway_inbox.revise, known.inbox_id, kept)
 
     def _in_record(self, message_id: int, event: Event | None) -> None:
         db = self._services.db

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hermes.commands.registry import GATEWAY, is_known, parse
 from hermes.gateway.events import DM, Chat, Event, chat_on, from_json
 from hermes.gateway.keys import Source, build_session_key, is_shared, key_beside, source_of
+from hermes.store import approvals, routes
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -44,7 +45,7 @@ class Router:
             return key, shared
         handed, for_all = self.place_key(event.chat)
         if handed != key and (event.chat.thread_id is not None or self._access.is_owner(source.platform, event.sender)):
-            route = self._store.route(handed)
+            route = self._store.read(routes.get, handed)
             if route is not None and route.session_id is not None:
                 return handed, for_all
         return key, shared
@@ -67,7 +68,7 @@ class Router:
     def owners_key(self, chat: Chat) -> tuple[str, bool]:
         """The same for a handoff by the owner: in a direct chat that began as another person's, the owner's own key."""
         key, shared = self.place_key(chat)
-        route = None if shared else self._store.route(key)
+        route = None if shared else self._store.read(routes.get, key)
         owners = self._access.owners(chat.platform)
         if route is None or route.user_id is None or route.user_id in owners:
             return key, shared
@@ -79,13 +80,13 @@ class Router:
             )
             for one in owners
         )
-        return next((one for one in beside if self._store.route(one) is not None), key), shared
+        return next((one for one in beside if self._store.read(routes.get, one) is not None), key), shared
 
     def is_meant(self, event: Event, key: str) -> bool:
         """Whether a message is for us: no mention is needed, or it has one, is one of our commands, or is in our thread."""
         if event.chat.type == DM or event.addressed or not self._needs_mention(event.chat.connection):
             return True
-        if event.chat.thread_id is not None and self._store.route(key) is not None:
+        if event.chat.thread_id is not None and self._store.read(routes.get, key) is not None:
             return True
         command = parse(event.text.strip())
         return command is not None and is_known(command[0], GATEWAY)  # unknown commands are for other bots
@@ -97,7 +98,7 @@ class Router:
             return False
         if platform not in self.adapters or not self._needs_mention(platform) or parse(event.text.strip()) is not None:
             return False
-        return self._store.others_take_part(key, event.chat.platform, who)
+        return self._store.read(routes.others_take_part, key, event.chat.platform, who)
 
     def _needs_mention(self, platform: str) -> bool:
         wanted = self.settings[platform].require_mention
@@ -118,7 +119,7 @@ class Router:
 
     def home_chat(self, platform: str) -> Chat | None:
         """Where handoffs and deliveries to a platform go: the chat set with /sethome, else the configured one."""
-        kept = self._store.home(platform)
+        kept = self._store.read(approvals.home, platform)
         if kept is not None:
             return from_json(kept, Chat)
         settings = self.settings.get(platform)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import GATEWAY, known
 from hermes.errors import HermesError, StoreGone
-from hermes.gateway.access import WELCOME, Access
+from hermes.gateway.access import Access
 from hermes.gateway.agents import Agents
 from hermes.gateway.brake import Brake
 from hermes.gateway.cluster import Cluster
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 FORGET_SECONDS = 3600.0
-WELCOME_SECONDS = 2.0
 STOP_SECONDS = 10.0  # the whole stop
 CUT_SECONDS = 1.5  # for interrupted turns to end
 SEND_SECONDS = 1.0  # at least this long for sending what is ready
@@ -82,26 +81,14 @@ class Gateway:
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})
         router = Router(store, config, access, adapters, home)
-        calls = LoopCalls()
+        calls, halted = LoopCalls(), threading.Event()
         self.workers = Workers(lambda lane, item: self._replies.work(lane, item))
         names = list(router.adapters)
         self._cluster = Cluster(store, names, home, cut=self._cut_short, gone=self._store_gone)
         outbox = Outbox(store, router, self._cluster, calls)
         index = SessionsIndex(store, db.sessions_dir, timings)
         self.services = Services(
-            db,
-            store,
-            config,
-            home,
-            clock,
-            threading.Event(),
-            access,
-            self.agents,
-            router,
-            outbox,
-            index,
-            calls,
-            timings,
+            db, store, config, home, clock, halted, access, self.agents, router, outbox, index, calls, timings
         )
         self.writer = Writer(store, gone=self._store_gone)
         self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
@@ -126,7 +113,7 @@ class Gateway:
             CronJobs(self.services).run(),
             Histories(self.services).run(),
         ]
-        work += [self._welcome(), self._forget()]
+        work += [self._forget()]
         for connection in self.connections.values():
             work += [self._cluster.keep(connection), connection.show_menu(menu)]
         tasks = [asyncio.create_task(one) for one in work]
@@ -180,16 +167,6 @@ class Gateway:
     def _cut_short(self) -> None:
         for item in self.workers.under_way():
             item.stop.want()
-
-    async def _welcome(self) -> None:
-        """Welcome people whom the owner has approved; `hermes pairing approve` runs in another process."""
-        while True:
-            try:
-                for part in await asyncio.to_thread(self.store.welcome, WELCOME):
-                    self.services.outbox.send(part)
-            except HermesError as error:
-                _log.warning("could not look for newly approved people: %s", error)
-            await asyncio.sleep(WELCOME_SECONDS)
 
     async def _forget(self) -> None:
         """Remove old finished rows, periodically."""

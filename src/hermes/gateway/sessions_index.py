@@ -16,13 +16,15 @@ import msgspec
 
 from hermes.errors import HermesError
 from hermes.home import make_private
+from hermes.store import routes
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.timings import Timings
     from hermes.store.gateway_db import GatewayDB
-    from hermes.store.routes import IndexEntry
 
+_COLUMNS = ("session_id", "created_at", "updated_at", "platform", "chat_type", "display_name", "title")
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 SHARE = 20  # between two writes at least so many times as long as the last one took
 _log = logging.getLogger("hermes.gateway")
 
@@ -55,30 +57,17 @@ class SessionsIndex:
 
 def entries(store: GatewayDB) -> dict[str, Any]:
     """Session key → the entry with its session."""
-    return {row["key"]: _entry(row) for row in store.index()}
+    return {row["key"]: _entry(row) for row in store.read(routes.index)}
 
 
-def _entry(row: IndexEntry) -> dict[str, Any]:
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    flags = {"shared": bool(row["shared"]), "reset": row["reset_reason"], "previous_session_id": row["previous_id"]}
     return {
-        "session_id": row["session_id"],
-        "created_at": row["created_at"],
-        "updated_at": row["updated_at"],
-        "platform": row["platform"],
-        "chat_type": row["chat_type"],
-        "display_name": row["display_name"],
-        "title": row["title"],
+        **{name: row[name] for name in _COLUMNS},
         "origin": {**json.loads(row["chat"]), "user_id": row["user_id"]},
         "messages": row["message_count"] or 0,
-        "input_tokens": row["input_tokens"] or 0,
-        "output_tokens": row["output_tokens"] or 0,
-        "cache_read_tokens": row["cache_read_tokens"] or 0,
-        "cache_write_tokens": row["cache_write_tokens"] or 0,
-        "reasoning_tokens": row["reasoning_tokens"] or 0,
-        "flags": {
-            "shared": bool(row["shared"]),
-            "reset": row["reset_reason"],
-            "previous_session_id": row["previous_id"],
-        },
+        **{name: row[name] or 0 for name in _COUNTS},
+        "flags": flags,
         "last_user_at": row["last_user_at"],
     }
 

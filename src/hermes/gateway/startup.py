@@ -179,12 +179,13 @@ class Running:
 def running(db: SessionDB) -> list[Running]:
     """The gateways of a store, of which a SQLite file has one; [] when none runs, or it was killed."""
     from hermes.gateway.cluster import boot
+    from hermes.store import instances
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.leases import is_gone
 
     if db.is_shared:
         store, here = GatewayDB(db), boot()
-        everyone = store.instances()[0] if store.is_there() else []
+        everyone = store.read(instances.everyone) if store.is_there() else []
         return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
     name = db.lease_holder(LEASE)
     return [] if name is None or is_gone(name) else [_running(name)]
@@ -225,6 +226,7 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
     from hermes.agent.model_choice import choose_model
     from hermes.gateway.runner import Gateway
+    from hermes.store import instances
 
     with only_one(db) as token:
         ending = asyncio.Event()
@@ -237,7 +239,8 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, made.adapters, home)
             if token is not None:  # there is no other: what an instance of this file held is free at once
-                await asyncio.to_thread(gateway.store.remove_dead, [one.name for one in gateway.store.instances()[0]])
+                earlier = [one.name for one in gateway.store.read(instances.everyone)]
+                await asyncio.to_thread(gateway.store.write, instances.remove_dead, earlier)
             for name, problem in made.left_out.items():
                 _log.error("%s does not start: %s", name, problem)
                 await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))

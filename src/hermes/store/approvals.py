@@ -1,16 +1,16 @@
 """The users approved by pairing, beyond those in the configuration, and each platform's home chat.
 
-A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted. After that its row only
-records that the user still has to be notified.
+A pairing code is stored as a digest only, is valid for an hour, works once, and guesses are counted.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 from typing import TypedDict
 
+from hermes.errors import StoreBusy
 from hermes.store.engines.base import Tx
+from hermes.store.gateway_tables import insert, replacing
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
@@ -18,42 +18,30 @@ WAITING_AT_MOST = 20  # codes of one platform that are not approved yet
 
 
 class Person(TypedDict):
-    """A user who was let in by pairing."""
+    """A user of a platform."""
 
     platform: str
     user_id: str
     name: str | None
+
+
+class ApprovedPerson(Person):
+    """A user who was let in by pairing."""
+
     since: float
 
 
-class WaitingPairing(TypedDict):
+class NewPerson(Person):
+    """A user who is let in now."""
+
+    chat: str  # JSON: where they asked
+
+
+class WaitingPerson(Person):
     """A user who has a code that is not approved yet."""
 
-    platform: str
-    user_id: str
-    name: str | None
     made_at: float
     expires_at: float
-
-
-class ApprovedPairing(TypedDict):
-    """A user whose code was approved just now."""
-
-    code_hash: str
-    platform: str
-    user_id: str
-    name: str | None
-    chat: str
-    """JSON"""
-
-
-class Newcomer(TypedDict):
-    """A user who was approved and has not got the message about it yet."""
-
-    platform: str
-    chat: str
-    name: str
-    """The digest of the code."""
 
 
 def digest(code: str) -> str:
@@ -67,94 +55,54 @@ def may_talk(tx: Tx, platform: str, user_id: str) -> bool:
     return tx.row("SELECT 1 FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)) is not None
 
 
-def let_in(tx: Tx, platform: str, user_id: str, name: str | None, now: float) -> None:
-    """Approve a user."""
-    tx.run(
-        "INSERT INTO gateway_people(platform, user_id, name, since) VALUES(?, ?, ?, ?)"
-        " ON CONFLICT(platform, user_id) DO UPDATE SET name = excluded.name",
-        (platform, user_id, name, now),
-    )
-
-
-def shut_out(tx: Tx, platform: str, user_id: str) -> bool:
+def revoke(tx: Tx, _now: float, platform: str, user_id: str) -> bool:
     """Revoke a user's approval; False when they were not approved by pairing. Their code is deleted as well."""
     tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, user_id))
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
 
-def everyone(tx: Tx) -> list[Person]:
+def everyone(tx: Tx) -> list[ApprovedPerson]:
     """All users approved by pairing."""
     return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
 
 
-def waiting(tx: Tx, now: float) -> list[WaitingPairing]:
+def waiting(tx: Tx, now: float) -> list[WaitingPerson]:
     """The users with a code that is not approved yet."""
-    return tx.dicts(
-        "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?"
-        " ORDER BY made_at",
-        (now,),
-    )
+    sql = "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE expires_at > ? ORDER BY made_at"
+    return tx.dicts(sql, (now,))
 
 
-def make_pairing(tx: Tx, code: str, platform: str, user_id: str, name: str | None, chat: str, now: float) -> bool:
+def make_pairing(tx: Tx, now: float, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
     """Store a code for a user; False while the user has a valid one, or too many wait."""
-    tx.run("DELETE FROM gateway_pairings WHERE used_at IS NULL AND expires_at <= ?", (now,))
-    open_ = "FROM gateway_pairings WHERE platform = ? AND used_at IS NULL AND expires_at > ?"
-    if tx.row(f"SELECT 1 {open_} AND user_id = ?", (platform, now, user_id)) is not None:
+    tx.run("DELETE FROM gateway_pairings WHERE expires_at <= ?", (now,))
+    there = [one["user_id"] for one in waiting(tx, now) if one["platform"] == platform]
+    if user_id in there or len(there) >= WAITING_AT_MOST:
         return False
-    if int(tx.value(f"SELECT count(*) {open_}", (platform, now))) >= WAITING_AT_MOST:
-        return False
-    tx.run(
-        "INSERT INTO gateway_pairings(code_hash, platform, user_id, name, chat, made_at, expires_at) VALUES(?, ?, ?, ?, ?, ?, ?)",
-        (digest(code), platform, user_id, name, chat, now, now + LASTS),
-    )
+    insert(
+        tx, "gateway_pairings", code_hash=digest(code), platform=platform, user_id=user_id, name=name, chat=chat,
+        made_at=now, expires_at=now + LASTS,
+    )  # fmt: skip
     return True
 
 
-def try_counts(tx: Tx, now: float) -> bool:
-    """Count one try at a code; False when there were too many in the last minute."""
+def approve(tx: Tx, now: float, code: str) -> NewPerson | None:
+    """Approve the user with this code; None when no user has it (any more). StoreBusy after five tries in a minute."""
     tx.run("DELETE FROM gateway_tries WHERE at <= ? OR at > ?", (now - 60, now))  # or the clock was set back
     if int(tx.value("SELECT count(*) FROM gateway_tries WHERE what = 'pairing'")) >= TRIES_A_MINUTE:
-        return False
-    tx.run("INSERT INTO gateway_tries(at, what) VALUES(?, 'pairing')", (now,))
-    return True
+        raise StoreBusy("too many codes were tried; wait a minute")
+    insert(tx, "gateway_tries", at=now, what="pairing")
+    sql = "DELETE FROM gateway_pairings WHERE code_hash = ? AND expires_at > ? RETURNING platform, user_id, name, chat"
+    found: list[NewPerson] = tx.dicts(sql, (digest(code), now))
+    for one in found:
+        who = {"platform": one["platform"], "user_id": one["user_id"], "name": one["name"]}
+        insert(tx, "gateway_people", replacing("platform, user_id", "name"), **who, since=now)
+    return found[0] if found else None
 
 
-def approve(tx: Tx, code: str, now: float) -> ApprovedPairing | None:
-    """Approve the user with this code; None when no user has it (any more)."""
-    wanted = digest(code)
-    rows: list[ApprovedPairing] = tx.dicts(
-        "SELECT code_hash, platform, user_id, name, chat FROM gateway_pairings WHERE used_at IS NULL AND expires_at > ?",
-        (now,),
-    )
-    found = None
-    for row in rows:  # all are compared, each in the same time
-        if hmac.compare_digest(row["code_hash"], wanted):
-            found = row
-    if found is None:
-        return None
-    tx.run("UPDATE gateway_pairings SET used_at = ? WHERE code_hash = ?", (now, wanted))
-    let_in(tx, found["platform"], found["user_id"], found["name"], now)
-    return found
-
-
-def newcomers(tx: Tx) -> list[Newcomer]:
-    """Approved users who were not notified yet: platform, the chat they asked in, and an id of the approval."""
-    return tx.dicts("SELECT platform, chat, code_hash AS name FROM gateway_pairings WHERE used_at IS NOT NULL")
-
-
-def mark_notified(tx: Tx, name: str) -> bool:
-    """Mark one of `newcomers` as notified; False when another process does it."""
-    return bool(tx.run("DELETE FROM gateway_pairings WHERE code_hash = ? AND used_at IS NOT NULL", (name,)))
-
-
-def set_home(tx: Tx, platform: str, chat: str, by: str | None, now: float) -> None:
-    """Set the home chat for handoffs and deliveries to a platform."""
-    tx.run(
-        "INSERT INTO gateway_homes(platform, chat, set_by, set_at) VALUES(?, ?, ?, ?)"
-        " ON CONFLICT(platform) DO UPDATE SET chat = excluded.chat, set_by = excluded.set_by, set_at = excluded.set_at",
-        (platform, chat, by, now),
-    )
+def set_home(tx: Tx, now: float, platform: str, chat: str, by: str | None = None) -> None:
+    """Set the home chat for handoffs and deliveries to a platform (a chat as JSON)."""
+    otherwise = replacing("platform", "chat", "set_by", "set_at")
+    insert(tx, "gateway_homes", otherwise, platform=platform, chat=chat, set_by=by, set_at=now)
 
 
 def home(tx: Tx, platform: str) -> str | None:

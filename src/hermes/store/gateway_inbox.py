@@ -2,21 +2,25 @@
 
 An event is in the inbox before its receipt is confirmed to its platform. It is begun when a turn takes it, linked to
 the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox
-(gateway_outbox.py). Its text is deleted then.
+(gateway_outbox.py). Its text is deleted then. Secrets are masked in both queues: the process that received a message uses the
+unmasked text and sends its reply unmasked; a process after a crash, or another gateway, has only the masked text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from hermes.errors import StoreError
 from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
+from hermes.store.gateway_tables import insert, update
+from hermes.store.routes import Route
 
 _EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
-_INBOX = "id, platform, event_id, key, event, received_at, begun_at, session_id, message_id, shown"
+WAITS = "finished_at IS NULL"
 
 
 @dataclass(slots=True)
@@ -35,12 +39,48 @@ class Received:
     shown: str | None  # the platform's ids of the messages that show its growing reply, one a line; "": perhaps one
 
 
-class Revised(StoreError):
-    """The event was edited or deleted: the text to store is out of date."""
+_COLUMNS = ", ".join(field.name for field in fields(Received))
 
 
-@dataclass(slots=True)
-class KnownEvent:
+class IncomingEvent(NamedTuple):
+    """An event to store, and the description of its chat for its route (`chat_type` None: the route stays unchanged)."""
+
+    key: str
+    platform: str  # or one of its accounts: "telegram/work"
+    event_id: str
+    event: str  # JSON, masked
+    chat: str = ""  # JSON
+    chat_type: str | None = None
+    display_name: str | None = None
+    user_id: str | None = None  # the owner of the conversation if it has none
+    shared: bool = False
+    beside: Callable[[str | None], str] | None = None  # of a one-to-one conversation: its key, given the route's owner
+
+    def is_shown_by(self, route: Route) -> bool:
+        """Whether a route already has all this."""
+        owned = route.shared or self.user_id is None or route.user_id is not None
+        return owned and (route.chat, route.display_name) == (self.chat, self.display_name or route.display_name)
+
+
+class ReceiveResult(NamedTuple):
+    """Where an event is stored."""
+
+    key: str
+    id: int | None  # None: it was already answered
+    serving: str | None  # the instance that answers it
+    before: tuple[int, ...] = ()  # earlier events that wait in that chat
+    moved: bool = False  # another instance served the chat until now: its replies may wait in the outbox
+
+
+class SourceEvent(NamedTuple):
+    """The event a message comes from: its id on the platform, and what is needed when it is edited or deleted there."""
+
+    event_id: str
+    texts: tuple[str, str]  # its text when taken, unmasked and masked: if the inbox has another, it is not stored
+    words: int | None = None  # how much of the content the user wrote, where the rest describes attachments
+
+
+class KnownEvent(NamedTuple):
     """The state of an event."""
 
     inbox_id: int | None  # it waits there, or is being answered
@@ -48,31 +88,30 @@ class KnownEvent:
     message_ids: list[int]  # its messages in the store
 
 
-def receive(tx: Tx, platform: str, event_id: str, key: str, event: str, now: float) -> tuple[int | None, bool]:
+class Revised(StoreError):
+    """The event was edited or deleted: the text to store is out of date."""
+
+
+def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: str) -> tuple[int | None, bool]:
     """Store an event; returns its number, also when it is already stored and waits, and whether it is new.
 
     The number is None when it was already answered.
     """
     event = _as_edited(tx, platform, event_id, event)
-    made = tx.rows(
-        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at) VALUES(?, ?, ?, ?, ?)"
-        " ON CONFLICT(platform, event_id) DO NOTHING RETURNING id",
-        (platform, event_id, key, event, now),
-    )
+    made = insert(
+        tx, "gateway_inbox", "ON CONFLICT(platform, event_id) DO NOTHING RETURNING id", platform=platform,
+        event_id=event_id, key=key, event=event, received_at=now,
+    )  # fmt: skip
     if made:
         return int(made[0][0]), True
-    sql = "SELECT id FROM gateway_inbox WHERE platform = ? AND event_id = ? AND finished_at IS NULL"
-    known = tx.value(sql, (platform, event_id))
-    return None if known is None else int(known), False
+    known = waiting(tx, "platform = ? AND event_id = ?", (platform, event_id))
+    return known[0].id if known else None, False
 
 
-def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> list[int]:
+def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> tuple[int, ...]:
     """The numbers, from this least one on, of events that wait in a chat and arrived before an event there."""
-    rows = tx.rows(
-        "SELECT id FROM gateway_inbox WHERE key = ? AND finished_at IS NULL AND id >= ? AND id < ?",
-        (key, least, inbox_id),
-    )
-    return [int(row[0]) for row in rows]
+    sql = f"SELECT id FROM gateway_inbox WHERE key = ? AND {WAITS} AND id >= ? AND id < ?"
+    return tuple(int(row[0]) for row in tx.rows(sql, (key, least, inbox_id)))
 
 
 def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
@@ -87,44 +126,22 @@ def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
     return json.dumps({**first, "text": edited.get("text", "")}) if one == other else event
 
 
-def keep_early(tx: Tx, platform: str, event_id: str, edited: str | None, now: float) -> None:
-    """Record an edit (to this event) or a deletion (None) of an event that has not arrived yet: `receive` applies it."""
-    if edited is None:
-        note(tx, platform, event_id, None, now)  # as if it were answered
-        return
-    tx.run(
-        "INSERT INTO gateway_inbox(platform, event_id, key, event, received_at, finished_at) VALUES(?, ?, '', ?, ?, ?)"
-        " ON CONFLICT(platform, event_id) DO UPDATE SET event = excluded.event",
-        (platform, _EARLY + event_id, edited, now, now),
-    )
+def keep_early(tx: Tx, now: float, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
+    """Record an edit (to this event) or a deletion (None) of an event that has not arrived yet: `receive` applies it.
+
+    False when the event has arrived meanwhile.
+    """
+    if find_said(tx, platform, event_id) is not None:
+        return False
+    note(tx, now, platform, event_id if edited is None else _EARLY + event_id, event=edited)  # deleted: as if answered
+    note(tx, now, platform, revision_id)
+    return True
 
 
-def unanswered(tx: Tx) -> list[Received]:
+def waiting(tx: Tx, which: str = "TRUE", values: Sequence[object] = ()) -> list[Received]:
     """Events that wait to be answered, in the order of arrival."""
-    return [
-        Received(*row) for row in tx.rows(f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL ORDER BY id")
-    ]
-
-
-def some(tx: Tx, inbox_ids: Sequence[int]) -> list[Received]:
-    """Those of these events that wait to be answered, in the order of arrival."""
-    return [
-        Received(*row)
-        for row in tx.rows(
-            f"SELECT {_INBOX} FROM gateway_inbox WHERE finished_at IS NULL AND id IN ({marks(inbox_ids)}) ORDER BY id",
-            inbox_ids,
-        )
-    ]
-
-
-def marks(values: Sequence[object]) -> str:
-    return ", ".join("?" * len(values)) or "NULL"
-
-
-def still(tx: Tx, inbox_id: int) -> Received | None:
-    """An event as stored, if it still waits to be answered."""
-    row = tx.row(f"SELECT {_INBOX} FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
-    return None if row is None else Received(*row)
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM gateway_inbox WHERE {WAITS} AND {which} ORDER BY id", values)
+    return [Received(*row) for row in rows]
 
 
 def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | None] | None:
@@ -132,34 +149,25 @@ def progress(tx: Tx, platform: str, event_id: str) -> tuple[bool, int, str | Non
 
     None when it was never stored.
     """
-    row = tx.row("SELECT id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?", (platform, event_id))
-    if row is None:
-        return None
-    if row[1] is None:
-        return False, 0, None  # its reply enters the outbox when it is finished
-    unsent = tx.value(
-        "SELECT count(*) FROM gateway_outbox WHERE inbox_id = ? AND sent_at IS NULL AND error IS NULL", (row[0],)
+    row = tx.row(
+        "SELECT finished_at IS NOT NULL, (SELECT count(*) FROM gateway_outbox o WHERE o.inbox_id = i.id AND sent_at IS NULL"
+        " AND error IS NULL), (SELECT error FROM gateway_outbox o WHERE o.inbox_id = i.id AND error IS NOT NULL LIMIT 1)"
+        " FROM gateway_inbox i WHERE platform = ? AND event_id = ?",
+        (platform, event_id),
     )
-    error = tx.value("SELECT error FROM gateway_outbox WHERE inbox_id = ? AND error IS NOT NULL", (row[0],))
-    return True, int(unsent), None if error is None else str(error)
+    return None if row is None else (bool(row[0]), int(row[1]), row[2])
 
 
-def begin(tx: Tx, inbox_id: int, now: float, session_id: str | None = None) -> None:
-    """Record that a process works on it (by a turn in that session)."""
-    tx.run("UPDATE gateway_inbox SET begun_at = ?, session_id = ? WHERE id = ?", (now, session_id, inbox_id))
-
-
-def link(tx: Tx, inbox_id: int, session_id: str, message_id: int, now: float) -> None:
-    """Record the message that an event became."""
-    tx.run(
-        "UPDATE gateway_inbox SET session_id = ?, message_id = ?, begun_at = coalesce(begun_at, ?) WHERE id = ?",
-        (session_id, message_id, now, inbox_id),
-    )
+def begin(
+    tx: Tx, now: float, inbox_id: int, session_id: str | None = None, message_id: int | None = None
+) -> None:  # fmt: skip
+    """Record that a process works on an event (by a turn in that session, where it has become this message)."""
+    update(tx, "gateway_inbox", "id = ?", (inbox_id,), begun_at=now, session_id=session_id, message_id=message_id)
 
 
 def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:
     """Raise Revised, unless an event still waits with one of these texts: the text it was taken with, unmasked or masked."""
-    event = tx.value("SELECT event FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
+    event = tx.value(f"SELECT event FROM gateway_inbox WHERE id = ? AND {WAITS}", (inbox_id,))
     if event is None or json.loads(event).get("text", "") not in texts:
         raise Revised(f"event {inbox_id} was edited or deleted before a turn took it")
 
@@ -182,13 +190,10 @@ def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
     return KnownEvent(None, None, ids) if ids else None
 
 
-def revise(tx: Tx, inbox_id: int, event: str | None, now: float) -> bool:
+def revise(tx: Tx, now: float, inbox_id: int, event: str | None) -> bool:
     """Replace the text of a waiting event (None: delete and finish it); False when it became a message, or is answered."""
-    waits = "id = ? AND finished_at IS NULL AND message_id IS NULL"
-    if event is None:
-        sql = f"UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE {waits}"
-        return bool(tx.run(sql, (now, inbox_id)))
-    return bool(tx.run(f"UPDATE gateway_inbox SET event = ? WHERE {waits}", (event, inbox_id)))
+    which, at = f"id = ? AND {WAITS} AND message_id IS NULL", now if event is None else None
+    return bool(update(tx, "gateway_inbox", which, (inbox_id,), event=event, finished_at=at))
 
 
 def is_noted(tx: Tx, platform: str, event_id: str) -> bool:
@@ -197,13 +202,15 @@ def is_noted(tx: Tx, platform: str, event_id: str) -> bool:
     return tx.row(sql, (platform, event_id)) is not None
 
 
-def note(tx: Tx, platform: str, event_id: str, message_id: int | None, now: float) -> None:
+def note(
+    tx: Tx, now: float, platform: str, event_id: str, message_id: int | None = None, *, event: str | None = None
+) -> None:
     """Record that an event without an answer was handled (on this message): a redelivery is recognised."""
-    tx.run(
-        "INSERT INTO gateway_inbox(platform, event_id, key, message_id, received_at, finished_at)"
-        " VALUES(?, ?, '', ?, ?, ?) ON CONFLICT(platform, event_id) DO NOTHING",
-        (platform, event_id, message_id, now, now),
-    )
+    insert(
+        tx, "gateway_inbox",
+        "ON CONFLICT(platform, event_id) DO UPDATE SET event = excluded.event WHERE excluded.event IS NOT NULL",
+        platform=platform, event_id=event_id, key="", event=event, message_id=message_id, received_at=now, finished_at=now,
+    )  # fmt: skip
 
 
 def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: tuple[str, int]) -> None:
@@ -213,24 +220,19 @@ def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: t
     written under still holds: the instance that took it over shows it in another message.
     """
     leases.check(tx, [fence])
-    growing = tx.run(
-        "UPDATE gateway_inbox SET shown = ? WHERE id = ? AND finished_at IS NULL", ("\n".join(message_ids), inbox_id)
-    )
+    growing = update(tx, "gateway_inbox", f"id = ? AND {WAITS}", (inbox_id,), shown="\n".join(message_ids))
     if not growing and message_ids[-1]:
-        tx.run(
-            "UPDATE gateway_outbox SET edits = ?, begun_at = NULL WHERE inbox_id = ? AND nonce = ? AND sent_at IS NULL"
-            " AND error IS NULL",
-            (message_ids[-1], inbox_id, nonce),
-        )
+        part = "inbox_id = ? AND nonce = ? AND sent_at IS NULL AND error IS NULL"
+        update(tx, "gateway_outbox", part, (inbox_id, nonce), edits=message_ids[-1], begun_at=None)
 
 
-def finish(tx: Tx, inbox_id: int, now: float) -> list[str] | None:
+def finish(tx: Tx, now: float, inbox_id: int) -> list[str] | None:
     """Finish an event; returns the messages that show its reply so far. None when it was already finished.
 
     Its text is not needed any more.
     """
-    row = tx.row("SELECT shown FROM gateway_inbox WHERE id = ? AND finished_at IS NULL", (inbox_id,))
+    row = tx.row(f"SELECT shown FROM gateway_inbox WHERE id = ? AND {WAITS}", (inbox_id,))
     if row is None:
         return None
-    tx.run("UPDATE gateway_inbox SET finished_at = ?, event = NULL, shown = NULL WHERE id = ?", (now, inbox_id))
+    update(tx, "gateway_inbox", "id = ?", (inbox_id,), finished_at=now, event=None, shown=None)
     return [] if row[0] is None else str(row[0]).split("\n")

@@ -9,24 +9,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple, NotRequired, TypedDict
 
 from hermes.store import leases
 from hermes.store.engines.base import Tx
-from hermes.store.gateway_inbox import marks
+from hermes.store.gateway_tables import insert, update
 
 OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
-
-
 FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
-
-
 SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
 TRIES = "tries"  # in the latter: how often it failed to be sent, and when it first did
 _PASSING = (CONTEXT, FILE, CHOICES, SESSION, TRIES)  # not needed once it is sent
 _SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
-_OUTBOX = "id, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at"
+QUESTION = "-q"  # contained in the nonces of questions only
+WAITS = "sent_at IS NULL AND error IS NULL"
 
 
 @dataclass(slots=True)
@@ -45,35 +43,60 @@ class Outgoing:
     read_at: float = field(default_factory=time.monotonic, compare=False)  # when it was queued, or read from the store
 
 
+_COLUMNS = ", ".join(field.name for field in fields(Outgoing)[:-1])
+
+
+class ReplyPart(TypedDict):
+    """A part of a reply, sent as one message."""
+
+    text: str
+    nonce: str
+    reply_to: NotRequired[str | None]
+
+
+class PendingNotice(NamedTuple):
+    """A notice to send in addition to a reply."""
+
+    platform: str
+    chat: str  # JSON
+    text: str
+    nonce: str
+
+
 def post(
     tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
     mask: Callable[[str], str], inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
     begun_at: float | None = None,
 ) -> Outgoing:  # fmt: skip
     """Queue a message: this process sends it unmasked, a later one sends the result of `mask`."""
-    number = tx.insert(
-        "INSERT INTO gateway_outbox(inbox_id, platform, chat, text, nonce, reply_to, edits, created_at, begun_at)"
-        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (inbox_id, platform, chat, mask(text), nonce, reply_to, edits, now, begun_at),
-    )
+    ((number,),) = insert(
+        tx, "gateway_outbox", "RETURNING id", inbox_id=inbox_id, platform=platform, chat=chat, text=mask(text), nonce=nonce,
+        reply_to=reply_to, edits=edits, created_at=now, begun_at=begun_at,
+    )  # fmt: skip
     return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
 
 
-def is_posted(tx: Tx, nonce: str) -> bool:
-    """Whether a message with this nonce was queued."""
-    return tx.row("SELECT 1 FROM gateway_outbox WHERE nonce = ?", (nonce,)) is not None
+def unsent(tx: Tx, which: str = "TRUE", values: Sequence[object] = ()) -> list[Outgoing]:
+    """The parts that wait to be sent, in order."""
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM gateway_outbox WHERE {WAITS} AND {which} ORDER BY id", values)
+    return [Outgoing(*row) for row in rows]
 
 
 def is_waiting(tx: Tx, outbox_id: int) -> bool:
     """Whether a part still waits to be sent: it does not after its conversation was shredded."""
-    sql = "SELECT 1 FROM gateway_outbox WHERE id = ? AND sent_at IS NULL AND error IS NULL"
-    return tx.row(sql, (outbox_id,)) is not None
+    return bool(unsent(tx, "id = ?", (outbox_id,)))
+
+
+def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[int, str]]:
+    """All parts, from this least number on, that wait to be sent to these platforms, in order: number and platform."""
+    which, values = tx.among("platform", platforms)
+    sql = f"SELECT id, platform FROM gateway_outbox WHERE {WAITS} AND id >= ? AND {which} ORDER BY id"
+    return [(int(number), str(platform)) for number, platform in tx.rows(sql, (least, *values))]
 
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:
     """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
-    key = f"{_SENT_FILE}{session_id}:{digest}"
-    tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (key,))
+    insert(tx, "state_meta", "ON CONFLICT DO NOTHING", key=f"{_SENT_FILE}{session_id}:{digest}", value="1")
 
 
 def sent_files(tx: Tx, session_id: str) -> list[str]:
@@ -86,44 +109,13 @@ def sent_files(tx: Tx, session_id: str) -> list[str]:
 def forget_files(tx: Tx, session_id: str) -> list[str]:
     """A session is deleted: forget the files that were made of it. Returns their hashes."""
     found = sent_files(tx, session_id)
-    for digest in found:
-        tx.run("DELETE FROM state_meta WHERE key = ?", (f"{_SENT_FILE}{session_id}:{digest}",))
+    tx.run("DELETE FROM state_meta WHERE instr(key, ?) = 1", (f"{_SENT_FILE}{session_id}:",))
     return found
 
 
 def is_sent_file(tx: Tx, digest: str) -> bool:
     """Whether a file with these bytes was made of a session that is there."""
-    found = tx.row("SELECT 1 FROM state_meta WHERE key LIKE ? LIMIT 1", (f"{_SENT_FILE}%:{digest}",))
-    return found is not None
-
-
-def unsent(tx: Tx, inbox_id: int | None = None) -> list[Outgoing]:
-    """The parts that wait to be sent, in order (of the reply to one event, if given)."""
-    which, values = ("", ()) if inbox_id is None else (" AND inbox_id = ?", (inbox_id,))
-    rows = tx.rows(
-        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL{which} ORDER BY id", values
-    )
-    return [Outgoing(*row) for row in rows]
-
-
-def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[int, str]]:
-    """All parts, from this least number on, that wait to be sent to these platforms, in order: number and platform."""
-    rows = tx.rows(
-        "SELECT id, platform FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id >= ?"
-        f" AND platform IN ({marks(platforms)}) ORDER BY id",
-        (least, *platforms),
-    )
-    return [(int(number), str(platform)) for number, platform in rows]
-
-
-def parts(tx: Tx, outbox_ids: Sequence[int]) -> list[Outgoing]:
-    """Those of these parts that wait to be sent, in order."""
-    rows = tx.rows(
-        f"SELECT {_OUTBOX} FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND id IN ({marks(outbox_ids)})"
-        " ORDER BY id",
-        outbox_ids,
-    )
-    return [Outgoing(*row) for row in rows]
+    return tx.row("SELECT 1 FROM state_meta WHERE key LIKE ?", (f"{_SENT_FILE}%:{digest}",)) is not None
 
 
 def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:
@@ -132,23 +124,20 @@ def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | N
     Raises Fenced unless the lease it is sent under still holds.
     """
     leases.check(tx, [] if fence is None else [fence])
-    tx.run("UPDATE gateway_outbox SET begun_at = ? WHERE id = ?", (at, outbox_id))
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=at)
 
 
-def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str | None = None) -> None:
-    """Record that a part was sent, and its id on the platform. `chat`: its chat from now on, without a reply context."""
-    tx.run(
-        "UPDATE gateway_outbox SET sent_at = ?, message_id = ?, text = NULL WHERE id = ?", (now, message_id, outbox_id)
-    )
-    if chat is not None:
-        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (chat, outbox_id))
+def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str) -> None:
+    """Record that a part was sent to this chat, and its id on the platform."""
+    place = without_context(chat)
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), sent_at=now, message_id=message_id, text=None, chat=place)
 
 
-def without_context(chat: str) -> str | None:
-    """An outgoing message's chat without reply context, file and buttons, which are not needed any more; None without any."""
-    if not any(f'"{name}"' in chat for name in _PASSING):
-        return None
-    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in _PASSING})
+def without_context(chat: str, names: Sequence[str] = _PASSING) -> str:
+    """An outgoing message's chat without reply context, file and buttons, which are not needed any more."""
+    if not any(f'"{name}"' in chat for name in names):
+        return chat
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in names})
 
 
 def failed_again(chat: str, now: float) -> tuple[str, int, float]:
@@ -160,15 +149,17 @@ def failed_again(chat: str, now: float) -> tuple[str, int, float]:
 
 def note_try(tx: Tx, outbox_id: int, chat: str) -> None:
     """Store a part's chat with its tries: a later process goes on counting."""
-    tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (chat, outbox_id))
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), chat=chat)
 
 
 def unsendable(tx: Tx, outbox_id: int, error: str, now: float, told_at: float | None = None) -> None:
-    """Record that a part can't be sent, and why; `told_at`: when the person was told. The text stays for inspection."""
-    tx.run(
-        "UPDATE gateway_outbox SET error = ?, begun_at = ?, sent_at = ? WHERE id = ?", (error, now, told_at, outbox_id)
-    )
-    drop_contexts(tx, "id = ?", (outbox_id,))
+    """Record that a part can't be sent, and why; `told_at`: when the person was told.
+
+    The text stays for inspection, and the session it belongs to, with which it is shredded.
+    """
+    chat = tx.value("SELECT chat FROM gateway_outbox WHERE id = ?", (outbox_id,)) or ""
+    place = without_context(chat, [CONTEXT])
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), error=error, begun_at=now, sent_at=told_at, chat=place)
 
 
 def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
@@ -187,16 +178,8 @@ def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
 
 def told(tx: Tx, outbox_ids: Sequence[int], now: float) -> None:
     """Record that the person knows of parts that were given up."""
-    tx.run(f"UPDATE gateway_outbox SET sent_at = ? WHERE id IN ({marks(outbox_ids)})", (now, *outbox_ids))
-
-
-def drop_contexts(tx: Tx, which: str, values: Sequence[object]) -> None:
-    sql = f"SELECT id, chat FROM gateway_outbox WHERE instr(chat, ?) > 0 AND {which}"
-    for number, chat in tx.rows(sql, (f'"{CONTEXT}"', *values)):
-        tx.run("UPDATE gateway_outbox SET chat = ? WHERE id = ?", (without_context(chat) or chat, number))
-
-
-QUESTION = "-q"  # contained in the nonces of questions only
+    which, values = tx.among("id", outbox_ids)
+    update(tx, "gateway_outbox", which, values, sent_at=now)
 
 
 def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
@@ -208,9 +191,34 @@ def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: flo
     return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
 
 
-def leave_questions(tx: Tx, marks: Sequence[str]) -> None:
+def leave_questions(tx: Tx, now: float, marks: Sequence[str]) -> None:
     """Cancel questions without one of these marks in their nonces."""
-    sql = "SELECT id, nonce FROM gateway_outbox WHERE sent_at IS NULL AND error IS NULL AND instr(nonce, ?) > 0"
-    for number, nonce in tx.rows(sql, (QUESTION,)):
-        if not any(mark in nonce for mark in marks):
-            unsendable(tx, number, "the turn that asked this has ended", tx.now())
+    for part in unsent(tx, "instr(nonce, ?) > 0", (QUESTION,)):
+        if not any(mark in part.nonce for mark in marks):
+            unsendable(tx, part.id, "the turn that asked this has ended", now)
+
+
+def shred(tx: Tx, session_ids: Sequence[str]) -> None:
+    """Remove the queued messages and replies of these sessions from both queues: none is answered or sent any more."""
+    if not tx.has_table("gateway_inbox"):
+        return
+    which, ids = tx.among("session_id", session_ids)
+    events = f"inbox_id IN (SELECT id FROM gateway_inbox WHERE {which})"
+    for number, chat, answers in tx.rows(
+        f"SELECT id, chat, {events} FROM gateway_outbox WHERE {events} OR instr(chat, ?) > 0",
+        (*ids, *ids, f'"{SESSION}"'),
+    ):
+        if answers or json.loads(chat).get(SESSION) in session_ids:
+            tx.run(
+                "UPDATE gateway_outbox SET text = NULL, chat = ?,"
+                " error = CASE WHEN sent_at IS NULL THEN coalesce(error, 'its conversation was deleted') END WHERE id = ?",
+                (without_context(chat), number),
+            )
+    for session_id in session_ids:
+        forget_files(tx, session_id)
+    tx.run(
+        f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?) WHERE {which}",
+        (tx.now(), *ids),
+    )
+    tx.run(f"DELETE FROM gateway_aliases WHERE {which}", ids)
+    tx.run(f"UPDATE gateway_routes SET pending_title = NULL WHERE {which}", ids)

@@ -3,11 +3,15 @@
 They are created when a gateway first opens the store; a store without one has none of them.
 
 Every page that a message changes is written to the disk, so the queues have as few as possible. Their ids only grow because
-the row with the highest one is never removed (gateway_queues.forget): that needs no AUTOINCREMENT, whose counters take a page of
-their own. Waiting rows in a queue of a file are found by reading it from the oldest row that may wait (gateway_queues.Oldest).
+the row with the highest one is never removed (GatewayDB.forget_mail): that needs no AUTOINCREMENT, whose counters take a page of
+their own. Waiting rows in a queue of a file are found by reading it from the oldest row that may wait (`first_waiting`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hermes.store.engines.base import Row, Tx
 
 TABLES: tuple[str, ...] = (
     # The routing table: a session key, and its current session (NULL: the next message begins one).
@@ -25,7 +29,7 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS gateway_people (platform TEXT NOT NULL, user_id TEXT NOT NULL, name TEXT, since REAL NOT NULL,"
     " PRIMARY KEY (platform, user_id))",
     "CREATE TABLE IF NOT EXISTS gateway_pairings (code_hash TEXT PRIMARY KEY, platform TEXT NOT NULL, user_id TEXT NOT NULL,"
-    " name TEXT, chat TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL NOT NULL, used_at REAL)",
+    " name TEXT, chat TEXT NOT NULL, made_at REAL NOT NULL, expires_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_tries (at REAL NOT NULL, what TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_homes (platform TEXT PRIMARY KEY, chat TEXT NOT NULL, set_by TEXT, set_at REAL NOT NULL)",
     "CREATE TABLE IF NOT EXISTS gateway_status (platform TEXT PRIMARY KEY, state TEXT NOT NULL, identity TEXT, since REAL,"
@@ -53,3 +57,30 @@ SHARED_INDEXES: tuple[str, ...] = (
 def statements(*, shared: bool) -> tuple[str, ...]:
     """The statements that create the tables of a store: of a server that many processes share, or of a file."""
     return (*TABLES, *INDEXES, *(SHARED_INDEXES if shared else ()))
+
+
+def insert(tx: Tx, table: str, otherwise: str = "", /, **columns: object) -> list[Row]:
+    """Insert a row with these values; `otherwise` may be an ON CONFLICT and a RETURNING clause, whose rows are returned."""
+    places = ", ".join("?" * len(columns))
+    return tx.rows(f"INSERT INTO {table}({', '.join(columns)}) VALUES({places}) {otherwise}", tuple(columns.values()))
+
+
+def replacing(key: str, *columns: str) -> str:
+    """The clause of an `insert` that changes these columns of the row with the same key."""
+    return f"ON CONFLICT({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+
+
+def update(tx: Tx, table: str, which: str, values: Sequence[object], /, **columns: object) -> int:
+    """Set these columns of the rows that a condition selects; returns how many."""
+    changes = ", ".join(f"{name} = ?" for name in columns)
+    return tx.run(f"UPDATE {table} SET {changes} WHERE {which}", (*columns.values(), *values))
+
+
+def first_waiting(tx: Tx, box: str, waits: str, least: int) -> int:
+    """The lowest number, from this least one on, that may wait in a queue of a file: each finished row is passed once.
+
+    Numbers only grow, so the rows below it are finished for good. An index would have to be written twice for each message.
+    A server, where rows may appear out of order, has such indexes.
+    """
+    first = f"SELECT id FROM {box} WHERE id >= ? AND {waits} ORDER BY id LIMIT 1"
+    return int(tx.value(f"SELECT coalesce(({first}), (SELECT max(id) + 1 FROM {box}), 0)", (least,)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable
@@ -23,9 +22,28 @@ _WHOLE_STORE = (StoreBusy, StoreClosed, StoreFull, StoreGone, StoreReadOnly, Sto
 @dataclass(slots=True)
 class _Job:
     step: Callable[..., Any]
+    given: tuple[Any, ...]
     then: Callable[[Any], None] | None
     done: asyncio.Future[Any]
     lasting: bool
+
+    def run(self, tx: Any) -> Any:
+        return self.step(tx, *self.given)
+
+    def succeed(self, result: Any) -> None:
+        try:
+            if self.then is not None:
+                self.then(result)
+        except Exception as error:
+            self.fail(error)
+        else:
+            if not self.done.done():
+                self.done.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # a caller that no longer waits need not get it
 
 
 class Writer:
@@ -48,7 +66,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_Job(partial(_called, step, given), then, done, lasting))
+        self._waiting.append(_Job(step, given, then, done, lasting))
         if lasting:
             self._start()
         elif self._timer is None:
@@ -65,29 +83,26 @@ class Writer:
     async def _work(self) -> None:
         while self._waiting and self._timer is None:
             batch, self._waiting = self._waiting, []
-            lasting = any(job.lasting for job in batch)
-            try:
-                results = await asyncio.to_thread(self._store.together, [job.step for job in batch], lasting=lasting)
-            except Exception as error:
-                if isinstance(error, StoreGone):
-                    self._gone(error)
-                if len(batch) > 1 and not isinstance(error, _WHOLE_STORE):
-                    for job in batch:  # one of them failed: run each separately
-                        await self._alone(job)
-                else:
-                    for job in batch:
-                        _fail(job, error)
-            else:
-                for job, result in zip(batch, results, strict=True):
-                    _succeed(job, result)
+            if not await self._store_batch(batch):
+                for job in batch:
+                    await self._store_batch([job])
 
-    async def _alone(self, job: _Job) -> None:
+    async def _store_batch(self, batch: list[_Job]) -> bool:
+        """Run these steps in one transaction; False when one of several failed: they have to be run separately."""
+        lasting = any(job.lasting for job in batch)
         try:
-            (result,) = await asyncio.to_thread(self._store.together, [job.step])
+            results = await asyncio.to_thread(self._store.batch, [job.run for job in batch], lasting=lasting)
         except Exception as error:
-            _fail(job, error)
+            if isinstance(error, StoreGone):
+                self._gone(error)
+            if len(batch) > 1 and not isinstance(error, _WHOLE_STORE):
+                return False
+            for job in batch:
+                job.fail(error)
         else:
-            _succeed(job, result)
+            for job, result in zip(batch, results, strict=True):
+                job.succeed(result)
+        return True
 
     async def idle(self) -> None:
         """Wait until every step is done."""
@@ -95,24 +110,3 @@ class Writer:
             self._start()
             if self._task is not None:
                 await asyncio.wait([self._task])
-
-
-def _called(step: Callable[..., Any], given: tuple[Any, ...], tx: Any) -> Any:
-    return step(tx, *given)
-
-
-def _succeed(job: _Job, result: Any) -> None:
-    try:
-        if job.then is not None:
-            job.then(result)
-    except Exception as error:
-        _fail(job, error)
-    else:
-        if not job.done.done():
-            job.done.set_result(result)
-
-
-def _fail(job: _Job, error: Exception) -> None:
-    if not job.done.done():
-        job.done.set_exception(error)
-        job.done.exception()  # a caller that no longer waits need not get it

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from hermes.store import gateway_outbox, leases
 from hermes.store.engines.base import Tx
-
-_LIVES = "l.holder IS NOT NULL AND l.expires_at > ?"
+from hermes.store.gateway_tables import insert, replacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,21 @@ def question_mark(name: str) -> str:
     return f"{gateway_outbox.QUESTION}{name.rpartition(':')[2]}-"
 
 
-def join(tx: Tx, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
+def join(tx: Tx, now: float, name: str, label: str, boot: str, platforms: Iterable[str], ttl: float) -> int:
     """Register an instance; returns the token of its lease. Questions without an instance are cancelled."""
     token = leases.acquire(tx, lease_of(name), name, ttl)
     assert token is not None  # its name is new
-    tx.run(
-        "INSERT INTO gateway_instances(name, label, boot, platforms, joined_at) VALUES(?, ?, ?, ?, ?)",
-        (name, label, boot, "\n".join(sorted(platforms)), tx.now()),
-    )
-    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in everyone(tx)])
+    described = "\n".join(sorted(platforms))
+    insert(tx, "gateway_instances", name=name, label=label, boot=boot, platforms=described, joined_at=now)
+    gateway_outbox.leave_questions(tx, now, [question_mark(one.name) for one in everyone(tx)])
     return token
 
 
 def everyone(tx: Tx) -> list[Instance]:
     """All instances, including dead ones not detected yet; the oldest first."""
     rows = tx.rows(
-        f"SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, CASE WHEN {_LIVES} THEN 1 ELSE 0 END"
-        " FROM gateway_instances i LEFT JOIN leases l ON l.name = 'job:gateway:' || i.name ORDER BY i.joined_at, i.name",
+        "SELECT i.name, i.label, i.boot, i.platforms, i.joined_at, l.name IS NOT NULL FROM gateway_instances i LEFT JOIN leases l"
+        " ON l.name = 'job:gateway:' || i.name AND l.holder IS NOT NULL AND l.expires_at > ? ORDER BY i.joined_at, i.name",
         (tx.now(),),
     )
     return [
@@ -81,21 +78,16 @@ def choose(key: str, platform: str, living: Iterable[Instance]) -> str | None:
 
     When one joins or leaves, only its chats move. One that was restarted gets its chats back.
     """
-
-    def weight(one: Instance) -> tuple[bytes, bytes]:
-        return _digest(key, one.label), _digest(key, one.name)
-
     able = [one for one in living if platform in one.platforms]
-    if len(able) == 1:
-        return able[0].name
-    return max(able, key=weight).name if able else None
+    chosen = max(able, key=lambda one: (_digest(key, one.label), _digest(key, one.name)), default=None)
+    return None if chosen is None else chosen.name
 
 
 def _digest(key: str, name: str) -> bytes:
     return hashlib.blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def assign(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
+def ensure_assigned(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
     """Before an event of a chat is stored: make sure that an instance serves the chat.
 
     Returns its name, and whether another instance served the chat until now.
@@ -112,20 +104,16 @@ def assign(tx: Tx, key: str, platform: str) -> tuple[str | None, bool]:
         "SELECT 1 FROM gateway_inbox WHERE key = ? AND finished_at IS NULL", (key,)
     ):
         return str(serving), False
-    give(tx, key, chosen)
+    assign(tx, key, chosen)
     return chosen, serving is not None
 
 
-def give(tx: Tx, key: str, name: str) -> None:
+def assign(tx: Tx, key: str, name: str) -> None:
     """Assign the chat to this instance."""
-    tx.run(
-        "INSERT INTO gateway_serving(key, instance) VALUES(?, ?)"
-        " ON CONFLICT(key) DO UPDATE SET instance = excluded.instance",
-        (key, name),
-    )
+    insert(tx, "gateway_serving", replacing("key", "instance"), key=key, instance=name)
 
 
-def given(tx: Tx, name: str, least: int = 0) -> list[int]:
+def assigned(tx: Tx, name: str, least: int = 0) -> list[int]:
     """The numbers, from this least one on, of events that wait to be answered by this instance, in the order of arrival."""
     rows = tx.rows(
         "SELECT i.id FROM gateway_inbox i JOIN gateway_serving s ON s.key = i.key"
@@ -142,17 +130,14 @@ def serves(tx: Tx, name: str, key: str) -> bool:
 
 def served_elsewhere(tx: Tx, key: str, name: str) -> bool:
     """Whether another instance is answering an event of this chat."""
-    return (
-        tx.row(
-            "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
-            " WHERE s.key = ? AND s.instance <> ? AND i.finished_at IS NULL AND i.begun_at IS NOT NULL",
-            (key, name),
-        )
-        is not None
+    sql = (
+        "SELECT 1 FROM gateway_serving s JOIN gateway_inbox i ON i.key = s.key"
+        " WHERE s.key = ? AND s.instance <> ? AND i.finished_at IS NULL AND i.begun_at IS NOT NULL"
     )
+    return tx.row(sql, (key, name)) is not None
 
 
-def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
+def unassigned(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     """Whether an event of these platforms, from this least number on, waits that no instance serves."""
     rows = tx.rows(
         "SELECT DISTINCT i.platform FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
@@ -162,7 +147,7 @@ def astray(tx: Tx, platforms: Collection[str], least: int = 0) -> bool:
     return any(platform in platforms for (platform,) in rows)
 
 
-def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
+def remove_dead(tx: Tx, now: float, gone: Collection[str] = ()) -> int:
     """Remove instances without a heartbeat, and those known to have ended; returns how many.
 
     Their leases are freed, their waiting events are assigned to live instances, and their questions, which no turn waits for
@@ -174,31 +159,24 @@ def remove_dead(tx: Tx, gone: Collection[str] = ()) -> int:
     for one in dead:
         # Other holder names of its process hold its sessions. If a live one has its number, that process has ended.
         again = any(other.owner == one.owner for other in living)
-        for lease in _held(tx, one.name if again else one.owner):
+        held = "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name"
+        for (lease,) in tx.rows(held, (one.name if again else one.owner,)):  # in the order in which leases are locked
             leases.release(tx, lease)
         tx.run("DELETE FROM gateway_instances WHERE name = ?", (one.name,))
-    gateway_outbox.leave_questions(tx, [question_mark(one.name) for one in living])
+    gateway_outbox.leave_questions(tx, now, [question_mark(one.name) for one in living])
     names = {one.name for one in living}
     for key, platform, instance in tx.rows(
         "SELECT DISTINCT i.key, i.platform, s.instance FROM gateway_inbox i LEFT JOIN gateway_serving s ON s.key = i.key"
         " WHERE i.finished_at IS NULL"
     ):
         if instance not in names and (chosen := choose(key, platform, living)) is not None:
-            give(tx, key, chosen)
+            assign(tx, key, chosen)
     return len(dead)
 
 
-def _held(tx: Tx, beginning: str) -> list[str]:
-    """The leases of holders with this name prefix, in the order in which leases are locked."""
-    rows = tx.rows(
-        "SELECT name FROM leases WHERE holder IS NOT NULL AND instr(holder, ?) = 1 ORDER BY name", (beginning,)
-    )
-    return [str(row[0]) for row in rows]
-
-
-def forget_served(tx: Tx) -> int:
-    """Remove the assignments of chats where nothing waits; returns how many."""
-    return tx.run(
+def forget_served(tx: Tx) -> None:
+    """Remove the assignments of chats where nothing waits."""
+    tx.run(
         "DELETE FROM gateway_serving WHERE NOT EXISTS"
         " (SELECT 1 FROM gateway_inbox i WHERE i.key = gateway_serving.key AND i.finished_at IS NULL)"
     )

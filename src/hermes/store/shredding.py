@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
-from hermes.store import codec, gateway_outbox, gateway_queues, leases, lineage, prompt_history, retention
+from hermes.store import codec, gateway_outbox, leases, lineage, prompt_history, retention
 from hermes.store.attachments import Attachments
 from hermes.store.drafts import Drafts
 from hermes.store.engines.base import Engine, Tx
@@ -175,7 +175,7 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     key, earlier = _noted(tx, session_id) or (None, Plan())
     plan = _planned(tx, parts, earlier)
     children: list[str] = []
-    gateway_queues.shred(tx, plan.parts)
+    gateway_outbox.shred(tx, plan.parts)
     sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))

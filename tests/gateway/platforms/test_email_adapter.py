@@ -19,7 +19,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email import Email
 from hermes.store.gateway_db import GatewayDB
-from tests.support.gateway import Clock
+from tests.support.gateway import Clock, received
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD, SERVER
 
@@ -266,14 +266,14 @@ def test_a_message_id_is_known_for_good(lab: Lab, make_db: Any) -> None:
         (mail, again, unproven), newest = link.events, replace(link.events[0], id="the newest")
         for event in (mail, unproven, newest):
             for platform in ("email", "email/work"):
-                number = store.receive(platform, event.id, "key", as_json(event))
+                number = received(store, platform, event.id, "key", as_json(event))
                 assert number is not None
                 store.finish(number, platform, as_json(event.chat))
         clock.forward(400 * 86400)
         store.forget_mail(last_days=-1)
         for platform in ("email", "email/work"):
-            assert store.receive(platform, again.id, "key", as_json(again)) is None
-            assert store.receive(platform, unproven.id, "key", as_json(unproven)) is not None
+            assert received(store, platform, again.id, "key", as_json(again)) is None
+            assert received(store, platform, unproven.id, "key", as_json(unproven)) is not None
 
     with_adapter(lab, body, require_authentication="never")
 

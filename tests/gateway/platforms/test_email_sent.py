@@ -15,10 +15,11 @@ from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.email.adapter import Email
 from hermes.gateway.platforms.email.sent_folder import SENDING
+from hermes.store import gateway_outbox
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
-from tests.support.gateway import running
+from tests.support.gateway import received, running
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD
@@ -191,7 +192,7 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
     """A store as it is when a gateway dies while it sends a mail."""
     with SessionDB(home / "state.db") as db:
         store = GatewayDB(db)
-        number = store.receive("email", "e-1", "key", "{}")
+        number = received(store, "email", "e-1", "key", "{}")
         assert number is not None
         store.finish(number, "email", as_json(place(lab)), [{"text": "perhaps", "nonce": "n-0"}])
         with db._engine.write() as tx:
@@ -200,7 +201,7 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
 
 def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
     with running(lab, home, model.base_url) as gateway:
-        until(lambda: not gateway.store.unsent())
+        until(lambda: not gateway.store.read(gateway_outbox.unsent))
     until(lambda: lab.shown())
     return lab.shown()
 

@@ -19,6 +19,7 @@ pytest.importorskip("nio")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, as_json
 from hermes.gateway.platforms.matrix import Matrix
+from hermes.store import routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -588,7 +589,7 @@ def test_a_private_room_that_passes_to_another_person_keeps_the_first_ones_conve
         assert said("alice") == ["the secret is plums"]
         until(lambda: any("what was it" in str(one["messages"][-1]) for one in model.requests), 30)
         assert not [one for one in model.requests if "what was it" in str(one) and "plums" in str(one["messages"])]
-        keys = {row["key"]: row["user_id"] for row in gateway.store.index()}
+        keys = {row["key"]: row["user_id"] for row in gateway.store.read(routes.index)}
         escaped = room.replace(":", "%3A")
         assert keys[f"agent:main:matrix:dm:{escaped}"] == alice.user_id
         assert keys[f"agent:main:matrix:dm:{escaped}:{bob.user_id.replace(':', '%3A')}"] == bob.user_id

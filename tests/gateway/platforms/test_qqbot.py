@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms.qqbot import QQBot, understood
+from hermes.store import gateway_inbox, gateway_outbox
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -57,7 +58,14 @@ def test_a_reply_of_more_parts_than_a_message_may_be_answered_with_arrives_whole
 ) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("long=20000")
-        until(lambda: lab.shown() and not gateway.store.unsent() and not gateway.store.unanswered(), 30)
+        until(
+            lambda: (
+                lab.shown()
+                and not gateway.store.read(gateway_outbox.unsent)
+                and not gateway.store.read(gateway_inbox.waiting)
+            ),
+            30,
+        )
     assert " ".join(lab.shown()).split() == reply_to("long=20000").split()
     assert len(lab._sent) - len(lab.proactive) == MOST_REPLIES
     assert lab.proactive
@@ -77,7 +85,14 @@ def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, herm
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.lost_answers = 1
         lab.say("hello")
-        until(lambda: gateway.store.unanswered() == [] and gateway.store.unsent() == [] and lab.shown(), 40)
+        until(
+            lambda: (
+                gateway.store.read(gateway_inbox.waiting) == []
+                and gateway.store.read(gateway_outbox.unsent) == []
+                and lab.shown()
+            ),
+            40,
+        )
         assert lab.shown() == ["echo: hello"]
 
 

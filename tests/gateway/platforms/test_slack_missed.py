@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from hermes.gateway.platforms.slack import Slack
+from hermes.store import gateway_outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import slack
@@ -62,7 +63,7 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
                 until(lambda: any("more in" in text for text in lab.shown("thread")), 30, str(lab.shown("thread")))
                 until(lambda: any("in the channel" in text for text in lab.shown("channel")), 30)
                 until(lambda: lab.shown(who="bob") == ["echo: missed too"], 30)
-                until(lambda: not gateway.store.unsent(), 30)
+                until(lambda: not gateway.store.read(gateway_outbox.unsent), 30)
                 rows = gateway.db.list_sessions_rich(source="slack", visible_to=("slack", lab.user_id("alice")))
                 said = [
                     str(one["content"])

@@ -235,7 +235,7 @@ class Email(Adapter):
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
-            # Of a proven sender a Message-ID counts once, for good (gateway_queues.forget). An unproven one can't use it up,
+            # Of a proven sender a Message-ID counts once, for good (GatewayDB.forget_mail). An unproven one can't use it up,
             # and some programs give all their mails one Message-ID.
             id=f"{mail.message_id} {mail.address if proven else mail.digest}",
             chat=Chat(platform=self.platform, chat_id=mail.address, thread_id=root, name=subject or None),
