@@ -12,12 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hermes.errors import StoreError
-from hermes.store.engines.postgres import lexemes, unindexed_tail
-from hermes.store.index_text import fold, vocabulary, vocabulary_and_names
+from hermes.store.engines import unindexed
+from hermes.store.engines.postgres import lexemes
 from hermes_state import SessionDB
 from tests.faults import Acks, Process, Remote, seeded, size, word
 from tests.support import postgres, program
@@ -318,8 +316,8 @@ def test_what_waits_is_found_for_reading_as_it_is_when_indexed(url: str, tmp_pat
 
 
 def test_more_than_is_kept_in_memory_is_found(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unindexed_tail, "KEPT_CHARACTERS", 2_000)
-    monkeypatch.setattr(unindexed_tail, "READ", 7)
+    monkeypatch.setattr(unindexed, "HELD_CHARACTERS", 2_000)
+    monkeypatch.setattr(unindexed, "READ", 7)
     with patient(url, tmp_path / "a.db") as db:
         db.create_session("s", "cli")
         ids = [db.append_message("s", "user", f"common n{number} {'x' * 100}") for number in range(60)]
@@ -409,18 +407,6 @@ def test_names_in_long_messages_are_found_beside_words_and_phrases(engine: str, 
         assert db.check() == []
     if where:
         server.forget(str(tmp_path))
-
-
-_PIECES = st.sampled_from(["a", "ab", "user", "über", "9", "x2", "_", "__", "-", " ", ".", "Ab", "naïve"])
-_TEXT = st.lists(_PIECES, min_size=1, max_size=8).map("".join)
-
-
-@given(_TEXT)
-def test_words_and_names_are_the_words_and_the_runs_with_underscores(text: str) -> None:
-    words, names = vocabulary_and_names(text)
-    assert words == vocabulary(text)
-    runs = "".join(c if c.isalnum() or c == "_" else " " for c in fold(text)).split()
-    assert names == {run.encode() for run in runs if "_" in run.strip("_")}
 
 
 @pytest.mark.parametrize("engine", ["postgres", "sqlite"])
