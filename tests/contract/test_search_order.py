@@ -24,9 +24,9 @@ def fill(db: Any, seed: int) -> dict[int, int]:
     """Store random messages; returns the place of each by its id."""
     dice = random.Random(seed)
     made: list[int] = []
-    for number in range(12):
+    for number in range(8):
         db.create_session(f"s{number}", "cli", started_at=1e9 + number)
-        for _ in range(dice.randrange(5, 60)):
+        for _ in range(dice.randrange(5, 40)):
             words = dice.choices(WORDS, k=dice.randrange(1, 8)) * dice.choice([1, 1, 1, 4])  # some hold a word often
             words += ["more"] * dice.choice([0, 3, 30, 300, 3_000]) + ["moved to frankfurt"] * (dice.random() < 0.3)
             dice.shuffle(words)

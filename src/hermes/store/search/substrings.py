@@ -12,7 +12,7 @@ from hermes.store.snippet import needle
 
 MOST_WORDS = 250  # how many words that contain a part are searched at once
 MOST_TEXTS = 6_400  # candidates whose text is read, at most, where none of the last of them contains what was typed
-FEW_STARTS = 20
+A_FEW_STARTS, FEW_STARTS = 3, 20
 LARGE = 200_000  # messages; with more, collecting all positions of words that begin with two letters takes long
 FEW = 60  # messages that are read rather than queried by more words
 
@@ -75,9 +75,8 @@ def _words_around_several(hits: Hits, words: list[str], *, is_whole: bool) -> tu
         is_unlisted = not is_whole and any(c in DIGITS for c in first)  # the list of words lacks hashes
         if not starts or is_unlisted or (len(starts) > FEW_STARTS and len(words) > 2):
             return [leaf], False
-        if (
-            len(hits.candidates(leaf, FEW + 1)) <= FEW
-        ):  # reading them is faster than searching all words with this ending
+        # Reading few messages is faster than searching all words with this ending.
+        if len(starts) > A_FEW_STARTS and len(hits.candidates(leaf, FEW + 1)) <= FEW:
             return [leaf], False
     return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
 
