@@ -303,7 +303,7 @@ def phrase_words(leaf: Leaf) -> tuple[list[str], bool]:
     """
     words, open_end = phrase(leaf.text)
     parted = words.split()
-    return parted[:MAX_PHRASE_WORDS], len(parted) <= MAX_PHRASE_WORDS and (leaf.prefix or open_end)
+    return parted[:MAX_PHRASE_WORDS], 0 < len(parted) <= MAX_PHRASE_WORDS and (leaf.prefix or open_end)
 
 
 def could_match(tree: Node, folded: str) -> bool:
