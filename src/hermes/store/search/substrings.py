@@ -65,16 +65,18 @@ def _words_around_several(hits: Hits, words: list[str], *, is_whole: bool) -> tu
     first, last = words[0], words[-1]
     prefix = len(last) >= 3
     rest = " ".join(words[1:] if prefix else words[1:-1])
+    is_large = len(last) < 3 and hits.tx.value("SELECT max(id) FROM messages") >= LARGE
     if len(first) < 3 and len(rest) < 3:  # t_id
-        is_large = len(words) == 2 and len(last) < 2 and hits.tx.value("SELECT max(id) FROM messages") >= LARGE
-        told = " ".join(words if is_large else words[1:])
+        told = " ".join(words if is_large and len(words) == 2 and len(last) < 2 else words[1:])
         return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, words)) >= 3 else []), False
     starts = [first] if is_whole else _endings(hits, first) if len(first) >= 3 else []
     if len(rest) >= 3:
         leaf = Leaf(rest, "phrase", prefix=prefix)
         is_unlisted = not is_whole and any(c in DIGITS for c in first)  # the list of words lacks hashes
         if not starts or is_unlisted or (len(starts) > FEW_STARTS and len(words) > 2):
-            return [leaf], False
+            return [
+                leaf if prefix or len(last) < 2 or is_large else Leaf(f"{rest} {last}", "phrase", prefix=True)
+            ], False
         # Reading few messages is faster than searching all words with this ending.
         if len(starts) > A_FEW_STARTS and len(hits.candidates(leaf, FEW + 1)) <= FEW:
             return [leaf], False
