@@ -84,18 +84,17 @@ def _words(config: Config, target: Any, last: int) -> None:
                 for row in rows:
                     copy.write_row(row)
                 words |= found
-    from hermes.store.engines.postgres.fulltext import lists
+    from hermes.store.engines.postgres.fulltext import listed
 
-    for table, listed in zip(("words", "names"), lists(words), strict=True):
-        with target.cursor().copy(f"COPY {table} FROM STDIN".encode()) as copy:
-            for one in sorted(set(listed)):
-                copy.write_row((one,))
+    with target.cursor().copy(b"COPY words FROM STDIN") as copy:
+        for one in sorted(set(listed(words))):
+            copy.write_row((one,))
 
 
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
     from hermes.store import codec
     from hermes.store.engines.base import columns_of
-    from hermes.store.engines.postgres.lexemes import entries, words_and_names
+    from hermes.store.engines.postgres.lexemes import distinct_words, entries
 
     path, first, last = chunk
     rows: list[tuple[Any, ...]] = []
@@ -106,10 +105,8 @@ def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[b
             (first, last),
         ):
             columns = columns_of(codec.joined(head, rest), form, name, calls)
-            here, names = words_and_names(columns)
-            rows += entries(message_id, columns, names)
-            words |= here
-            words |= names
+            rows += entries(message_id, columns)
+            words |= distinct_words(columns)
     return rows, words
 
 

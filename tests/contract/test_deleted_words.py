@@ -11,9 +11,8 @@ NAME = "geheim_schluessel_qx"
 
 
 def listed(db: Any, engine: str) -> set[str]:
-    """Everything in the lists of words and names."""
-    tables = [("word", "words")] + ([("name", "names")] if engine != "sqlite" else [])
-    return {row[column] for column, table in tables for row in db.sql(f"SELECT {column} FROM {table}")}
+    """Everything in the list of words."""
+    return {row["word"] for row in db.sql("SELECT word FROM words")}
 
 
 def held_in_tables(db: Any, engine: str, word: str) -> list[str]:

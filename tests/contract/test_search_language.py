@@ -266,6 +266,18 @@ def test_json_is_indexed_as_the_text_it_stands_for(db):
     assert shown(db, "s")[1] == output, "what comes back is still the JSON that went in"
 
 
+def test_of_an_enormous_phrase_the_beginning_counts(db):
+    """Each pair of Chinese characters is a word of the index: an unbounded phrase of them took seconds in a long text."""
+    text = "".join(chr(0x4E00 + number * 7 % 5_000) for number in range(1_900))
+    whole, beginning, rest = say(db, "s", f"前{text}后", text[:300], text[300:])
+    for _ in range(2):  # above the mark, and indexed
+        assert found(db, f'"{text}"') == {whole, beginning}
+        assert found(db, f'"{text[:60]}"') == {whole, beginning}
+        assert found(db, f'"{text[280:330]}"') == {whole}
+        assert found(db, f'"{text[400:]}"') == {whole, rest}
+        db.catch_up()
+
+
 def test_a_name_is_found_with_the_escape_before_it(db):
     """A name that was copied from JSON may begin with the n of a \\n."""
     escaped = json.dumps({"output": "see\nMAX_POOL_SIZE, then\tMIN_POOL_SIZE"})

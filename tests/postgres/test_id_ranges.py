@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.engines.postgres.id_ranges import SHIFTS, Widening, names, window
+from hermes.store.engines.postgres.id_ranges import SHIFTS, Widening, ranges, window
 
 IDS = st.integers(0, 1 << 40)
 
@@ -19,9 +19,9 @@ def test_a_window_holds_at_least_the_newest_ids_and_names_the_stretches_they_lie
         return
     asked = set(found.condition.strip("()").split(" | "))
     for message_id in {newest, found.first, (newest + found.first) // 2, max(found.first, newest - length + 1)}:
-        assert asked & set(names(message_id).split())
+        assert asked & set(ranges(message_id).split())
     if found.first:
-        assert not asked & set(names(found.first - 1).split())
+        assert not asked & set(ranges(found.first - 1).split())
     assert newest - found.first < 8 * (length + (1 << SHIFTS[0]))  # and not much more
 
 
@@ -37,7 +37,7 @@ def test_windows_lie_below_each_other_until_enough_was_found_or_everything_was_l
         assert looked_at.first < end
         asked = set((looked_at.condition or "").strip("()").split(" | "))
         for message_id in {looked_at.first, (looked_at.first + end) // 2, end - 1}:
-            assert looked_at.condition is None or asked & set(names(message_id).split())
+            assert looked_at.condition is None or asked & set(ranges(message_id).split())
         end, seen = looked_at.first, seen + 1
         widening.found += finds[number] if number < len(finds) else 0
     assert (end == 0 or widening.found >= needed) and seen <= 32

@@ -1,4 +1,4 @@
-"""Texts that are told apart without folding them."""
+"""Texts as words: told apart without folding them, and bounded where they are searched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hermes.store.engines.postgres import expressions
+from hermes.store.engines.sqlite import fulltext
 from hermes.store.index_text import fold, lacks_one, phrase, pieces, plain
+from hermes.store.query import MAX_PHRASE_WORDS, parse
 
 LETTERS = st.text("aenvAE_0\u00e9\u0301\u017f\ufb01\uff41\u212a\u2014\u2500\u4e2d\\u1/\"' \n\ud83d", max_size=12)
 PARTS = st.text("aenv_0fiku1", min_size=1, max_size=4)
@@ -40,3 +43,15 @@ def test_a_text_without_a_part_is_told(kind: str, part: str) -> None:
 def test_ascii_is_cut_into_words_like_any_text(text: str) -> None:
     words = [word for piece in pieces(fold(text)) for word in piece.split("_") if word]
     assert phrase(text)[0].split() == words
+
+
+@given(st.text("\u90e8\u7f72\u914da_. ", min_size=1), st.integers(1, 2_000), st.sampled_from(['"{}"', "{}", '"{}"*']))
+@example("\u90e8", 1_900, '"{}"')
+@example("a.", 900, "{}")
+def test_no_engine_compares_more_words_in_a_row_than_a_phrase_may_have(text: str, often: int, form: str) -> None:
+    """What a phrase costs in a long message grows with its words: of Chinese, each pair of characters is one."""
+    tree = parse(form.format(text * often)).tree
+    for leaf in (fulltext.expression(tree) or "").split('"')[1::2]:
+        assert len(leaf.split()) <= MAX_PHRASE_WORDS
+    for one in (expressions.expression(tree) or "").replace("|", "&").split("&"):
+        assert one.count("<->") < MAX_PHRASE_WORDS

@@ -391,22 +391,6 @@ def vocabulary(text: str) -> set[bytes]:
     return set(text.encode("utf-8", "replace").translate(_WORD_BYTES).split())
 
 
-_NAME_BYTES = _WORD_BYTES[:95] + b"_" + _WORD_BYTES[96:]
-
-
-def vocabulary_and_names(text: str) -> tuple[set[bytes], set[bytes]]:
-    """The distinct words of a text, and with their underscores the names that are made of several: {a, b} and {a_b}."""
-    if "_" not in text:
-        return vocabulary(text), set()
-    if not text.isascii():
-        text = _no_word().sub(" ", fold(text))
-    words = set(text.encode("utf-8", "replace").translate(_NAME_BYTES).split())
-    names = {word for word in words if b"_" in word}
-    words -= names
-    words.update(b" ".join(names).replace(b"_", b" ").split())
-    return words, {name for name in names if b"_" in name.strip(b"_")}
-
-
 def worth_keeping(words: set[bytes]) -> list[bytes]:
     """Those words, sorted, that can be searched by a part: not numbers, long hashes or unspaced scripts.
 

@@ -51,11 +51,11 @@ class Leaf(msgspec.Struct, frozen=True):
     """One thing to look for: `text` as typed, without its quotes or star.
 
     A "word" is one run of non-space characters and may hold punctuation (`a/b.py`, `it's`); a "phrase" was in
-    quotes. A search may put in a "name" (a_b, folded), for an engine that knows names as a whole.
+    quotes.
     """
 
     text: str
-    kind: Literal["word", "phrase", "name"]
+    kind: Literal["word", "phrase"]
     prefix: bool = False
 
 

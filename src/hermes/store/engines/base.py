@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.errors import StoreError
 from hermes.store import codec
-from hermes.store.index_text import call_ids, fold, id_word, plain, plain_calls, plain_parts
-from hermes.store.query import And, Leaf, Node, Not
+from hermes.store.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
+from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -123,8 +123,8 @@ class Tx(Protocol):
         ...
 
 
-# A message that matches, without what is shown of it: its id, a score, its session and its role.
-Candidate = tuple[int, float, str, str]
+# A message that matches, without what is shown of it: its id, how many words it has, its session and its role.
+Candidate = tuple[int, int, str, str]
 # A message that holds a word: its id, its session and its role.
 Holder = tuple[int, str, str]
 
@@ -146,15 +146,12 @@ class Scope:
 class FullText(Protocol):
     """The engine's index over messages. Expressions are the engine's own, built by `expression()`."""
 
-    has_names: bool
-    """Whether it indexes names made of several words (a_b), and accepts leaves of that kind."""
-
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        """The newest `cap` messages that match the query tree, each with a score (higher is better)."""
+        """The newest `cap` messages that match the query tree, newest first."""
         ...
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
-        """The same without a score, of each of these trees: what a question asks of its words, all together."""
+        """The newest `cap` messages that match each of these trees: all words of a question in one call."""
         ...
 
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
@@ -163,14 +160,6 @@ class FullText(Protocol):
 
     def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
         """Words of the store (folded) that contain this part."""
-        ...
-
-    def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
-        """Names made of several words (folded, a_b_c) that contain this part; None when there is no list of them."""
-        ...
-
-    def is_name(self, tx: Tx, name: str) -> bool:
-        """Whether some message has this name."""
         ...
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
@@ -306,10 +295,22 @@ def columns_of(content: str | None, form: Any, tool_name: Any, tool_calls: Any) 
     return text, codec.restored(tool_name) or "", "\n".join((plain_calls(calls), *map(id_word, call_ids(calls))))
 
 
+def phrase_words(leaf: Leaf) -> tuple[list[str], bool]:
+    """The words of a leaf as every index has them, and whether the last one is only a beginning; none when nothing is indexed.
+
+    Of a phrase that is longer than MAX_PHRASE_WORDS the first ones count: each further word would be compared at every place
+    of a long message, and a PostgreSQL index has no longer ones in one part. (Of Chinese each pair of characters is a word.)
+    """
+    words, open_end = phrase(leaf.text)
+    parted = words.split()
+    return parted[:MAX_PHRASE_WORDS], 0 < len(parted) <= MAX_PHRASE_WORDS and (leaf.prefix or open_end)
+
+
 def could_match(tree: Node, folded: str) -> bool:
     """A cheap necessary condition on folded text: it contains every needed word."""
-    if isinstance(tree, Leaf):
-        return all(word in folded for word in fold(tree.text).replace("_", " ").split() if word.isalnum())
+    if isinstance(tree, Leaf):  # of a phrase that is cut, so many characters are of words that count
+        words = fold(tree.text)[:MAX_PHRASE_WORDS].replace("_", " ").split()
+        return all(word in folded for word in words if word.isalnum())
     if isinstance(tree, Not):
         return could_match(tree.keep, folded)
     if isinstance(tree, And):

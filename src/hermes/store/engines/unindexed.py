@@ -6,14 +6,18 @@ A waiting message is compared word by word, with the same words and in the same 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from hermes.store.engines.base import could_match
-from hermes.store.index_text import fold, index_words, phrase, vocabulary, worth_keeping
+from hermes.store.engines.base import could_match, phrase_words
+from hermes.store.index_text import fold, index_words, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
+HELD_CHARACTERS = (
+    32_000_000  # of waiting messages, held for one search; further ones are read again by each of its steps
+)
+READ = 200  # messages read at once
 _LONGEST = 1_000  # characters of a word that are compared; a longer one (base64, for example) is told by its beginning
 Columns = tuple[str, str, str]
 
@@ -59,6 +63,29 @@ class UnindexedMessage:
         return [word for one in worth_keeping(words) if part in (word := one.decode("utf-8", "replace"))]
 
 
+class WaitingMessages:
+    """The messages that wait in the view of one search, newest first. Each is read once, as far as they can be held."""
+
+    def __init__(self, read: Callable[[Sequence[int]], list[tuple[int, Columns]]], ids: Sequence[int]) -> None:
+        self._read, self._ids = read, sorted(ids, reverse=True)
+        self._held: dict[int, list[UnindexedMessage]] = {}
+        self._room = HELD_CHARACTERS
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[UnindexedMessage]:
+        for start in range(0, len(self._ids), READ):
+            some = self._held.get(start)
+            if some is None:
+                rows = sorted(self._read(self._ids[start : start + READ]), reverse=True)
+                some = [UnindexedMessage(*row) for row in rows]
+                self._room -= sum(len(text) for one in some for text in one.columns)
+                if self._room > 0:
+                    self._held[start] = some
+            yield from some
+
+
 Test = Callable[[UnindexedMessage], bool]
 
 
@@ -85,23 +112,22 @@ def _single_word(tree: Node) -> str | None:
     """The word of a leaf that is one whole word, else None."""
     if not isinstance(tree, Leaf) or tree.prefix:
         return None
-    words, open_end = phrase(tree.text)
-    return None if open_end or not words or " " in words else words[:_LONGEST]
+    words, open_end = phrase_words(tree)
+    return None if open_end or len(words) != 1 else words[0][:_LONGEST]
 
 
 def _leaf_test(leaf: Leaf) -> Test | None:
-    words, open_end = phrase(leaf.text)
+    words, open_end = phrase_words(leaf)
     if not words:
         return None
-    wanted = "  ".join(word[:_LONGEST] for word in words.split())
-    needle = f" {wanted}{'' if leaf.prefix or open_end else ' '}"
+    needle = f" {'  '.join(word[:_LONGEST] for word in words)}{'' if open_end else ' '}"
     return lambda message: could_match(leaf, message.folded) and needle in message.line
 
 
-def matching(tree: Node, messages: Iterable[UnindexedMessage]) -> list[UnindexedMessage]:
-    """Those of the messages that match a tree."""
+def matching(tree: Node, messages: Iterable[UnindexedMessage]) -> Iterator[UnindexedMessage]:
+    """The messages that match a tree, in their order."""
     test = _test(tree)
-    return [] if test is None else [one for one in messages if test(one)]
+    return iter(()) if test is None else filter(test, messages)
 
 
 def words_with(part: str, fits: Callable[[str], bool], messages: Iterable[UnindexedMessage]) -> list[str]:

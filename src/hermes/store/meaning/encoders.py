@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,13 +82,10 @@ class Arctic:
     @staticmethod
     def is_installed(folder: Path) -> bool:
         """Whether its files and its libraries are there. Loads neither."""
-        for name, size in ((ARCTIC_FILE, ARCTIC_SIZE), (ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE)):
-            try:
-                if (folder / name).stat().st_size != size:
-                    return False
-            except OSError:
-                return False
-        return all(find_spec(library) is not None for library in ("numpy", "onnxruntime", "tokenizers"))
+        sizes = {folder / ARCTIC_FILE: ARCTIC_SIZE, folder / ARCTIC_WORDS_FILE: ARCTIC_WORDS_SIZE}
+        return all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()) and all(
+            find_spec(library) is not None for library in ("numpy", "onnxruntime", "tokenizers")
+        )
 
     def suits(self, text: str) -> bool:
         return looks_english(text)
@@ -187,13 +184,9 @@ def _first_words(text: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _arctic(folder: Path) -> Arctic:
-    return Arctic(folder)
-
-
-@lru_cache(maxsize=1)
-def _multilingual() -> Multilingual:
-    return Multilingual()
+def _made(kind: Callable[..., Encoder], *where: Path) -> Encoder:
+    """The one instance of a model, or of a model in a folder: it is loaded once for all stores of a process."""
+    return kind(*where)
 
 
 def installed(home: Path | None = None) -> list[Encoder]:
@@ -201,9 +194,9 @@ def installed(home: Path | None = None) -> list[Encoder]:
     folder = (get_hermes_home() if home is None else home) / "models"
     found: list[Encoder] = []
     if Arctic.is_installed(folder):
-        found.append(_arctic(folder))
+        found.append(_made(Arctic, folder))
     if Multilingual.is_installed():
-        found.append(_multilingual())
+        found.append(_made(Multilingual))
     return found
 
 

@@ -1,9 +1,9 @@
 """Makes the vectors of messages: a thread in each process that stores messages, or a command that waits for it.
 
 The thread begins a moment after the last message and works in small batches: each is read, encoded without any lock,
-and written in one short transaction, so an append never waits for a model. One process at a time works (a lease). The
-position is only a hint: when the end is reached and rows are missing (an import, an edit, a new model), everything is
-looked through once more. A process that ends in between loses at most one batch of work.
+and written in one short transaction, so an append never waits for a model. One process at a time works (a lease). It goes on
+from the newest row; from time to time the counts are compared, and where rows are missing (an import, an edit, a new model)
+all messages are looked through. A process that ends in between loses at most one batch of work.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class VectorIndexer:
         self._thread: threading.Thread | None = None
         self._appends = 0
         self._on = False
-        self._compare_at = 0.0
+        self._compare_at: dict[
+            str, float
+        ] = {}  # of each model: when its counts are compared with those of messages next
 
     def appended(self) -> None:
         """A message was stored: its vector is made soon, if this is switched on."""
@@ -104,37 +106,33 @@ class VectorIndexer:
         if token is None:
             return 0
         try:
+            thorough = whole or time.monotonic() >= self._compare_at.get(encoder.name, 0.0)
             with self._engine.read() as tx:
                 newest = tx.value("SELECT max(message_id) FROM message_vectors WHERE model = ?", (encoder.name,))
                 left = vectors.missing(tx, encoder.name) if whole else 0
-            done = self._pass(
-                encoder, max(0, int(newest or 0) - OVERLAP), token, lambda new: _tell(progress, new, left)
-            )
-            if (whole or self._is_due()) and not self._stopped.is_set():
+            done = 0
+            for after in (max(0, int(newest or 0) - OVERLAP), 0):
+                done = self._pass(
+                    encoder, after, token, done, lambda new: progress(new, max(new, left)) if progress else None
+                )
                 with self._engine.read() as tx:
-                    again = vectors.missing(tx, encoder.name)
-                if again:
-                    before = done
-                    done += self._pass(encoder, 0, token, lambda new: _tell(progress, before + new, left))
-                self._forget_older()
+                    if not thorough or self._stopped.is_set() or not vectors.missing(tx, encoder.name):
+                        break
+            if thorough:
+                self._compare_at[encoder.name] = time.monotonic() + LOOK_THROUGH
+                while not self._stopped.is_set():
+                    with self._engine.write(lasting=False) as tx:
+                        if not vectors.forget_older(tx):
+                            break
             return done
         finally:
             with self._engine.write(lasting=False) as tx:
                 leases.release(tx, LEASE, token)
 
-    def _is_due(self) -> bool:
-        """Whether the counts should be compared again."""
-        now = time.monotonic()
-        due = now >= self._compare_at
-        if due:
-            self._compare_at = now + LOOK_THROUGH
-        return due
-
-    def _pass(self, encoder: Encoder, after: int, token: int, told: Callable[[int], None]) -> int:
-        """Look through the messages after this id; how many rows were written."""
+    def _pass(self, encoder: Encoder, after: int, token: int, done: int, told: Callable[[int], None]) -> int:
+        """Look through the messages after this id; how many rows were written in all, with those `done` before."""
         from hermes.store.meaning import vectors
 
-        done = 0
         with self._engine.read() as tx:
             last = int(tx.value("SELECT max(id) FROM messages") or 0)
         while after < last and not self._stopped.is_set():
@@ -159,16 +157,3 @@ class VectorIndexer:
             after = some[-1].id
             told(done)
         return done
-
-    def _forget_older(self) -> None:
-        from hermes.store.meaning import vectors
-
-        while not self._stopped.is_set():
-            with self._engine.write(lasting=False) as tx:
-                if not vectors.forget_older(tx):
-                    return
-
-
-def _tell(progress: Callable[[int, int], None] | None, done: int, total: int) -> None:
-    if progress is not None:
-        progress(done, max(done, total))

@@ -131,36 +131,25 @@ def encoded(encoder: Encoder, some: Sequence[MessageWithoutVector]) -> list[tupl
 
 def store(tx: Tx, model: str, some: Sequence[MessageWithoutVector], made: Sequence[tuple[int, bytes | None]]) -> None:
     """Store them, without those whose message was changed or deleted while they were made."""
-    marks = ", ".join("?" * len(some))
-    now = {row[0]: MessageWithoutVector(*row) for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE m.id IN ({marks})",
-                                                    [one.id for one in some])}  # fmt: skip
+    these, params = tx.among("m.id", [one.id for one in some])
+    now = {
+        row[0]: MessageWithoutVector(*row).text()
+        for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE {these}", params)
+    }
     rows = [
         (one.id, model, size, None if vector is None else codec.Blob(vector))
         for one, (size, vector) in zip(some, made, strict=True)
-        if _same(now.get(one.id), one)
+        if now.get(one.id) == one.text()
     ]
     if rows:
         tx.run_many(_PUT, rows)
 
 
-def _same(now: MessageWithoutVector | None, then: MessageWithoutVector) -> bool:
-    gone = (REDACTED, REPLACED)
-    return (
-        now is not None
-        and (now.role, now.content, now.rest, now.form) == (then.role, then.content, then.rest, then.form)
-        and (now.hidden in gone) == (then.hidden in gone)
-    )
-
-
 def forget_older(tx: Tx, most: int = 2000) -> int:
     """Remove some rows of models that this program does not know any more; how many."""
     marks = ", ".join("?" * len(KNOWN))
-    rows = tx.rows(
-        f"SELECT message_id, model FROM message_vectors WHERE model NOT IN ({marks}) LIMIT ?", (*KNOWN, most)
-    )
-    for message_id, model in rows:
-        tx.run("DELETE FROM message_vectors WHERE message_id = ? AND model = ?", (message_id, model))
-    return len(rows)
+    old = f"SELECT message_id, model FROM message_vectors WHERE model NOT IN ({marks}) LIMIT ?"
+    return tx.run(f"DELETE FROM message_vectors WHERE (message_id, model) IN ({old})", (*KNOWN, most))
 
 
 def as_int8(found: np.ndarray[Any, Any]) -> list[bytes]:

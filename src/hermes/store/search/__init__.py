@@ -1,19 +1,29 @@
 """Search: from a typed query to the messages that match it.
 
-`stages` finds them, `ranking` puts them in order, `hits` shows them; `scope` limits which may be seen.
+The query becomes a tree, filters and visibility a `scope`; the newest matches are ranked (`hits`), and one page of them is read
+and shown (`showing`). What finds too little is widened: first words that only contain what was typed (`substrings`), then, for
+plain words, the best partial matches (`questions`). Text without words is searched in the stored form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
+from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.query import parse
-from hermes.store.search.hits import shown
+from hermes.store.index_text import fold, id_word, phrase
+from hermes.store.query import Leaf, Node, Query, dropped, parse, positive
+from hermes.store.search import questions
+from hermes.store.search.hits import RANKED, Hits, Ranked
+from hermes.store.search.message_texts import with_source
+from hermes.store.search.query_trees import Check, holds, is_name, looks_like_a_name
 from hermes.store.search.scope import Filters, scope_of
-from hermes.store.search.stages import find
+from hermes.store.search.showing import shown
+from hermes.store.search.substrings import add_infixes
 from hermes.store.session_lists import checked_page
+from hermes.store.snippet import Needle, needle
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BY", "Filters", "search"]
 BY = ("both", "words", "meaning")  # what finds and ranks the answers to a question
+ESCAPES = ("n", "t", "r")  # letters that stand for white space after a backslash
 
 
 def search(
@@ -42,6 +53,91 @@ def search(
     query = parse(text)
     if query.tree is None or limit == 0:
         return []
-    scope = scope_of(tx, filters, visible_to)
-    findings = find(engine, tx, query, scope, offset + limit, by)
-    return shown(tx, findings.hits[offset : offset + limit], findings.needles, filters, visible_to)
+    hits = Hits(engine, tx, scope_of(tx, filters, visible_to), offset + limit, by)
+    _find(hits, query, query.tree)
+    return shown(tx, hits.found[offset : offset + limit], hits.needles, filters, visible_to)
+
+
+def _find(hits: Hits, query: Query, tree: Node) -> None:
+    """Find the best messages for a query that is not blank, stage by stage until there are enough."""
+    leaves = list(positive(tree))
+    hits.needles = _needles(leaves)
+    if not hits.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
+        _add_literal(hits, tree, leaves)
+        return
+    if questions.is_question(query) and not any(leaf.prefix for leaf in leaves):
+        questions.answer(hits, query, tree)
+        return
+    # A name after NOT (UserById) is left out inside longer names, too: the texts decide.
+    is_checked = any(map(looks_like_a_name, dropped(tree)))
+    hits.add_matches(tree, "match", Check(tree) if is_checked else None)
+    if hits.missing > 0:
+        add_infixes(hits, tree)
+    if hits.missing > 0 and isinstance(tree, Leaf):
+        _add_escaped(hits, tree)
+        _add_calls(hits, tree)
+    if hits.are_scarce() and questions.may_relax(query):
+        questions.relax(hits, query)
+    if not hits.found and query.typed is not None:
+        # `rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed.
+        literal = {leaf.text for leaf in positive(query.typed) if leaf.kind == "word" and leaf.text[:1] == "-"}
+        hits.add_matches(query.typed, "match", Check(query.typed, literal))
+        hits.needles = _needles(list(positive(query.typed)))
+
+
+def _needles(leaves: Sequence[Leaf]) -> list[Needle]:
+    return [found for leaf in leaves if (found := needle(leaf.text, prefix=leaf.prefix)) is not None]
+
+
+def _add_escaped(hits: Hits, leaf: Leaf) -> None:
+    """`nMAX_SIZE`, a name copied from JSON with "\\nMAX_SIZE" in it, where the index has MAX_SIZE."""
+    text = leaf.text
+    if leaf.kind != "word" or leaf.prefix or not text.startswith(ESCAPES) or not text.isascii() or not is_name(text):
+        return
+    rest = Leaf(text[1:], "phrase", prefix=True)
+    before = len(hits.found)
+    for block in hits.blocks(rest):
+        escaped = with_source(hits.tx, [one[0] for one in block], f"\\{text}")
+        hits.add([one for one in block if one[0] in escaped], "literal")
+    if len(hits.found) > before:
+        hits.needles += _needles([rest])
+
+
+def _add_calls(hits: Hits, leaf: Leaf) -> None:
+    """The tool call with this id, and its result: the call is indexed by a word of its id, the result is in the same session."""
+    word = id_word(leaf.text)
+    if leaf.prefix or not word or (hits.found and not any(c.isdigit() for c in word)):
+        return
+    found = hits.candidates(Leaf(word, "phrase"), RANKED)
+    called = with_source(hits.tx, [one[0] for one in found], f'"{leaf.text}"')
+    found = [one for one in found if one[0] in called]
+    hits.add(found, "match")
+    if found:
+        these, params = hits.tx.among("m.session_id", list({one[2] for one in found}))
+        rows = hits.tx.rows(
+            "SELECT m.id, 0, m.session_id, m.role FROM messages m JOIN sessions s ON s.id = m.session_id"
+            f" WHERE {these} AND m.tool_call_id = ? AND {hits.scope.where}",
+            (*params, codec.storable(leaf.text), *hits.scope.params),
+        )
+        hits.add([(int(one), 0, str(owner), str(role)) for one, _, owner, role in rows], "match")
+
+
+def _add_literal(hits: Hits, tree: Node, leaves: Sequence[Leaf]) -> None:
+    """Only punctuation was typed: search for it literally, newest first."""
+    wanted = [leaf.text for leaf in leaves]
+    drops = any(True for _ in dropped(tree))
+    before = 1 << 62
+    while hits.missing > 0:
+        rows = hits.tx.rows(
+            "SELECT m.id, m.session_id, m.content, m.content_rest, m.tool_calls FROM messages m JOIN sessions s"
+            f" ON s.id = m.session_id WHERE m.id < ? AND {hits.scope.where} ORDER BY m.id DESC LIMIT 500",
+            (before, *hits.scope.params),
+        )
+        for message_id, session_id, content, rest, calls in rows:
+            whole = (codec.joined(content, rest) or "") + (codec.restored(calls) or "")
+            if all(text in whole for text in wanted) and (not drops or holds(tree, fold(whole), ())):
+                hits.found.append(Ranked(message_id, session_id, 0.0, "literal"))
+        if len(rows) < 500:
+            break
+        before = rows[-1][0]
+    hits.needles = [Needle((fold(text) or text,), True, True) for text in wanted]

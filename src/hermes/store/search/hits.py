@@ -1,183 +1,141 @@
-"""What a hit shows: the message's place and session, a snippet around the match, and its neighbours."""
+"""The hits of a search: candidates in, the best of them out.
+
+Every stage of a search adds to the hits until there are enough. Messages are ranked together with their sessions: a session's
+score is its best message in full, each further one at half the weight of the one before. The order depends on the query and
+the store alone: each stage finds its hits in one order, and a page is a part of it whatever its size. So a stage may stop once
+it has as many hits as are needed, but nothing else may depend on that number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from hermes.store import codec, message_reading
-from hermes.store.engines.base import COMPACTED, Tx
-from hermes.store.index_text import plain_calls, plain_parts
-from hermes.store.search.message_texts import rows_of, texts_of
-from hermes.store.search.ranking import Ranked
-from hermes.store.search.scope import Filters, session_filter
-from hermes.store.snippet import Needle, snippet
-from hermes.store.visibility import User
+from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store.query import Leaf, Node
+from hermes.store.search.message_texts import passing, rows_of
+from hermes.store.search.query_trees import Check
+from hermes.store.snippet import Needle
 
-if TYPE_CHECKING:
-    from hermes.store.rows import SearchContext, SearchHit
-
-CONTEXT = 200  # characters of a neighbour
-_NEAR = 200  # ids
+RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on
+MORE = 4
+READ = 100  # messages whose texts are read together
+ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
+COUNTED = 12  # messages of a session that count towards its score
+_ALL = 1 << 40
 
 
-class _Message(msgspec.Struct, frozen=True):
-    """A message that was found, in the order of `_MESSAGES`."""
+class Ranked(msgspec.Struct, frozen=True, gc=False):
+    """A message in its place: how much it counts, and why it is among the hits."""
 
     id: int
     session_id: str
-    role: Any  # Any: texts as they are stored, see codec.restored
-    timestamp: float
-    content: Any
-    rest: bytes | None
-    form: str | None
-    tool_name: Any
-    tool_calls: Any
-    tool_call_id: Any
-    model: Any
-    hidden: int | None
-    source: Any
-    session_model: Any
-    session_started: float
-    title: Any
-    is_linked: bool
-    """Whether another session shows messages of this one's, or this one another's."""
-    before: int | None
-    after: int | None
+    score: float
+    reason: str
+    why: str = "words"
+    """What found it: words, meaning, both, or the time that was named."""
 
 
-class _Neighbour(msgspec.Struct, frozen=True):
-    """The message before or after it, in the order of `_NEIGHBOURS`."""
-
-    id: int
-    role: Any
-    content: Any
-    form: str | None
-    tool_calls: Any
-    rest: bytes | None
+def relevance(size: int, role: str) -> float:
+    """How much a matching message counts, on every engine: a short one says more about its words than a long one, and what a
+    person said more than the output of a tool."""
+    return ROLE_WEIGHT.get(role, 1.0) / (1.4 + 0.002 * size)
 
 
-class _HitSession(msgspec.Struct, frozen=True):
-    """The session under which a hit is shown."""
+class Hits:
+    """The hits in order (`found`), and what is marked in their snippets (`needles`)."""
 
-    id: str
-    source: Any
-    model: Any
-    started_at: float
-    title: Any
+    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int, by: str = "both") -> None:
+        self.engine, self.tx, self.scope, self.need, self.by = engine, tx, scope, need, by
+        self.text = engine.fulltext
+        self.found: list[Ranked] = []
+        self.seen: set[int] = set()
+        self.needles: list[Needle] = []
+        self._answers: dict[Leaf, tuple[int, list[Candidate]]] = {}
 
+    @property
+    def missing(self) -> int:
+        """How many hits are still needed."""
+        return self.need - len(self.found)
 
-def _neighbour(sign: str, order: str) -> str:
-    """The id of the message before (`<`) or after a message, in the order of ids: of those stored around it, which are few,
-    else of its session's by their times."""
-    other = f"SELECT b.id FROM messages b WHERE b.id {sign} m.id AND {message_reading.FOUND.replace('m.', 'b.')}"
-    return (
-        f"coalesce(({other} AND b.id BETWEEN m.id - {_NEAR} AND m.id + {_NEAR} AND b.session_id || '' = m.session_id"
-        f" ORDER BY b.id {order} LIMIT 1), ({other} AND b.session_id = m.session_id AND (b.timestamp, b.id) {sign}"
-        f" (m.timestamp, m.id) ORDER BY b.timestamp {order}, b.id {order} LIMIT 1))"
-    )
+    def are_scarce(self) -> bool:
+        """Whether there are so few hits that partial matches should be added."""
+        return len(self.found) < self.need and len({hit.session_id for hit in self.found}) < 3
 
+    def candidates(self, tree: Node, cap: int) -> list[Candidate]:
+        """The newest messages that match a tree. A leaf that was already searched is not searched again."""
+        if not isinstance(tree, Leaf):
+            return self.text.candidates(self.tx, tree, self.scope, cap)
+        asked, found = self._answers.get(tree, (0, []))
+        if cap > asked and len(found) == asked:
+            found = self.text.candidates(self.tx, tree, self.scope, cap)
+            self._answers[tree] = (cap, found)
+        return found[:cap]
 
-_MESSAGES = (
-    "SELECT m.id, m.session_id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls,"
-    " m.tool_call_id, m.model, m.hidden, s.source, s.model, s.started_at, s.title,"
-    " EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
-    " OR EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = m.session_id),"
-    f" {_neighbour('<', 'DESC')}, {_neighbour('>', 'ASC')}"
-    " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {these}"
-)
-# Of long tool output the beginning is plain text on the row: no need to unpack it.
-_NEIGHBOURS = (
-    "SELECT id, role, content, content_format, tool_calls, CASE WHEN content_format = 'json' THEN content_rest END"
-    " FROM messages WHERE {these}"
-)
+    def blocks(self, tree: Node) -> Iterator[list[Candidate]]:
+        """The messages that match a tree, newest first, in the pieces that are ranked together, until there are enough hits."""
+        found: list[Candidate] = []
+        start, end, cap = 0, RANKED, 0
+        while self.missing > 0:
+            if end > cap:
+                cap = end
+                while cap < self.need and cap < _ALL:  # a late page asks once
+                    cap *= MORE
+                found = self.candidates(tree, cap)
+            if block := found[start:end]:
+                yield block
+            if len(found) < end:
+                return
+            start, end = end, end * MORE
 
+    def add_matches(self, tree: Node, reason: str, check: Check | None = None, most_texts: int = _ALL) -> None:
+        """Append the messages that match a tree and whose texts pass. Of more than `most_texts`, reading ends with a block of
+        which none passes."""
+        read = 0
+        for block in self.blocks(tree):
+            before = len(self.found)
+            self.add(block, reason, check)
+            read += len(block)
+            if check is not None and read >= most_texts and len(self.found) == before:
+                return
 
-def shown(
-    tx: Tx, ranking: Sequence[Ranked], needles: Sequence[Needle], filters: Filters, visible_to: User | None
-) -> list[SearchHit]:
-    """The hits as SessionDB.search_messages documents them, in this order."""
-    if not ranking:
-        return []
-    read = [_Message(*row) for row in rows_of(tx, _MESSAGES, [one.id for one in ranking], "m.id")]
-    found = {message.id: (message, _shown_in(tx, message, filters, visible_to)) for message in read}
-    beside = {one: _beside(tx, *both) for one, both in found.items()}
-    around = {number for pair in beside.values() for number in pair if number is not None}
-    contexts = [_context(_Neighbour(*row)) for row in rows_of(tx, _NEIGHBOURS, sorted(around))]
-    neighbours = {context["id"]: context for context in contexts}
-    out: list[SearchHit] = []
-    for one in ranking:
-        if one.id not in found:
-            continue
-        message, session = found[one.id]
-        context = [neighbours[i] for i in beside[one.id] if i is not None and i in neighbours]
-        out.append(
-            {
-                "id": message.id, "session_id": session.id, "role": codec.restored(message.role),
-                "timestamp": message.timestamp, "snippet": _snippet(message, needles),
-                "context": [neighbour.copy() for neighbour in context],
-                "source": codec.restored(session.source), "model": codec.restored(message.model or session.model),
-                "session_started": session.started_at, "title": codec.restored(session.title),
-                "tool_name": codec.restored(message.tool_name), "score": one.score, "reason": one.reason,
-                "relaxed": one.reason == "relaxed", "why": one.why,
-            }
-        )  # fmt: skip
-    return out
+    def add(self, found: Sequence[Candidate], reason: str, check: Check | None = None) -> None:
+        """Append the best of these whose texts pass: no more texts are read than there are hits to fill."""
+        fresh = [one for one in found if one[0] not in self.seen]
+        if check is None:
+            self.seen.update(one[0] for one in fresh)
+            self.found += self._ranked(fresh, reason, self.missing)
+            return
+        order = self._ranked(fresh, reason, len(fresh))
+        while order and self.missing > 0:
+            some, order = order[:READ], order[READ:]
+            passed = passing(self.tx, [hit.id for hit in some], check)
+            self.seen |= passed
+            self.found += [hit for hit in some if hit.id in passed][: self.missing]
 
+    def add_ranked(self, hits: Sequence[Ranked]) -> None:
+        """Append hits that are already in order."""
+        fresh = [hit for hit in hits if hit.id not in self.seen][: self.missing]
+        self.seen.update(hit.id for hit in fresh)
+        self.found += fresh
 
-def _shown_in(tx: Tx, message: _Message, filters: Filters, visible_to: User | None) -> _HitSession:
-    """The session under which the caller sees a message: its own, else one that carries it."""
-    own = _HitSession(message.session_id, message.source, message.session_model, message.session_started, message.title)
-    if not message.is_linked:
-        return own
-    where, params = session_filter(filters, visible_to, "o")
-    columns = "o.id, o.source, o.model, o.started_at, o.title"
-    params = [message.id, message.session_id, *params]
-    if message.hidden in (None, COMPACTED):
-        seen = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", params)
-        if seen is not None:
-            return _HitSession(*seen)
-    other = tx.row(
-        f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
-        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
-        " ORDER BY o.started_at",
-        params,
-    )
-    return own if other is None else _HitSession(*other)
-
-
-def _beside(tx: Tx, message: _Message, session: _HitSession) -> tuple[int | None, int | None]:
-    """The messages before and after it in the session under which it is shown, which may carry some of another one."""
-    if not message.is_linked:
-        return message.before, message.after
-    ids = [None, *(int(row[0]) for row in message_reading.shown_rows(tx, session.id, "m.id")), None]
-    if message.id in ids:
-        at = ids.index(message.id)
-        return ids[at - 1], ids[at + 1]
-    return (message.before, message.after) if session.id == message.session_id else (None, None)
-
-
-def _snippet(message: _Message, needles: Sequence[Needle]) -> str:
-    """The snippet of the text of the message with the most matches."""
-    best, best_count = "", -1
-    texts = texts_of(message.content, message.rest, message.form, message.tool_calls)
-    for text in (*texts, codec.restored(message.tool_name), codec.restored(message.tool_call_id)):
-        if text:
-            line, count = snippet(text, needles)
-            if count > best_count:
-                best, best_count = line, count
-            if count == len(needles):
-                break
-    return best
-
-
-def _context(neighbour: _Neighbour) -> SearchContext:
-    """A neighbour's beginning."""
-    head = codec.content_value(codec.joined(neighbour.content, neighbour.rest), neighbour.form)
-    if head is not None and not isinstance(head, str):
-        head = plain_parts(head)
-    if not head and neighbour.tool_calls is not None:
-        head = plain_calls(codec.from_json(neighbour.tool_calls))
-    return {"id": neighbour.id, "role": codec.restored(neighbour.role), "content": (head or "")[:CONTEXT]}
+    def _ranked(self, found: Sequence[Candidate], reason: str, most: int) -> list[Ranked]:
+        """The best messages in order: each counts as much as its session, less the more of that session came before it. Of
+        equal ones the newest is first."""
+        often = Counter((size, role) for _, size, _, role in found)
+        equal = [message_id for message_id, size, _, role in found if often[size, role] > 1]
+        times: dict[int, float] = dict(rows_of(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
+        by_session: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+        for message_id, size, session_id, role in found:
+            by_session[session_id].append((relevance(size, role), times.get(message_id, 0.0), message_id))
+        order: list[tuple[float, float, int, str]] = []
+        for session_id, matches in by_session.items():
+            matches.sort(reverse=True)
+            value = sum(score * 0.5**place for place, (score, _, _) in enumerate(matches[:COUNTED]))
+            for _, when, message_id in matches[:most]:
+                order.append((value, when, message_id, session_id))
+                value *= 0.5
+        order.sort(reverse=True)
+        return [Ranked(one, session_id, round(value, 6), reason) for value, _, one, session_id in order[:most]]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.engines.base import Row, Tx
 from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
+
+if TYPE_CHECKING:
+    from hermes.store.search.query_trees import Check
 
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
 _AT_ONCE = 500
@@ -20,12 +23,8 @@ def rows_of(tx: Tx, sql: str, ids: Sequence[int], column: str = "id") -> Iterabl
         yield from tx.rows(sql.format(these=these), params)
 
 
-def texts_of(content: Any, rest: Any, form: Any, calls: Any) -> list[str]:
-    """The readable text of a message's columns: its content, its tool calls and the ids of these, without JSON's syntax."""
-    return _plain(codec.joined(content, rest), form, calls)
-
-
-def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
+def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
+    """The readable text of a message: its content, its tool calls and the ids of these, without JSON's syntax."""
     texts = []
     if whole:
         value = codec.content_value(whole, form)
@@ -36,21 +35,21 @@ def _plain(whole: str | None, form: Any, calls: Any) -> list[str]:
     return texts
 
 
-def passing(tx: Tx, ids: Sequence[int], holds: Callable[[str], bool], required: Sequence[str] = ()) -> set[int]:
-    """Those messages whose folded text passes. One whose source lacks a `required` part (hermes.store.search.query_trees) is not
-    parsed: most of them are skipped so."""
+def passing(tx: Tx, ids: Sequence[int], check: Check) -> set[int]:
+    """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
+    skipped so."""
     passed = set()
     for message_id, content, rest, form, calls in rows_of(tx, _TEXTS, ids):
         whole = codec.joined(content, rest)
-        if required and lacks_one(_source(whole, calls), required):
+        if check.required and lacks_one(_source(whole, calls), check.required):
             continue
-        if holds(fold("\n".join(_plain(whole, form, calls)))):
+        if check(fold("\n".join(texts_of(whole, form, calls)))):
             passed.add(message_id)
     return passed
 
 
 def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
-    """Those messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
+    """The messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
     wanted = part.lower()
     return {
         message_id

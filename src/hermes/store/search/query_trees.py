@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from hermes.store.index_text import ASCII_WORD, fold, has_no_word_border, index_words, phrase
+from hermes.store.engines.base import phrase_words
+from hermes.store.index_text import ASCII_WORD, fold, has_no_word_border, index_words
 from hermes.store.query import And, Leaf, Node, Not, Or
 
 DIGITS = "0123456789"
@@ -20,9 +21,6 @@ def runs(text: str) -> list[str]:
     if text.isascii():
         return ASCII_WORD.findall(text)
     return "".join(c if c.isalnum() or not c.isascii() else " " for c in text).split()
-
-
-# ---------------------------------------------------------------------------------------- names in programs
 
 
 def is_name(text: str) -> bool:
@@ -42,18 +40,28 @@ def looks_like_a_name(leaf: Leaf) -> bool:
     )
 
 
-def as_names(tree: Node) -> Node:
-    """The tree with each name that was typed as one; what is left out stays."""
+def widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
+    """The tree with each word also standing for the words that contain it; what is left out stays exact."""
     if isinstance(tree, Leaf):
-        named = tree.kind == "word" and not tree.prefix and is_name(tree.text)
-        return Leaf(fold(tree.text), "name") if named else tree
+        around = parts.get(tree.text) if tree.kind == "word" else None
+        return Or((tree, *around)) if around else tree
     if isinstance(tree, Not):
-        return Not(as_names(tree.keep), tree.drop)
-    children = tuple(map(as_names, tree.children))
-    return And(children) if isinstance(tree, And) else Or(children)
+        return Not(widened(tree.keep, parts), tree.drop)
+    return type(tree)(tuple(widened(child, parts) for child in tree.children))
 
 
 # ---------------------------------------------------------------------------------------- a text against a tree
+
+
+class Check:
+    """What the text of a message must hold, where the index alone can't decide. See `holds` and `required`."""
+
+    def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
+        self._tree, self._literal, self._inside = tree, literal, inside
+        self.required = [*required(tree, literal)]
+
+    def __call__(self, text: str) -> bool:
+        return holds(self._tree, text, self._literal, inside=self._inside)
 
 
 def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = False) -> bool:
@@ -91,43 +99,8 @@ def _is_in(tree: Node, text: str, inside: bool) -> bool:
     if isinstance(tree, Leaf):
         if tree.kind == "word" and (inside or looks_like_a_name(tree)):
             return bool(wanted := fold(tree.text).strip()) and wanted in text
-        words, open_end = phrase(tree.text)
-        end = "" if tree.prefix or open_end else " "
-        return bool(words) and f" {words}{end}" in f" {' '.join(index_words(text))} "
+        words, open_end = phrase_words(tree)
+        return bool(words) and f" {' '.join(words)}{'' if open_end else ' '}" in f" {' '.join(index_words(text))} "
     if isinstance(tree, Not):
         return _is_in(tree.keep, text, inside) and not _is_in(tree.drop, text, inside)
     return (all if isinstance(tree, And) else any)(_is_in(child, text, inside) for child in tree.children)
-
-
-# ---------------------------------------------------------------------------------------- other words in a tree
-
-
-def widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
-    """The tree with each word also standing for the words that contain it; what is left out stays exact."""
-    if isinstance(tree, Leaf):
-        around = parts.get(tree.text) if tree.kind == "word" else None
-        return Or((tree, *around)) if around else tree
-    if isinstance(tree, Not):
-        return Not(widened(tree.keep, parts), tree.drop)
-    children = tuple(widened(child, parts) for child in tree.children)
-    return And(children) if isinstance(tree, And) else Or(children)
-
-
-def narrowed(tree: Node, around: Callable[[Leaf], Sequence[Leaf]]) -> Node:
-    """The tree with each word that is left out also standing for the words around it."""
-    if isinstance(tree, Leaf):
-        return tree
-    if isinstance(tree, Not):
-        return Not(narrowed(tree.keep, around), _with_words_around(tree.drop, around))
-    children = tuple(narrowed(child, around) for child in tree.children)
-    return And(children) if isinstance(tree, And) else Or(children)
-
-
-def _with_words_around(tree: Node, around: Callable[[Leaf], Sequence[Leaf]]) -> Node:
-    if isinstance(tree, Leaf):
-        others = around(tree)
-        return Or((tree, *others)) if others else tree
-    if isinstance(tree, Not):
-        return Not(_with_words_around(tree.keep, around), tree.drop)
-    children = tuple(_with_words_around(child, around) for child in tree.children)
-    return And(children) if isinstance(tree, And) else Or(children)

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.store.engines.base import Holder, Scope, Tx
-from hermes.store.search.ranking import Ranked
+from hermes.store.query import Leaf
+from hermes.store.search.hits import Ranked
 
 if TYPE_CHECKING:
-    from hermes.store.search.reranking import Reranking
+    from hermes.store.search.reranking import Nearness, Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5}
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
@@ -42,13 +43,19 @@ REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a
 class QuestionWord(msgspec.Struct):
     """One word of a question, and the messages that hold a form of it."""
 
-    holders: Sequence[Holder]
-    weight: float
+    leaves: list[Leaf]
+    """Its forms."""
+    weight: float = 1.0
     """How much it counts for a session."""
+    holders: Sequence[Holder] = ()
     also: Set[int] = frozenset()
     """Of a common word: older messages that hold it, visible or not."""
     held: float = 0.0
     """How many messages hold it, where `holders` are only the newest."""
+
+    def older(self, known: Set[int]) -> Set[int]:
+        """The known messages that hold it and are older than its `holders`."""
+        return (self.also & known) - {holder[0] for holder in self.holders} if self.also else frozenset()
 
 
 class Session(msgspec.Struct):
@@ -60,6 +67,7 @@ class Session(msgspec.Struct):
     """The newest of its messages that hold a word: of equal sessions the one with the newer comes first."""
 
 
+Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
 Preference = Callable[[float, float], float]
 """What a session counts in addition, by when it began and was last active."""
 
@@ -79,223 +87,182 @@ class Passages(msgspec.Struct):
     """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
 
 
-def best_passages(
-    tx: Tx,
-    words: Sequence[QuestionWord],
-    scope: Scope,
-    need: int,
-    preference: Preference | None = None,
-    look: Reranking | None = None,
-    *,
-    holding: bool = False,
-) -> Passages:
-    """The best `need` messages in order, for words that some message holds, or with a second look by meaning.
+class QuestionRanking:
+    """What a question found, on its way into an order. `holding`: only messages that hold a word themselves, not those next
+    to one."""
 
-    `holding`: only messages that hold a word themselves, not those next to one.
-    """
-    sessions, total = _extent(tx, words, scope)
-    own = _message_scores(words, total)
-    holders = {holder[0]: holder for word in words for holder in word.holders}
-    best: dict[str, float] = {}
-    newest: dict[str, int] = {}
-    for message_id, session_id, role in holders.values():
-        score = own[message_id]
-        if role in ROLE_WEIGHT:
-            score = own[message_id] = score * ROLE_WEIGHT[role]
-        if score > best.get(session_id, 0.0):
-            best[session_id] = score
-        if message_id > newest.get(session_id, 0):
-            newest[session_id] = message_id
-    counts = [_counted(word, holders) for word in words]
-    order = _sessions_in_order(tx, words, counts, (best, newest), (sessions, total), preference)
-    held = _share_held(words, counts, total, order)
-    most = max(
-        need, SESSIONS_AMONG[0]
-    )  # a session's best message is worth what the session is: further ones are never needed
-    if look is None:
+    def __init__(
+        self, tx: Tx, scope: Scope, words: Sequence[QuestionWord], preference: Preference | None, *, holding: bool
+    ) -> None:
+        self._tx, self._scope, self._words, self._holding = tx, scope, words, holding
+        self._preference: Preference = preference or (lambda began, active: 0.0)
+        self._sessions, self._total = self._extent()
+        self._holders = {holder[0]: holder for word in words for holder in word.holders}
+        self._own = self._message_scores()
+        self._counts = [self._counted(word) for word in words]
+        self._by_session: dict[str, dict[int, float]] = defaultdict(
+            dict
+        )  # the messages that hold a word, and their scores
+        for message_id, session_id, _ in self._holders.values():
+            self._by_session[session_id][message_id] = self._own[message_id]
+
+    def best(self, need: int, look: Reranking | None = None) -> Passages:
+        """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
+        order = self._sessions_in_order()
+        held = self._share_held(order)
+        most = max(
+            need, SESSIONS_AMONG[0]
+        )  # a session's best message is worth what the session is: more are never needed
+        if look is not None:
+            order, sequences, near = self._looked_again(order, look)
+            return Passages(self._messages_in_order(order[:most], sequences, near.messages, need), held, near.related)
         order = order[:most]
-    by_session: dict[str, dict[int, float]] = {session.id: {} for session in order}
-    for message_id, session_id, _ in holders.values():
-        if session_id in by_session:
-            by_session[session_id][message_id] = own[message_id]
-    if look is None:
-        sequences = _sequences(tx, order[:LOOKED_INTO], _middles(order[:LOOKED_INTO], by_session), scope)
-        kept = own.keys() | set().union(*(word.also for word in words)) if holding else None
-        return Passages(_messages_in_order(order, by_session, sequences, {}, need, kept), held)
-    order, sequences, near, related = _looked_again(tx, order, by_session, scope, preference, look)
-    return Passages(_messages_in_order(order[:most], by_session, sequences, near, need), held, related)
+        sequences = self._sequences(self._middles(order[:LOOKED_INTO]))
+        return Passages(self._messages_in_order(order, sequences, {}, need), held)
 
+    def _extent(self) -> tuple[float, float]:
+        """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
+        least twice as many as hold the commonest word."""
+        sql = f"SELECT count(*), sum(s.message_count) FROM sessions s WHERE {self._scope.sessions}"
+        row = self._tx.row(sql, self._scope.session_params)
+        assert row is not None
+        most = max((word.held for word in self._words), default=0.0)
+        return float(max(1, row[0])), max(float(row[1] or 0), 2.0 * most)
 
-def _share_held(
-    words: Sequence[QuestionWord], counts: Sequence[Counter[str]], total: float, order: Sequence[Session]
-) -> float:
-    """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
-    values = [
-        (word.weight * rarity(max(total, MANY), max(word.held, float(len(word.holders)))), count)
-        for word, count in zip(words, counts, strict=True)
-    ]
-    whole = sum(value for value, _ in values) or 1.0
-    shares = (sum(value for value, count in values if one.id in count) / whole for one in order[:10])
-    return max(shares, default=0.0)
-
-
-def _looked_again(
-    tx: Tx,
-    order: Sequence[Session],
-    by_session: dict[str, dict[int, float]],
-    scope: Scope,
-    preference: Preference | None,
-    look: Reranking,
-) -> tuple[list[Session], dict[str, list[int]], dict[int, float], float]:
-    """The best sessions by words and by meaning, in a new order; their messages; how near each is, and whether any is."""
-    first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])
-    middles = _middles(first, by_session)
-    joining = {one: at for one, at in look.candidates().items() if one not in middles}
-    found = [session for session in rest if session.id in joining]
-    fresh = [one for one in joining if one not in by_session]
-    for session_id, _, began, active in _sizes(tx, fresh) if fresh else ():
-        value = 0.0 if preference is None else preference(began, active)
-        found.append(Session(session_id, value, joining[session_id]))
-        by_session[session_id] = {}
-    middles.update({session.id: joining[session.id] for session in found})
-    sequences = _sequences(tx, [*first, *found], middles, scope)
-    near = look.look(sequences)
-    looked = [one for one in [*first, *found] if by_session[one.id] or sequences.get(one.id)]
-    for session in looked:
-        session.value += near.sessions.get(session.id, 0.0)
-    ids = {session.id for session in looked}
-    again = looked + [session for session in rest if session.id not in ids]
-    again.sort(key=lambda one: (one.value, one.newest), reverse=True)
-    return again, sequences, near.messages, near.related
-
-
-def _extent(tx: Tx, words: Sequence[QuestionWord], scope: Scope) -> tuple[float, float]:
-    """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
-    least twice as many as hold the commonest word."""
-    row = tx.row(f"SELECT count(*), sum(s.message_count) FROM sessions s WHERE {scope.sessions}", scope.session_params)
-    assert row is not None
-    most = max((max(word.held, float(len(word.holders))) for word in words), default=0.0)
-    return float(max(1, row[0])), max(float(row[1] or 0), 2.0 * most)
-
-
-def _message_scores(words: Sequence[QuestionWord], total: float) -> dict[int, float]:
-    scores: dict[int, float] = {}
-    for word in words:
-        value = rarity(total, max(word.held, float(len(word.holders))))
-        for message_id, _, _ in word.holders:
-            scores[message_id] = scores.get(message_id, 0.0) + value
-    for word in words:
-        if word.also:
-            value = rarity(total, max(word.held, float(len(word.holders))))
-            newest = {holder[0] for holder in word.holders}
-            for message_id in (word.also & scores.keys()) - newest:
+    def _message_scores(self) -> dict[int, float]:
+        scores: dict[int, float] = defaultdict(float)
+        for word in self._words:
+            value = rarity(self._total, word.held)
+            for message_id in [holder[0] for holder in word.holders] + [*word.older(self._holders.keys())]:
                 scores[message_id] += value
-    return scores
+        return {one: score * ROLE_WEIGHT.get(self._holders[one][2], 1.0) for one, score in scores.items()}
 
+    def _counted(self, word: QuestionWord) -> Counter[str]:
+        """How many messages of each session hold a word."""
+        count = Counter(map(itemgetter(1), word.holders))
+        count.update(self._holders[one][1] for one in word.older(self._holders.keys()))
+        return count
 
-def _counted(word: QuestionWord, holders: dict[int, Holder]) -> Counter[str]:
-    """How many messages of each session hold a word."""
-    count = Counter(map(itemgetter(1), word.holders))
-    if word.also:
-        newest = {holder[0] for holder in word.holders}
-        count.update(holders[one][1] for one in (word.also & holders.keys()) - newest)
-    return count
+    def _sessions_in_order(self) -> list[Session]:
+        average = self._total / self._sessions
+        weights = [
+            SESSION_WEIGHT * 2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
+            for word, count in zip(self._words, self._counts, strict=True)
+        ]
+        newest = {one: max(messages) for one, messages in self._by_session.items()}
+        best = {one: max(messages.values()) for one, messages in self._by_session.items()}
+        values = dict(best)  # as if all were of the same size
+        for count, weight in zip(self._counts, weights, strict=True):
+            for session_id, held in count.items():
+                values[session_id] += weight * held / (held + REPEATED)
+        rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
+        found = []
+        for session_id, size, began, active in self._sizes([one for _, _, one in rough[:MOST_SESSIONS]]):
+            slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
+            value = best[session_id] + self._preference(began, active)
+            for count, weight in zip(self._counts, weights, strict=True):
+                if often := count.get(session_id):
+                    value += weight * often / (often + slope)
+            found.append(Session(session_id, value, newest[session_id]))
+        found.sort(key=_place, reverse=True)
+        return found + [Session(one, min(value, found[-1].value), new) for value, new, one in rough[MOST_SESSIONS:]]
 
-
-def _sessions_in_order(
-    tx: Tx,
-    words: Sequence[QuestionWord],
-    counts: Sequence[Counter[str]],
-    found_in: tuple[dict[str, float], dict[str, int]],
-    extent: tuple[float, float],
-    preference: Preference | None,
-) -> list[Session]:
-    (best, newest), (sessions, total) = found_in, extent
-    if not best:
-        return []
-    average = total / sessions
-    weights = [
-        SESSION_WEIGHT * 2.2 * word.weight * rarity(sessions, min(sessions, float(len(count))))
-        for word, count in zip(words, counts, strict=True)
-    ]
-
-    def worth(session_id: str, size: float) -> float:
-        slope = REPEATED * (SHORTEST + LENGTH * size / average)
-        value = best[session_id]
-        for count, weight in zip(counts, weights, strict=True):
-            if held := count.get(session_id):
-                value += weight * held / (held + slope)
-        return value
-
-    values = dict(best)  # as if all were of the same size
-    for count, weight in zip(counts, weights, strict=True):
-        for session_id, held in count.items():
-            values[session_id] += weight * held / (held + REPEATED)
-    rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
-    found = []
-    for session_id, size, began, active in _sizes(tx, [one for _, _, one in rough[:MOST_SESSIONS]]):
-        value = worth(session_id, float(size or 0))
-        if preference is not None:
-            value += preference(began, active)
-        found.append(Session(session_id, value, newest[session_id]))
-    found.sort(key=lambda one: (one.value, one.newest), reverse=True)
-    last = found[-1].value
-    return found + [Session(one, min(value, last), newer) for value, newer, one in rough[MOST_SESSIONS:]]
-
-
-def _sizes(tx: Tx, session_ids: Sequence[str]) -> list[Any]:
-    these, params = tx.among("id", session_ids)
-    return tx.rows(
-        f"SELECT id, message_count, started_at, coalesce(active_at, started_at) FROM sessions WHERE {these}", params
-    )
-
-
-def _messages_in_order(
-    order: Sequence[Session],
-    by_session: dict[str, dict[int, float]],
-    sequences: dict[str, list[int]],
-    near: dict[int, float],
-    need: int,
-    kept: Set[int] | None = None,
-) -> list[Ranked]:
-    """The hits of these sessions; `kept`: only these messages."""
-    first: list[tuple[float, int, int]] = []  # value, place of the session (negative), message
-    rest: list[tuple[float, int, int]] = []
-    by_words: set[int] = set()
-    for number, session in enumerate(order):
-        own, sequence = by_session[session.id], sequences.get(session.id, ())
-        scores = {**own, **_raised(own, sequence)}
-        if kept is not None:
-            scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-        by_words.update(scores)
-        for message_id in sequence:
-            if message_id in near:
-                scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
-        best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
-        listed = [(session.value + (score - best[0][0]), -number, message_id) for score, message_id in best]
-        first += listed[:OF_A_SESSION]
-        rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
-    first.sort(reverse=True)
-    first = _of_many_sessions(first, (SESSIONS_BY_MEANING, SESSIONS_AMONG) if near else (SESSIONS_AMONG,))
-    if len(first) < need:  # nothing that holds a word is lost where there is room for it
-        rest.sort(reverse=True)
-        first += rest
-    return [
-        Ranked(
-            message_id, order[-place].id, round(value, 6), "relaxed", _why(message_id in by_words, near.get(message_id))
+    def _share_held(self, order: Sequence[Session]) -> float:
+        """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
+        values = [word.weight * rarity(max(self._total, MANY), word.held) for word in self._words]
+        shares = (
+            sum(value for value, count in zip(values, self._counts, strict=True) if one.id in count)
+            for one in order[:10]
         )
-        for value, place, message_id in first[:need]
-    ]
+        return max(shares, default=0.0) / (sum(values) or 1.0)
+
+    def _looked_again(
+        self, order: Sequence[Session], look: Reranking
+    ) -> tuple[list[Session], dict[str, list[int]], Nearness]:
+        """The best sessions by words and by meaning, in a new order; their messages, and how near each is."""
+        first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])
+        middles = self._middles(first)
+        joining = {one: at for one, at in look.candidates().items() if one not in middles}
+        found = [session for session in rest if session.id in joining]
+        for session_id, _, began, active in self._sizes([one for one in joining if one not in self._by_session]):
+            found.append(Session(session_id, self._preference(began, active), joining[session_id]))
+        middles.update({session.id: joining[session.id] for session in found})
+        sequences = self._sequences(middles)
+        near = look.look(sequences)
+        looked = [one for one in [*first, *found] if one.id in self._by_session or sequences.get(one.id)]
+        for session in looked:
+            session.value += near.sessions.get(session.id, 0.0)
+        ids = {session.id for session in looked}
+        again = looked + [session for session in rest if session.id not in ids]
+        return sorted(again, key=_place, reverse=True), sequences, near
+
+    def _sizes(self, session_ids: Sequence[str]) -> list[Any]:
+        these, params = self._tx.among("id", session_ids)
+        columns = "id, message_count, started_at, coalesce(active_at, started_at)"
+        return self._tx.rows(f"SELECT {columns} FROM sessions WHERE {these}", params) if session_ids else []
+
+    def _middles(self, sessions: Sequence[Session]) -> dict[str, int]:
+        """The best message of each session."""
+        owns = ((session.id, self._by_session[session.id]) for session in sessions)
+        return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
+
+    def _sequences(self, middles: dict[str, int]) -> dict[str, list[int]]:
+        """The messages of each session that may be found, in order; of a long session those around its middle one."""
+        out: dict[str, list[int]] = defaultdict(list)
+        if middles:
+            join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
+            spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
+            rows = self._tx.rows(
+                f"SELECT m.session_id, m.id FROM {spans} JOIN messages m ON m.session_id = a.session_id AND m.id BETWEEN"
+                f" a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
+                (*params, *self._scope.params),
+            )
+            for session_id, message_id in rows:
+                out[session_id].append(message_id)
+        return out
+
+    def _messages_in_order(
+        self, order: Sequence[Session], sequences: dict[str, list[int]], near: dict[int, float], need: int
+    ) -> list[Ranked]:
+        """The hits of these sessions."""
+        kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
+        first: list[Placed] = []
+        rest: list[Placed] = []
+        by_words: set[int] = set()
+        for number, session in enumerate(order):
+            own, sequence = self._by_session.get(session.id, {}), sequences.get(session.id, ())
+            scores = {**own, **_raised(own, sequence)}
+            if kept is not None:
+                scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
+            by_words.update(scores)
+            for message_id in sequence:
+                if message_id in near:
+                    scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
+            best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
+            listed = [(session.value + (score - best[0][0]), -number, message_id) for score, message_id in best]
+            first += listed[:OF_A_SESSION]
+            rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
+        first = _of_many_sessions(
+            sorted(first, reverse=True), (SESSIONS_BY_MEANING, SESSIONS_AMONG) if near else (SESSIONS_AMONG,)
+        )
+        if len(first) < need:  # nothing that holds a word is lost where there is room for it
+            first += sorted(rest, reverse=True)
+        return [
+            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, near.get(one)))
+            for value, place, one in first[:need]
+        ]
 
 
-def _of_many_sessions(
-    listed: list[tuple[float, int, int]], steps: Sequence[tuple[int, int]]
-) -> list[tuple[float, int, int]]:
-    """The same hits; where the first of them are of few sessions, the best hits of others move up among them."""
-    best: dict[int, tuple[float, int, int]] = {}  # the first hit of each session
+def _place(session: Session) -> tuple[float, int]:
+    return session.value, session.newest
+
+
+def _of_many_sessions(listed: list[Placed], steps: Sequence[tuple[int, int]]) -> list[Placed]:
+    """Reorder hits so that the first ones are of enough sessions: where they are of few, the best of others move up."""
+    best: dict[int, Placed] = {}  # the first hit of each session
     for one in listed:
         best.setdefault(one[1], one)
-    out: list[tuple[float, int, int]] = []
+    out: list[Placed] = []
     seen: set[int] = set()
     taken: set[int] = set()
     waiting, others = iter(listed), iter(best.values())
@@ -331,27 +298,3 @@ def _raised(own: dict[int, float], sequence: Sequence[int]) -> dict[int, float]:
         if score > 0.0:
             scores[message_id] = score
     return scores
-
-
-def _middles(sessions: Sequence[Session], by_session: dict[str, dict[int, float]]) -> dict[str, int]:
-    """The best message of each session."""
-    owns = ((session.id, by_session[session.id]) for session in sessions)
-    return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
-
-
-def _sequences(tx: Tx, sessions: Sequence[Session], middles: dict[str, int], scope: Scope) -> dict[str, list[int]]:
-    """The messages of each session that may be found, in order; of a long session those around its middle one."""
-    out: dict[str, list[int]] = defaultdict(list)
-    join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
-    if not sessions:
-        return out
-    around = [(one.id, middles[one.id] - WINDOW // 2, middles[one.id] + WINDOW // 2) for one in sessions]
-    spans, params = tx.spans(around)
-    rows = tx.rows(
-        f"SELECT m.session_id, m.id FROM {spans} JOIN messages m ON m.session_id = a.session_id AND m.id BETWEEN a.first"
-        f" AND a.last {join} WHERE {scope.where} ORDER BY m.timestamp, m.id",
-        (*params, *scope.params),
-    )
-    for session_id, message_id in rows:
-        out[session_id].append(message_id)
-    return out

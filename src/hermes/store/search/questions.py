@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hermes import times
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.index_text import UNSPACED, fold, pieces
+from hermes.store.meaning import vectors
 from hermes.store.query import And, Leaf, Node, Query, positive
-from hermes.store.search.findings import Findings
+from hermes.store.search.hits import Hits, Ranked
+from hermes.store.search.message_texts import rows_of
 from hermes.store.search.query_trees import either
-from hermes.store.search.question_ranking import Passages, Preference, QuestionWord, best_passages
-from hermes.store.search.ranking import Ranked
+from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
 from hermes.store.search.substrings import MOST_WORDS, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
@@ -31,20 +32,11 @@ GROUPS = 24  # words of a question that are searched
 OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
 TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
 # The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
-# Where it is less, a message must be nearer than chance by so much. docs/benchmarks.md has what others lose and give.
+# Where it is less, a message must be nearer than chance by so much. Alternatives are compared in docs/benchmarks.md.
 WORDS_ALONE, WITH_MEANING, NEARER = 0.12, 0.27, 0.5
 _INTERROGATIVE = re.compile(
     "什么|怎么|怎样|哪|谁|吗|呢|几|多少|为何|为什|何|誰|どこ|どう|いつ|なぜ|どの|무엇|어디|언제|누가|누구|어떻게|왜"
 )
-
-
-class Group:
-    """One word a question asks about: its forms, and what it counts."""
-
-    __slots__ = ("leaves", "weight")
-
-    def __init__(self, leaves: list[Leaf], weight: float = 1.0) -> None:
-        self.leaves, self.weight = leaves, weight
 
 
 def may_relax(query: Query) -> bool:
@@ -78,50 +70,66 @@ def _asks(query: Query) -> bool:
     )
 
 
-def answer(findings: Findings, query: Query, tree: Node) -> None:
+def answer(hits: Hits, query: Query, tree: Node) -> None:
     """A sentence was typed: messages with all of its words, else those with some of its topic words.
 
     Its words are whole words: they are not searched inside of others. Its topic words are rarer than all of
     its words, so they are searched first; without a match of them, the sentence has none either.
     """
-    findings.needles = _telling(findings.needles)
-    groups = groups_of(findings, query)
-    words = _held(findings, groups)
-    by_meaning = findings.by == "meaning"
-    if not by_meaning and (len(groups) < 2 or _some_hold_all(findings, groups, words)):
-        for block in findings.blocks(tree):
-            findings.add(block, "match")
-    if findings.is_scarce():
-        _add_passages(findings, query, groups, words)
+    hits.needles = _telling(hits.needles)
+    words = _question_words(hits, query)
+    if hits.by != "meaning" and (len(words) < 2 or _some_hold_all(hits, words)):
+        hits.add_matches(tree, "match")
+    if hits.are_scarce():
+        _add_passages(hits, query, words)
 
 
-def relax(findings: Findings, query: Query) -> None:
+def relax(hits: Hits, query: Query) -> None:
     """Add the best partial matches: what a message and its session have of the words, the rarer the better."""
-    groups = groups_of(findings, query)
-    _add_passages(findings, query, groups, _held(findings, groups), holding=not _asks(query))
+    _add_passages(hits, query, _question_words(hits, query), holding=not _asks(query))
 
 
-def _add_passages(
-    findings: Findings, query: Query, groups: Sequence[Group], words: Sequence[QuestionWord], *, holding: bool = False
-) -> None:
+def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, holding: bool = False) -> None:
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
-    needles = [one for group in groups for one in forms_needle([leaf.text for leaf in group.leaves])]
-    findings.needles = _telling(needles) or findings.needles
-    held = any(word.holders for word in words)
+    needles = [one for word in words for one in forms_needle([leaf.text for leaf in word.leaves])]
+    hits.needles = _telling(needles) or hits.needles
     asked = " ".join(query.words)
     from hermes.store.search import periods  # its patterns are compiled for questions only
 
     named = periods.spans(asked, times.now())
-    look = None if holding else findings.reranking(asked, lambda: _spoken(findings, asked, groups, words))
-    if held or look is not None:
-        _add_best(findings, asked, words, look, periods.preference(named), holding=holding)
-    if (
-        named
-        and findings.missing > 0
-        and periods.names_no_topic(asked, times.now())
-        and not _is_of_a_time(findings.tx, [hit.id for hit in findings.hits], named)
-    ):
-        _add_fresh(findings, _of_a_time(findings.tx, findings.scope, named, periods.PREFERRED))
+    preferred = periods.preference(named)
+    look = None if holding else _reranking(hits, asked, words)
+    if look is not None or any(word.holders for word in words):
+        counted = [] if hits.by == "meaning" and look is not None else words
+        ranking = QuestionRanking(hits.tx, hits.scope, counted, preferred, holding=holding)
+        found = ranking.best(hits.missing + len(hits.seen), look)
+        if preferred is not None or hits.found or _is_answered(found, asked):
+            hits.add_ranked(found.hits)
+    if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
+        ids = [hit.id for hit in hits.found]
+        at = [row[0] for row in rows_of(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
+        if not any(start <= one < end for one in at for start, end in named):
+            hits.add_ranked(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED))
+
+
+def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranking | None:
+    """A question as the installed models understand it; None where this store has no vectors."""
+    if hits.by == "words" or not vectors.are_kept(hits.tx):
+        return None
+
+    def spoken() -> str | None:
+        """A question about somebody who writes here, as they would say it."""
+        from hermes.store.search import persons  # only where messages have vectors
+
+        holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
+        return persons.spoken(hits.tx, asked, holders)
+
+    try:
+        from hermes.store.search.reranking import Reranking  # loads numpy and a model
+
+        return Reranking.at(hits.engine, hits.tx, hits.scope, asked, spoken)
+    except ImportError:  # numpy is installed but broken: words alone decide
+        return None
 
 
 def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score: float) -> list[Ranked]:
@@ -142,47 +150,6 @@ def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score
     return out[:OF_A_TIME]
 
 
-def _is_of_a_time(tx: Tx, ids: Sequence[int], spans: Sequence[tuple[float, float]]) -> bool:
-    """Whether one of these messages is of one of these times."""
-    marks = ", ".join("?" * len(ids)) or "NULL"
-    rows = tx.rows(f"SELECT timestamp FROM messages WHERE id IN ({marks})", ids)
-    return any(start <= row[0] < end for row in rows for start, end in spans)
-
-
-def _spoken(findings: Findings, asked: str, groups: Sequence[Group], words: Sequence[QuestionWord]) -> str | None:
-    """A question about somebody who writes here, as they would say it."""
-    from hermes.store.search import persons  # only where messages have vectors
-
-    holders = {
-        group.leaves[0].text: [holder[0] for holder in word.holders] for group, word in zip(groups, words, strict=True)
-    }
-    return persons.spoken(findings.tx, asked, holders)
-
-
-def _add_best(
-    findings: Findings,
-    asked: str,
-    words: Sequence[QuestionWord],
-    look: Reranking | None,
-    preferred: Preference | None,
-    *,
-    holding: bool,
-) -> None:
-    need = findings.missing + len(findings.seen)
-    if findings.by == "meaning" and look is not None:
-        words = []
-    found = best_passages(findings.tx, words, findings.scope, need, preferred, look, holding=holding)
-    if preferred is None and not findings.hits and not _is_answered(found, asked):
-        return
-    _add_fresh(findings, found.hits)
-
-
-def _add_fresh(findings: Findings, hits: Sequence[Ranked]) -> None:
-    fresh = [hit for hit in hits if hit.id not in findings.seen][: findings.missing]
-    findings.seen.update(hit.id for hit in fresh)
-    findings.hits += fresh
-
-
 def _is_answered(found: Passages, asked: str) -> bool:
     """Whether what was found can be an answer: a session holds enough of the words, or says something of the kind."""
     enough = WORDS_ALONE if found.related is None else WITH_MEANING
@@ -191,72 +158,60 @@ def _is_answered(found: Passages, asked: str) -> bool:
     return found.held >= enough or (found.related is not None and found.related >= NEARER)
 
 
-def _held(findings: Findings, groups: Sequence[Group]) -> list[QuestionWord]:
-    """Each word with the messages that hold it."""
-    text, tx, scope = findings.text, findings.tx, findings.scope
-    most = min(MOST, max(FEWEST, ROWS // max(1, len(groups))))
-    found = text.holders(tx, [either(group.leaves) for group in groups], scope, most)
-    parts: list[int] = []  # words in no message: they may be parts of others
-    for number, group in enumerate(groups):
-        if not found[number] and (around := _around(findings, group.leaves[0])):
-            group.leaves = around
-            parts.append(number)
-    if parts:
-        again = text.holders(tx, [either(groups[number].leaves) for number in parts], scope, most)
-        for number, holders in zip(parts, again, strict=True):
-            found[number] = holders
-    common = [number for number, holders in enumerate(found) if len(holders) == most]
-    older = text.holder_ids(tx, [either(groups[number].leaves) for number in common], OLDER * most) if common else []
-    words = [
-        QuestionWord(holders, group.weight, held=float(len(holders)))
-        for group, holders in zip(groups, found, strict=True)
-    ]
-    for number, ids in zip(common, older, strict=True):
-        word = words[number]
+def _some_hold_all(hits: Hits, words: Sequence[QuestionWord]) -> bool:
+    """Whether some message has all that a question is about."""
+    if any(word.also for word in words):
+        return bool(hits.candidates(And(tuple(either(word.leaves) for word in words)), 1))
+    return bool(set.intersection(*({holder[0] for holder in word.holders} for word in words)))
+
+
+def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
+    """What a question asks about: each content word with its forms, each pair of an unspaced script, and the messages that
+    hold it."""
+    from hermes.store.search.periods import without_times  # its patterns are compiled for questions only
+
+    asked = " ".join(query.words)
+    typed = pieces(fold(asked))
+    words = _topics(hits, query, pieces(without_times(asked, times.now()))) or _topics(hits, query, typed)
+    words = (words or [QuestionWord([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
+    most = min(MOST, max(FEWEST, ROWS // max(1, len(words))))
+    _find_holders(hits, words, most)
+    parts = []
+    for word in words:
+        if not word.holders and (around := _around(hits, word.leaves[0])):  # in no message: it may be a part of others
+            word.leaves = around
+            parts.append(word)
+    _find_holders(hits, parts, most)
+    common = [word for word in words if len(word.holders) == most]
+    older = hits.text.holder_ids(hits.tx, [either(word.leaves) for word in common], OLDER * most) if common else []
+    for word, ids in zip(common, older, strict=True):
         word.also = frozenset(ids)
         newest, oldest = word.holders[0][0], word.holders[-1][0]
         word.held *= newest / max(1, newest - oldest)
     return words
 
 
-def _some_hold_all(findings: Findings, groups: Sequence[Group], words: Sequence[QuestionWord]) -> bool:
-    """Whether some message has all that a question is about."""
-    if any(word.also for word in words):
-        return bool(findings.candidates(And(tuple(either(group.leaves) for group in groups)), 1))
-    shared: Set[int] | None = None
-    for word in sorted(words, key=lambda one: len(one.holders)):
-        ids = {holder[0] for holder in word.holders}
-        shared = ids if shared is None else shared & ids
-        if not shared:
-            return False
-    return True
+def _find_holders(hits: Hits, words: Sequence[QuestionWord], most: int) -> None:
+    found = hits.text.holders(hits.tx, [either(word.leaves) for word in words], hits.scope, most) if words else []
+    for word, holders in zip(words, found, strict=True):
+        word.holders, word.held = holders, float(len(holders))
 
 
-def groups_of(findings: Findings, query: Query) -> list[Group]:
-    """The topic of a question: each content word with its forms, each pair of an unspaced script."""
-    from hermes.store.search.periods import without_times  # its patterns are compiled for questions only
-
-    asked = " ".join(query.words)
-    typed = pieces(fold(asked))
-    groups = _topics(findings, query, pieces(without_times(asked, times.now()))) or _topics(findings, query, typed)
-    return (groups or [Group([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
-
-
-def _topics(findings: Findings, query: Query, typed: Sequence[str]) -> list[Group]:
-    groups: dict[str, Group] = {}
+def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord]:
+    words: dict[str, QuestionWord] = {}
     names = _names(query)
     stem = stemmer(language_of(word for text in query.words for word in text.split()))
-    forms = _forms(findings, [piece for piece in typed if not UNSPACED.match(piece) and _is_topic(piece)], stem)
+    forms = _forms(hits, [piece for piece in typed if not UNSPACED.match(piece) and _is_topic(piece)], stem)
     for piece in typed:
         if UNSPACED.match(piece):
             for i in range(max(1, len(piece) - 1)):
                 pair = piece[i : i + 2]
                 if pair not in STOP_PAIRS:
-                    groups.setdefault(pair, Group([Leaf(pair, "phrase")]))
+                    words.setdefault(pair, QuestionWord([Leaf(pair, "phrase")]))
         elif _is_topic(piece):
             leaves = [Leaf(form, "phrase") for form in forms[piece]]
-            groups.setdefault(stem(piece), Group(leaves, A_NAME if piece in names else 1.0))
-    return list(groups.values())
+            words.setdefault(stem(piece), QuestionWord(leaves, A_NAME if piece in names else 1.0))
+    return list(words.values())
 
 
 def _names(query: Query) -> set[str]:
@@ -271,12 +226,12 @@ def _is_topic(piece: str) -> bool:
     return piece not in STOP_WORDS and (len(piece) > 1 or piece.isdigit())
 
 
-def _forms(findings: Findings, words: Sequence[str], stem: Callable[[str], str]) -> dict[str, list[str]]:
+def _forms(hits: Hits, words: Sequence[str], stem: Callable[[str], str]) -> dict[str, list[str]]:
     """Each word with its other forms in this store."""
     forms = {word: [word] for word in words}
     bases = {word: base for word in forms if len(base := stem(word)) >= 3}
     starts = [base[: max(3, len(base) - 1)] for base in bases.values()]
-    listed = findings.text.words_starting(findings.tx, starts, 400) if starts else []
+    listed = hits.text.words_starting(hits.tx, starts, 400) if starts else []
     for (word, base), found in zip(bases.items(), listed, strict=True):
         forms[word] += [
             form for form in sorted(found, key=lambda one: (len(one), one)) if stem(form) == base and form != word
@@ -284,11 +239,11 @@ def _forms(findings: Findings, words: Sequence[str], stem: Callable[[str], str])
     return {word: found[:FORMS] for word, found in forms.items()}
 
 
-def _around(findings: Findings, leaf: Leaf) -> list[Leaf]:
+def _around(hits: Hits, leaf: Leaf) -> list[Leaf]:
     """Leaves for the words that contain one that no message has."""
     if not leaf.text.isalnum() or len(leaf.text) < LONG_ENOUGH:
         return []
-    leaves, exact = words_around(findings, leaf)
+    leaves, exact = words_around(hits, leaf)
     return leaves[:MOST_WORDS] if exact else []
 
 

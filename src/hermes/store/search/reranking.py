@@ -12,20 +12,20 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx
 from hermes.store.meaning import encoders, vectors
 from hermes.store.search.message_texts import rows_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
 WEIGHT = 12.0  # of a deviation
@@ -36,13 +36,13 @@ PAGE = 8  # messages
 AT_ONCE = 5_000  # vectors
 EVERY = 1 << 62  # more than any message's id
 FRESH = 600.0  # seconds until pages are read again from the beginning
-FIRST_CHECKED, MOST_CHECKED = 64, 1_024  # sessions whose visibility is read at once; beyond that, all
+FIRST_CHECKED = 160  # pages whose sessions are looked at first; then four times as many, and so on
 _VECTORS = (
     "SELECT message_id, size, vector FROM message_vectors WHERE model = '{model}' AND length(vector) = {numbers}"
     " AND {these}"
 )
-
-
+Array = np.ndarray[Any, Any]
+Spans = dict[str, tuple[int, int]]  # sessions, each with its first and last message that may be seen
 _Vector = tuple[int, int, bytes]  # the message, of how many tokens it was made, its numbers
 
 
@@ -69,9 +69,9 @@ class _Pages:
         self._sessions: list[str] = []  # of each page
         self._first: list[int] = []  # the first message of each page
         self._last: list[int] = []  # and the last one
-        self._gone: set[str] = set()  # sessions that were deleted since their pages were read
-        self._sums: Any = None
-        self._unit: Any = None
+        self._sums: Array | None = None
+        self.unit: Any = None
+        """A vector of each page, of length 1; None where there are no pages."""
 
     def read(self, tx: Tx, encoder: encoders.Encoder) -> None:
         """Add what is new."""
@@ -80,8 +80,6 @@ class _Pages:
                 pass
 
     def _read(self, tx: Tx, encoder: encoders.Encoder) -> int:
-        import numpy as np
-
         rows = tx.rows(
             "SELECT m.session_id, v.message_id, v.size, v.vector FROM message_vectors v JOIN messages m ON m.id = v.message_id"
             " WHERE v.message_id > ? AND v.model = ? AND length(v.vector) = ? ORDER BY v.message_id LIMIT ?",
@@ -101,87 +99,38 @@ class _Pages:
             self._last[page] = message_id
             self._places[session_id] = page, held + 1
             pages[number] = page
-        self._gone.difference_update(row[0] for row in rows)
-        before = 0 if self._sums is None else len(self._sums)
         sums = np.zeros((len(self._sessions), found.shape[1]), dtype=np.float32)
-        if before:
-            sums[:before] = self._sums
+        if self._sums is not None:
+            sums[: len(self._sums)] = self._sums
         np.add.at(sums, pages, found * np.array([row[2] for row in rows], dtype=np.float32)[:, None])
         self._sums = sums
-        self._unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
+        self.unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
         self.last = rows[-1][1]
         return len(rows)
 
-    @property
-    def is_empty(self) -> bool:
-        return self._sums is None
-
-    def nearness(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """How near each page is."""
-        return _times(self._unit, asked)
-
-    def nearest(self, near: np.ndarray[Any, Any], visible: _Visible | None, most: int) -> dict[str, int]:
-        """The sessions with the nearest pages, each with the first message of its nearest page. `visible`: only these sessions,
-        and of each only pages between two messages."""
-        import numpy as np
-
+    def nearest(self, near: Array, seen: Callable[[Sequence[str]], Spans], most: int) -> dict[str, int]:
+        """The sessions with the nearest pages, each with the first message of its nearest page. `seen` tells which of some
+        sessions may be seen: it is asked for a few of the nearest, and for more while these are not enough."""
         found: dict[str, int] = {}
-        seen = self._gone.copy()
-        first = 8 * most
-        if visible is None and len(near) > first:  # the whole order is not needed
-            some = np.argpartition(-near, first)[:first]
-            order: Iterable[int] = some[np.argsort(-near[some], kind="stable")].tolist()
-        else:
-            order = _in_order(near, 4 * first)
-        for page in order:
-            session_id = self._sessions[page]
-            if session_id in seen:
-                continue
-            if visible is not None and session_id not in visible.known:
-                visible.read(self._sessions[one] for one in _in_order(near, 4 * first))
-            if visible is None or self._is_visible(page, visible.known.get(session_id)):
-                found[session_id] = self._first[page]
-                seen.add(session_id)
-                if len(found) == most:
-                    break
-        return found
-
-    def forget(self, session_ids: set[str]) -> None:
-        """Sessions were deleted: they take no place of others."""
-        self._gone |= session_ids
-
-    def _is_visible(self, page: int, between: tuple[int, int] | None) -> bool:
-        """Whether a page has messages between two."""
-        return between is not None and self._first[page] <= between[1] and self._last[page] >= between[0]
-
-
-class _Visible:
-    """Which sessions may be seen, each with its first and last message that may: read for the nearest ones, a few at first."""
-
-    def __init__(self, read: Callable[[Sequence[str] | None], dict[str, tuple[int, int]]]) -> None:
-        self._read = read
-        self._next = FIRST_CHECKED
-        self.known: dict[str, tuple[int, int] | None] = {}
-
-    def read(self, session_ids: Iterable[str]) -> None:
-        """Read the next of these sessions that are not known yet; after several times all of them."""
-        every = self._next > MOST_CHECKED
-        asked: dict[str, None] = {}
-        for one in session_ids:
-            if one not in self.known:
-                asked[one] = None
-                if len(asked) == self._next and not every:
-                    break
-        found = self._read(None if every else [*asked])
-        self.known.update((one, found.get(one)) for one in asked)
-        self._next *= 4
+        known: dict[str, tuple[int, int] | None] = {}
+        some = FIRST_CHECKED
+        order = _in_order(near, some)
+        while len(found) < most and (pages := [*islice(order, some)]):
+            fresh = [*{self._sessions[page]: None for page in pages if self._sessions[page] not in known}]
+            spans = seen(fresh)
+            known.update((one, spans.get(one)) for one in fresh)
+            for page in pages:
+                span = known[self._sessions[page]]
+                if span is not None and self._first[page] <= span[1] and self._last[page] >= span[0]:
+                    found.setdefault(self._sessions[page], self._first[page])
+            some *= 4
+        return dict(islice(found.items(), most))
 
 
 _PAGES: weakref.WeakKeyDictionary[Engine, dict[str, _Pages]] = weakref.WeakKeyDictionary()
 
 
-Vector = Any  # an array of numpy
-Asked = tuple[encoders.Encoder, Vector, _Pages, Vector]  # a model, the question's vector, the pages, how near each is
+Asked = tuple[encoders.Encoder, Array, _Pages, Array]  # a model, the question's vector, the pages, how near each is
 
 
 class Reranking:
@@ -204,45 +153,32 @@ class Reranking:
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder)
-            if not pages.is_empty:
+            if pages.unit is not None:
                 able.append((encoder, pages))
         asked = _understood(able, question, spoken()) if able else []
         return cls(tx, scope, asked) if asked else None
 
     def candidates(self) -> dict[str, int]:
         """The sessions whose pages are nearest, each with a message to look around."""
-        visible = _Visible(self._seen) if self._scope.needs_sessions else None
-        near = [pages.nearest(nearness, visible, LOOKED_AT) for _, _, pages, nearness in self._asked]
-        while visible is None and (gone := set().union(*near) - self._existing(set().union(*near))):
-            for number, (_, _, pages, nearness) in enumerate(self._asked):
-                if gone & near[number].keys():
-                    pages.forget(gone)
-                    near[number] = pages.nearest(nearness, visible, LOOKED_AT)
         found: dict[str, int] = {}
-        for sessions in near:
-            for session_id, message_id in sessions.items():
-                found.setdefault(session_id, message_id)
+        for _, _, pages, nearness in self._asked:
+            found = {**pages.nearest(nearness, self._seen, LOOKED_AT), **found}
         return found
 
-    def _existing(self, session_ids: Collection[str]) -> set[str]:
-        these, params = self._tx.among("id", list(session_ids))
-        return {row[0] for row in self._tx.rows(f"SELECT id FROM sessions WHERE {these}", params)}
-
-    def _seen(self, session_ids: Sequence[str] | None) -> dict[str, tuple[int, int]]:
-        """Those of these sessions (None: of all) that may be seen, each with its first and last message that may."""
+    def _seen(self, session_ids: Sequence[str]) -> Spans:
+        """Those of these sessions that exist and may be seen, each with its first and last message that may."""
         scope, tx = self._scope, self._tx
-        column = "m.session_id" if scope.by_message else "s.id"
-        these, params = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
+        these, params = tx.among("m.session_id" if scope.by_message else "s.id", session_ids)
         if scope.by_message:  # nearer sessions without such a message take no place of those that have one
             sql = (
                 "SELECT m.session_id, min(m.id), max(m.id) FROM messages m JOIN sessions s ON s.id = m.session_id"
                 f" WHERE {these} AND {scope.where} GROUP BY m.session_id"
             )
-            return {row[0]: (int(row[1]), int(row[2])) for row in tx.rows(sql, (*params, *scope.params))}
-        rows = tx.rows(
-            f"SELECT s.id FROM sessions s WHERE {these} AND {scope.sessions}", (*params, *scope.session_params)
-        )
-        return dict.fromkeys((row[0] for row in rows), (0, EVERY))
+            params = [*params, *scope.params]
+        else:
+            sql = f"SELECT s.id, 0, {EVERY} FROM sessions s WHERE {these} AND {scope.sessions}"
+            params = [*params, *scope.session_params]
+        return {row[0]: (int(row[1]), int(row[2])) for row in tx.rows(sql, params)}
 
     def look(self, sequences: dict[str, list[int]]) -> Nearness:
         """How near the messages of these sessions are. Of each session one model decides: the first one, unless it knows the
@@ -280,10 +216,8 @@ class Reranking:
         return {session_id: some for session_id, some in found.items() if some}
 
 
-def _compared(read: dict[str, list[_Vector]], asked: np.ndarray[Any, Any], nearness: Nearness) -> tuple[float, int]:
+def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) -> tuple[float, int]:
     """Add to what sessions and messages count; the nearest cosine, and of how many."""
-    import numpy as np
-
     rows = [row for some in read.values() for row in some]
     starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
     found = vectors.as_floats(row[2] for row in rows)
@@ -300,50 +234,37 @@ def _compared(read: dict[str, list[_Vector]], asked: np.ndarray[Any, Any], nearn
 
 
 def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str, spoken: str | None) -> list[Asked]:
-    """A question as each model understands it, without those that can't: the last in this thread, each other in its own.
+    """A question as each model understands it, without those that can't.
 
     A model runs on one processor, most of the time without Python's lock: a caller waits for the slowest, not for all.
     """
-    found: list[Asked | None] = [None] * len(models)
 
-    def understand(number: int) -> None:
-        encoder, pages = models[number]
+    def understand(model: tuple[encoders.Encoder, _Pages]) -> list[Asked]:
+        encoder, pages = model
         with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
             vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
-            found[number] = encoder, vector, pages, pages.nearness(vector)
+            return [(encoder, vector, pages, _times(pages.unit, vector))]
+        return []
 
-    begun = []
-    here = list(range(len(models)))
-    with suppress(RuntimeError):  # no thread can start: they run one after the other
-        while len(here) > 1:
-            thread = threading.Thread(target=understand, args=(here[0],), daemon=True, name="hermes-question")
-            thread.start()
-            begun.append(thread)
-            del here[0]
-    for number in here:
-        understand(number)
-    for thread in begun:
-        thread.join()
-    return [one for one in found if one is not None]
+    if len(models) == 1:
+        return understand(models[0])
+    with ThreadPoolExecutor(len(models), "hermes-question") as pool:
+        return [one for some in pool.map(understand, models) for one in some]
 
 
 @lru_cache(maxsize=64)
-def _vector(encoder: encoders.Encoder, question: str, spoken: str | None) -> np.ndarray[Any, Any]:
+def _vector(encoder: encoders.Encoder, question: str, spoken: str | None) -> Array:
     """The next page of hits, and the same question in other sessions, need no model."""
-    import numpy as np
-
     asked = encoder.questions([question] if spoken is None else [question, spoken])
-    found: np.ndarray[Any, Any] = asked[0]
+    found: Array = asked[0]
     if spoken is not None:
         found = (1.0 - SPOKEN) * asked[0] + SPOKEN * asked[1]
         found /= np.linalg.norm(found)
     return found
 
 
-def _in_order(near: np.ndarray[Any, Any], first: int) -> Iterator[int]:
+def _in_order(near: Array, first: int) -> Iterator[int]:
     """The pages from the nearest on, of equally near ones the older first; few need more than the first ones."""
-    import numpy as np
-
     some = np.empty(0, dtype=np.int64)
     if len(near) > first:
         some = np.flatnonzero(near >= -np.partition(-near, first)[first])
@@ -352,13 +273,9 @@ def _in_order(near: np.ndarray[Any, Any], first: int) -> Iterator[int]:
     yield from np.argsort(-near, kind="stable")[len(some) :].tolist()
 
 
-def _of_three(
-    found: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], cosines: np.ndarray[Any, Any], starts: list[int]
-) -> np.ndarray[Any, Any]:
+def _of_three(found: Array, sizes: Array, cosines: Array, starts: list[int]) -> Array:
     """The cosine of each message together with the one before and the one after, weighed by their sizes; no window reaches
     into the next session. Computed from the products of neighbours: sums of whole vectors take several times as long."""
-    import numpy as np
-
     count = len(found)
     session = np.zeros(count, dtype=np.int64)
     session[starts[1:]] = 1
@@ -377,20 +294,16 @@ def _of_three(
             square[:-1] += length[1:] * same + product
         else:
             square[1:-1] += product
-    near: np.ndarray[Any, Any] = along / np.sqrt(np.maximum(square, 1e-9))
+    near: Array = along / np.sqrt(np.maximum(square, 1e-9))
     return near
 
 
-def _times(rows: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _times(rows: Array, asked: Array) -> Array:
     """The product of each row with a vector. On one processor: the threads of a matrix library cost more than they save."""
-    import numpy as np
-
-    found: np.ndarray[Any, Any] = np.einsum("ij,j->i", rows, asked)
+    found: Array = np.einsum("ij,j->i", rows, asked)
     return found
 
 
-def _cosines(rows: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    found: np.ndarray[Any, Any] = _times(rows, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
+def _cosines(rows: Array, asked: Array) -> Array:
+    found: Array = _times(rows, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
     return found

@@ -72,17 +72,14 @@ def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tup
             names = _as_list(value, name)
             where += f" AND {alias}.{column} {negate}IN ({', '.join('?' * len(names)) or 'NULL'})"
             params += names
-    if filters.user_id is not None:
-        where, params = f"{where} AND {alias}.user_id = ?", [*params, str(filters.user_id)]
-    if filters.model is not None:
-        where, params = f"{where} AND (m.model = ? OR {alias}.model = ?)", [*params, filters.model, filters.model]
-    if filters.title is not None:
-        where += f" AND (lower({alias}.title) LIKE ? ESCAPE '!')"
-        escaped = filters.title.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        params = [*params, f"%{escaped}%"]
-    if filters.tag is not None:
-        where += f" AND EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"
-        params = [*params, filters.tag]
+    for value, condition in (
+        (filters.user_id, f"{alias}.user_id = ?"),
+        (filters.model, f"m.model = ? OR {alias}.model = ?"),
+        (filters.title, f"instr(lower({alias}.title), lower(?)) > 0"),
+        (filters.tag, f"EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = {alias}.id AND t.tag = ?)"),
+    ):
+        if value is not None:
+            where, params = f"{where} AND ({condition})", params + [str(value)] * condition.count("?")
     if filters.cwd is not None:
         inside, folder = in_folder(alias, filters.cwd)
         where, params = f"{where} AND {inside}", [*params, *folder]

@@ -41,7 +41,7 @@ AT_ONCE = 0.2  # seconds after which a connection that could not be made is trie
 PREPARED_AFTER = 2  # executions
 _UNINDEXED = "SELECT array_agg(message_id ORDER BY message_id) FROM unindexed"
 _SERVER = b"SELECT extract(epoch FROM clock_timestamp())::float8, pg_backend_pid(), current_setting('search_path')"
-_VACUUMED = "sessions messages message_words unindexed write_keys words names attachment_data"
+_VACUUMED = "sessions messages message_words unindexed write_keys words attachment_data"
 # This program reports these problems itself, and not on the screen.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
@@ -228,9 +228,9 @@ class PostgresEngine:
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
-        """Waiting messages are searched directly (unindexed_tail.py); nothing is written."""
+        """Waiting messages are searched directly (engines/unindexed.py); nothing is written."""
         with self.read() as tx:
-            if self.fulltext.begin(tx).ids and not self.read_only:
+            if self.fulltext.begin(tx) and not self.read_only:
                 self._keeper.wake()
             yield tx
 

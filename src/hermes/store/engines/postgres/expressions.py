@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hermes.store.engines.base import phrase_words
 from hermes.store.engines.postgres.id_ranges import Window
-from hermes.store.engines.postgres.lexemes import LONG, lexeme, named_lexeme, quoted
-from hermes.store.index_text import phrase
-from hermes.store.query import And, Leaf, Node, Not, Or, positive
-
-RANKED_WORDS = 64  # of a query
+from hermes.store.engines.postgres.lexemes import lexeme, quoted
+from hermes.store.query import And, Leaf, Node, Not, Or
 
 
 def expression(tree: Node | None, *, loose: bool = False) -> str | None:
@@ -44,12 +42,9 @@ def expression(tree: Node | None, *, loose: bool = False) -> str | None:
 
 def _words(leaf: Leaf) -> list[str]:
     """The words of a leaf as in a tsquery; none when nothing in it is indexed."""
-    if leaf.kind == "name":
-        return [named_lexeme(leaf.text)]
-    words, open_end = phrase(leaf.text)
-    parted = words.split()
-    last = len(parted) - 1 if leaf.prefix or open_end else -1
-    return [f"{quoted(lexeme(word))}{':*' if number == last else ''}" for number, word in enumerate(parted)]
+    words, open_end = phrase_words(leaf)
+    written = [quoted(lexeme(word)) for word in words]
+    return [*written[:-1], f"{written[-1]}:*"] if open_end else written
 
 
 def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
@@ -68,16 +63,6 @@ def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
     return found
 
 
-def ranked_words(tree: Node) -> list[str]:
-    """The words that a message is ranked by, as in a tsquery."""
-    words: dict[str, None] = {}
-    for leaf in positive(tree):
-        words.update(dict.fromkeys(_words(leaf)))
-        if len(words) >= RANKED_WORDS:
-            break
-    return list(words)[:RANKED_WORDS]
-
-
 def is_unit(tree: Node) -> bool:
     """Whether one position in a message can match it: a leaf, or alternative leaves."""
     return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
@@ -85,20 +70,12 @@ def is_unit(tree: Node) -> bool:
 
 def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
     """SQL for the long messages that match a tree, from those that have a part which matches a unit of it; None when
-    nothing of it is indexed. Names are not in the parts, but in the row with all the words."""
+    nothing of it is indexed."""
     if is_unit(tree):
-        leaves = tree.children if isinstance(tree, Or) else (tree,)
         match = expression(tree)
         if match is None:
             return None
-        asked, params = (
-            "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery",
-            [where.within(match)],
-        )
-        if named := expression(_either([leaf for leaf in leaves if isinstance(leaf, Leaf) and leaf.kind == "name"])):
-            asked += " UNION SELECT message_id FROM message_words WHERE whole AND words @@ ?::tsquery"
-            params.append(where.within(f"{named} & '{LONG}'"))
-        return asked, params
+        return "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", [where.within(match)]
     if isinstance(tree, Not):
         keep, drop = in_parts(tree.keep, where), in_parts(tree.drop, where)
         if keep is None or drop is None:
@@ -110,7 +87,3 @@ def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
         return None
     link = " INTERSECT " if isinstance(tree, And) else " UNION "
     return link.join(f"({sql})" for sql, _ in sets), [one for _, params in sets for one in params]
-
-
-def _either(leaves: list[Leaf]) -> Node | None:
-    return Or(tuple(leaves)) if len(leaves) > 1 else leaves[0] if leaves else None

@@ -1,48 +1,46 @@
 """The full-text index on PostgreSQL.
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
-few a query tree is put together leaf by leaf. The distinct words of the store are in `words`, names made of several (a_b) in
-`names`; trigrams find parts of them (word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then
-searched directly (unindexed_tail.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
+few a query tree is put together leaf by leaf. The distinct words of the store are in `words`; trigrams find parts of them
+(word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then searched directly
+(engines/unindexed.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
+from hermes.store.engines import unindexed
 from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
 from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit, ranked_words
+from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit
 from hermes.store.engines.postgres.id_ranges import Widening, Window, window
-from hermes.store.engines.postgres.lexemes import LONG, Entry, entries, listed, words_and_names
+from hermes.store.engines.postgres.lexemes import LONG, Entry, distinct_words, entries
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.text_encoding import array
 from hermes.store.engines.postgres.transaction import PostgresTx
-from hermes.store.engines.postgres.unindexed_tail import View, occurrences
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
+from hermes.store.engines.unindexed import WaitingMessages
 from hermes.store.index_text import worth_keeping
-from hermes.store.query import Node, positive
+from hermes.store.query import Node
 
-COUNTED = 400  # words a message may have for their occurrences to be counted
 BATCH = 200  # messages indexed in one transaction
 # Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
 # common one, all of whose matches would be read, a smaller window is remembered.
 FIRST_WINDOW = 1 << 17
 REMEMBERED = 4096  # common words
 WAITING_AT_ONCE = 500  # messages that wait and match, read together
-_ONCE = 1.6449340668482264  # ts_rank divides by this: the value of one occurrence
-_NEW = (
-    "INSERT INTO {0}s({0}) SELECT {0} FROM unnest(%b::text[]) AS given({0})"
-    " WHERE NOT EXISTS (SELECT 1 FROM {0}s o WHERE o.{0} = given.{0})"
+_ADD_WORDS = (
+    b"INSERT INTO words(word) SELECT word FROM unnest(%b::text[]) AS given(word)"
+    b" WHERE NOT EXISTS (SELECT 1 FROM words o WHERE o.word = given.word)"
 )
-_ADD_WORDS, _ADD_NAMES = _NEW.format("word").encode(), _NEW.format("name").encode()
 _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) AS given(id, part, whole, size, words)"
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
@@ -58,22 +56,9 @@ _BEGIN = (
     " coalesce(max(message_id), 0), EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 1),"
     " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
 )
-_LENGTH = "(SELECT sum(p.size) FROM message_words p WHERE p.message_id = m.id AND NOT p.whole)"
+_SIZE = "(SELECT p.size FROM message_words p WHERE p.message_id = m.id LIMIT 1)"  # the same in every part
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
-# A message that matches: its session, its role, how many words it has, and how often the searched ones, if counted.
-Found = tuple[int, str, str, int, float | None]
-
-
-def _weighed(found: Found, number: int) -> Candidate:
-    """The relevance of a message to the searched words: their count relative to its length, bounded.
-
-    How often a longer one has each word is costly to find out (its words have to be unpacked) and matters little
-    next to its length: once is assumed.
-    """
-    message_id, session_id, role, size, rank = found
-    count = number if rank is None else rank * number * _ONCE
-    return message_id, count / (count + 0.4 + 0.8 * float(size) / 400.0), session_id, role
 
 
 def _columns(rows: Sequence[Entry]) -> list[list[Any]]:
@@ -104,16 +89,13 @@ def _like(part: str) -> str:
     return f"%{escaped}%"
 
 
-def lists(found: set[bytes]) -> tuple[list[str], list[str]]:
-    """Which of these words and names belong in the lists of words and of names."""
-    names = {one for one in found if b"_" in one}
-    return [word.decode("utf-8", "replace") for word in worth_keeping(found - names)], listed(names)
+def listed(found: set[bytes]) -> list[str]:
+    """Those of these words that belong in the list of words."""
+    return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
 
 
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
-
-    has_names = True
 
     def __init__(self) -> None:
         self._known = KnownWords()
@@ -132,7 +114,7 @@ class PostgresFullText:
             rows, found = self._made(documents, self._known.words)
             with connection.indexing():
                 connection.execute(HELD_TOGETHER)
-                self._add_to_lists(tx, found)
+                self._add_to_list(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
                 said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
             (now,) = said.fetchone() or (removals,)
@@ -145,22 +127,15 @@ class PostgresFullText:
         """Those of these messages that exist, as stored."""
         return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
-    def _made(self, documents: Iterable[Numbered], known: set[bytes]) -> tuple[list[Entry], set[bytes]]:
-        """The rows of the index for some messages, and the words and names in them that are not known."""
-        rows: list[Entry] = []
+    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[Entry], set[bytes]]:
+        """The rows of the index for some messages, and the words in them that are not known."""
+        rows = [row for message_id, columns in documents for row in entries(message_id, columns)]
         found: set[bytes] = set()
-        for message_id, columns in documents:
-            words, names = words_and_names(columns)
-            rows += entries(message_id, columns, names)
-            found |= (words | names) - known
-        return rows, found
+        return rows, found.union(*(distinct_words(columns) - known for _, columns in documents))
 
-    def _add_to_lists(self, tx: PostgresTx, found: set[bytes]) -> None:
-        words, names = lists(found)
-        if words:
+    def _add_to_list(self, tx: PostgresTx, found: set[bytes]) -> None:
+        if words := listed(found):
             tx.ask(_ADD_WORDS, (words,))
-        if names:
-            tx.ask(_ADD_NAMES, (names,))
 
     def mark(self, tx: Any) -> int:
         """The id up to which every message is indexed, unless another program has written."""
@@ -183,7 +158,7 @@ class PostgresFullText:
         """Index messages in this transaction, unqueued: a process that still has an earlier text of one finds nothing to take."""
         tx.ask(HELD_TOGETHER)
         rows, found = self._made(documents, set())
-        self._add_to_lists(tx, found)
+        self._add_to_list(tx, found)
         for start in range(0, len(rows), 50):
             tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
 
@@ -219,28 +194,21 @@ class PostgresFullText:
         match, loose = expression(tree), expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
-        self.begin(tx)
+        waiting = self._waiting_ones(tx, tree, scope, cap)
         newest, some_long, some_enormous = tx.extent
         in_parts = some_enormous
         if " <-> " in match:  # for a long message the parts decide
             in_parts = in_parts or some_long
             match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
-        words = ranked_words(tree)
-        ranking, number = " | ".join(words), len(words)
         widening = Widening(newest, cap)
-        found: list[Found] = []
+        found: list[Candidate] = []
         for looked_at in widening:
-            found += self._whole_ones(tx, (match, loose, ranking), looked_at, scope, cap - len(found))
+            found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
             widening.found = len(found)
         if in_parts:
             oldest = found[-1][0] if len(found) >= cap else 0  # older matches would be cut off again
-            found = list(
-                {one[0]: one for one in (*self._long_ones(tx, tree, newest, oldest, scope, cap), *found)}.values()
-            )
-            found = sorted(found, key=itemgetter(0), reverse=True)[:cap]
-        if waiting := self._waiting_ones(tx, tree, scope, cap):
-            found = sorted([*waiting, *found], key=itemgetter(0), reverse=True)[:cap]
-        return [_weighed(one, number) for one in found]
+            found += self._long_ones(tx, tree, newest, oldest, scope, cap)
+        return sorted({*waiting, *found}, reverse=True)[:cap]
 
     def holders(self, tx: Any, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
         columns = (
@@ -249,10 +217,10 @@ class PostgresFullText:
         )
         found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
         for number, tree in enumerate(trees):
-            if _has_places(expression(tree)):
-                found[number] = [(one[0], one[2], one[3]) for one in self.candidates(tx, tree, scope, cap)]
-            elif waiting := [(one[0], one[1], one[2]) for one in self._waiting_ones(tx, tree, scope, cap)]:
-                found[number] = sorted([*waiting, *found[number]], key=itemgetter(0), reverse=True)[:cap]
+            search = self.candidates if _has_places(expression(tree)) else self._waiting_ones
+            if some := search(tx, tree, scope, cap):
+                also = [(one, session_id, role) for one, _, session_id, role in some]
+                found[number] = sorted([*also, *found[number]], reverse=True)[:cap]
         return found
 
     def holder_ids(self, tx: Any, trees: Sequence[Any], cap: int) -> list[list[int]]:
@@ -263,7 +231,7 @@ class PostgresFullText:
         for number, tree in enumerate(trees):
             if _has_places(expression(tree)):
                 found[number] = [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
-            elif waiting := [one.id for one in self.begin(tx).matching(tree)]:
+            elif waiting := [one.id for one in unindexed.matching(tree, self.begin(tx))]:
                 found[number] = sorted([*waiting, *found[number]], reverse=True)[:cap]
         return found
 
@@ -309,33 +277,29 @@ class PostgresFullText:
                 self._enough.clear()
             self._enough[match] = length + length // 2
 
-    def begin(self, tx: Any) -> View:
+    def begin(self, tx: Any) -> WaitingMessages:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
-        if tx.extent is None:
+        if tx.unindexed is None:
             _, waiting, *tx.extent = tx.row(_BEGIN)
-            tx.tail = View(self.documents, tx, waiting)
-        view: View = tx.tail
-        return view
+            tx.unindexed = WaitingMessages(lambda ids: self.documents(tx, ids), waiting or ())
+        found: WaitingMessages = tx.unindexed
+        return found
 
-    def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Found]:
+    def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches among the messages that wait, newest first."""
-        found: list[Found] = []
-        words = ranked_words(tree)
-        matching = self.begin(tx).matching(tree)
+        found: list[Candidate] = []
+        matching = unindexed.matching(tree, self.begin(tx))
         while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
             rows = tx.rows(
                 f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
                 f" AND {scope.where} ORDER BY m.id DESC",
                 (array([*some]), *scope.params),
             )
-            for message_id, session_id, role in rows:
-                message = some[message_id]
-                rank = occurrences(words, message) / (len(words) * _ONCE) if message.size <= COUNTED else None
-                found.append((message_id, session_id, role, message.size, rank))
+            found += [(one, some[one].size, session_id, role) for one, session_id, role in rows]
         return found[:cap]
 
-    def _whole_ones(self, tx: Any, asked: tuple[str, str, str], where: Window, scope: Scope, cap: int) -> list[Found]:
-        """The newest matches in a window, newest first. `asked`: the match, the loose one, and the words to count.
+    def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Candidate]:
+        """The newest matches in a window, newest first.
 
         They are read from the index and sorted before anything else is checked (OFFSET 0 forces the planner to do so;
         it underestimates the cost of reading the words of message after message): a phrase is searched
@@ -343,26 +307,21 @@ class PostgresFullText:
         narrower than the words, and the window is the whole store, the planner decides. (`+ 0`: the planner must not start from
         the order of ids.)
         """
-        match, loose, ranking = asked
         fence = "" if where.condition is None and scope.needs_sessions else " ORDER BY place DESC OFFSET 0"
         exact, params = ("", []) if loose == match else (" AND w.words @@ ?::tsquery", [match])
         ask = tx.rows if fence else tx.planned
-        rows: list[Found] = ask(
-            f"SELECT place, session_id, role, size, CASE WHEN size <= {COUNTED} THEN"
-            " ts_rank('{1,1,1,1}', words, ?::tsquery) END FROM (SELECT w.place, m.session_id, m.role, w.size, w.words"
-            " FROM (SELECT message_id, message_id + 0 AS place, size, words FROM message_words WHERE whole"
-            f" AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
-            f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?) f"
-            " ORDER BY place DESC",
-            (ranking, where.within(loose), where.end, *scope.params, *params, cap),
+        rows: list[Candidate] = ask(
+            "SELECT w.place, w.size, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place, size, words"
+            f" FROM message_words WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
+            f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?",
+            (where.within(loose), where.end, *scope.params, *params, cap),
         )
         return rows
 
-    def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Found]:
-        """The same, from an id on, for messages that have parts in the index."""
+    def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Candidate]:
+        """The newest matches from an id on among the messages that have parts in the index, newest first."""
         where = window(newest, newest - oldest)
-        if is_unit(tree) and all(leaf.kind != "name" for leaf in positive(tree)):
-            # One part matches the whole query: newest first, as in `_whole_ones`.
+        if is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
             match, loose = str(expression(tree)), str(expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
@@ -376,8 +335,8 @@ class PostgresFullText:
             if sets is None:
                 return []
             chosen, asked = sets[0], [*sets[1]]
-        rows: list[Found] = tx.rows(
-            f"SELECT m.id, m.session_id, m.role, {_LENGTH}, NULL FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
+        rows: list[Candidate] = tx.rows(
+            f"SELECT m.id, {_SIZE}, m.session_id, m.role FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
             (*asked, *scope.params, oldest, cap),
         )
@@ -386,26 +345,18 @@ class PostgresFullText:
     # ------------------------------------------------------------------ words
 
     def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
-        return self._containing(tx, "words", part, cap, self.begin(tx).words(part)) if len(part) >= 3 else []
-
-    def names_containing(self, tx: Any, part: str, cap: int) -> list[str] | None:
-        return self._containing(tx, "names", part, cap, self.begin(tx).names(part))
-
-    def _containing(self, tx: Any, table: str, part: str, cap: int, waiting: list[str]) -> list[str]:
-        """The entries of a list that contain this, and those of waiting messages: first those that end with it (a caller may
-        want these only), then the shorter ones."""
-        like, column = _like(part), table[:-1]
+        """Words that contain this, and those of waiting messages: first those that end with it (a caller may want these
+        only), then the shorter ones."""
+        if len(part) < 3:
+            return []
+        like = _like(part)
         rows = tx.planned(
-            f"SELECT {column} FROM (SELECT DISTINCT {column} FROM {table} WHERE {column} LIKE ? OFFSET 0) e"
-            f" ORDER BY {column} NOT LIKE ?, length({column}), {column} LIMIT ?",
+            "SELECT word FROM (SELECT DISTINCT word FROM words WHERE word LIKE ? OFFSET 0) e"
+            " ORDER BY word NOT LIKE ?, length(word), word LIMIT ?",
             (like, like[:-1], cap),
         )
-        found = {row[0] for row in rows} | set(waiting)
+        found = {row[0] for row in rows}.union(unindexed.words_with(part, lambda word: True, self.begin(tx)))
         return sorted(found, key=lambda one: (not one.endswith(part), len(one), one))[:cap]
-
-    def is_name(self, tx: Any, name: str) -> bool:
-        listed = tx.row("SELECT 1 FROM names WHERE name = ?", (name,)) is not None
-        return listed or any(one == name for one in self.begin(tx).names(name))
 
     def words_starting(self, tx: Any, starts: Sequence[str], cap: int) -> list[list[str]]:
         found: list[list[str]] = [[] for _ in starts]
@@ -417,8 +368,9 @@ class PostgresFullText:
         )
         for number, word in rows:
             found[number - 1].append(word)
-        view = self.begin(tx)
+        waiting = self.begin(tx)
         for number, start in enumerate(starts):
-            if start and (waiting := [word for word in view.words(start) if word.startswith(start)]):
-                found[number] = list(dict.fromkeys([*found[number], *waiting]))[:cap]
+            if start:
+                also = unindexed.words_with(start, lambda word, s=start: word.startswith(s), waiting)  # type: ignore[misc]
+                found[number] = list(dict.fromkeys([*found[number], *also]))[:cap]
         return found

@@ -19,7 +19,7 @@ MOST_AT_ONCE = 4  # ranges of one length in a query
 WIDEN = 512  # times as many messages, at most, from one window to the next
 
 
-def names(message_id: int) -> str:
+def ranges(message_id: int) -> str:
     """The id ranges of a message, as PostgreSQL reads them in a tsvector. (No word of a text has a # in it.)"""
     return " ".join([f"'#{shift}.{message_id >> shift}'" for shift in SHIFTS])
 

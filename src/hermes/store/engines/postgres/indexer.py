@@ -2,7 +2,7 @@
 
 An append queues its message in `unindexed`. Making its words, and inserting them at the server, takes longer than storing
 it, so a thread does this: soon after the append, or when a burst of them is over. A search in between reads
-what waits (unindexed_tail.py), so everything is found from the moment it is stored. What has waited for some seconds is
+what waits (engines/unindexed.py), so everything is found from the moment it is stored. What has waited for some seconds is
 indexed by any keeper, whichever process stored it: that one was killed, or has more than it can do.
 
 One statement removes messages from `unindexed` and inserts their words. A second process finds none left, so none
@@ -40,7 +40,7 @@ BEGINNING = 10_000  # characters
 SELDOM = 60.0  # seconds between two checks for messages of others, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message of another process has waited
 ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
-_TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces'), gin_clean_pending_list('idx_names_pieces')"  # noqa: E501
+_TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces')"  # noqa: E501
 # At random: keepers of several processes look at the same time.
 _LEFT = (
     b"SELECT message_id FROM unindexed WHERE since < clock_timestamp() - make_interval(secs => %s)"

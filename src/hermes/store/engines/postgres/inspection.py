@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
-from hermes.store.engines.postgres.lexemes import entries, words_and_names
+from hermes.store.engines.postgres.lexemes import entries
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -56,7 +56,7 @@ def waiting_for_long(tx: Any) -> Iterator[Finding]:
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:
     wanted = []
     for given, columns in fulltext.documents(tx, message_ids):
-        texts = [words for _, _, _, _, words in entries(given, columns, words_and_names(columns)[1])]
+        texts = [words for _, _, _, _, words in entries(given, columns)]
         wanted += [(given, number, text) for number, text in enumerate(texts)]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"

@@ -3,8 +3,7 @@
 A tsvector holds at most 1 MB, counts positions up to 16,383 and 255 of one word. A longer text has a row with its words but
 without positions, and for phrases several parts that overlap by as many words as a phrase may have; of an enormous one there
 are the parts only. Between the columns of a message a position is left out, so no phrase spans them. Equal parts (a text
-that repeats itself) are stored once. A name made of several words, a_b, is also indexed whole
-and without a position: a search for it finds it at once.
+that repeats itself) are stored once. Every row of a message has the number of words of the whole message.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from hermes.store.engines.postgres.id_ranges import names
-from hermes.store.index_text import index_words, vocabulary_and_names
+from hermes.store.engines.postgres.id_ranges import ranges
+from hermes.store.index_text import index_words, vocabulary
 from hermes.store.query import MAX_PHRASE_WORDS
 
 WHOLE_WORDS = 12_000
@@ -21,7 +20,6 @@ PART_WORDS = 3_000  # a phrase search reads the words of a part
 PART_CHARACTERS = 200_000
 LEXEME_BYTES = 1_000  # a longer word (base64, for example) is cut: its beginning identifies it well enough
 SAME_WORD = 250
-LONGEST_NAME = 250  # bytes; a longer one is a token or the like
 GAP = ""  # between columns
 LONG = "#long"  # marks a row without positions. (No word of a text has a # in it.)
 MOST_BYTES, MOST_DISTINCT = 800_000, 80_000  # of a row for a whole message
@@ -45,49 +43,31 @@ def sequence(columns: Iterable[str]) -> list[str]:
     return words
 
 
-# A row of message_words: message, part, whether that is the whole of it, how many words it has, and the words.
+# A row of message_words: message, part, whether that is the whole of it, how many words the message has, and the row's words.
 Entry = tuple[int, int, bool, int, str]
 
 
-def words_and_names(columns: Sequence[str]) -> tuple[set[bytes], set[bytes]]:
-    """The distinct words and names of a message, given as its index columns. The tool's name is not searched for parts."""
-    words, names_in_it = vocabulary_and_names(columns[0])
-    if columns[2]:
-        more, more_names = vocabulary_and_names(columns[2])
-        words |= more
-        names_in_it |= more_names
-    return words, {name for name in names_in_it if len(name) <= LONGEST_NAME} if names_in_it else names_in_it
+def distinct_words(columns: Sequence[str]) -> set[bytes]:
+    """The distinct words of a message, given as its index columns. The tool's name is not searched for parts."""
+    return vocabulary(columns[0]) | vocabulary(columns[2]) if columns[2] else vocabulary(columns[0])
 
 
-def listed(names_in_it: Iterable[bytes]) -> list[str]:
-    """Names in order, as texts."""
-    return [name.decode("utf-8", "replace") for name in sorted(names_in_it)]
-
-
-def entries(message_id: int, columns: Sequence[str], names_in_it: Iterable[bytes]) -> list[Entry]:
+def entries(message_id: int, columns: Sequence[str]) -> list[Entry]:
     """The rows of message_words that a message, given as its index columns, has."""
-    where, named_in_it = names(message_id), listed(names_in_it)
-    parts: dict[str, int] = {}
-    words = sequence(columns)
-    for some in _pieces(words):
-        parts.setdefault(_written(some), len(some))
-    named = " ".join(map(named_lexeme, named_in_it))
-    if len(parts) == 1:
-        ((text, size),) = parts.items()
-        whole = f"{text} {named} {where}"
-        if len(whole.encode()) <= MOST_BYTES:
-            return [(message_id, 0, True, size, whole)]
-    found = [(size, text) for text, size in parts.items()]
+    where, words = ranges(message_id), sequence(columns)
+    size = len(words) - words.count(GAP)
+    parts = list(dict.fromkeys(_written(some) for some in _pieces(words)))
+    whole = f"{parts[0]} {where}"
+    if len(parts) == 1 and len(whole.encode()) <= MOST_BYTES:
+        return [(message_id, 0, True, size, whole)]
+    rows = [f"{text} {where}" for text in parts]
     distinct = sorted({lexeme(word) for word in set(words) if word})
-    whole = f"{' '.join(map(quoted, distinct))} {named} {quoted(LONG)} {where}"
+    whole = f"{' '.join(map(quoted, distinct))} {quoted(LONG)} {where}"
     if len(distinct) <= MOST_DISTINCT and len(whole.encode()) <= MOST_BYTES:
-        total = sum(parts.values())
-        rows = [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found, 1)]
-        return [(message_id, 0, True, total, whole), *rows]
-    each = PART_CHARACTERS // LONGEST_NAME
-    for start in range(0, len(named_in_it), each):
-        found.append((0, " ".join(map(named_lexeme, named_in_it[start : start + each]))))
-    return [(message_id, number, False, size, f"{text} {where}") for number, (size, text) in enumerate(found)]
+        rows.insert(0, whole)
+    else:
+        whole = ""
+    return [(message_id, number, text == whole, size, text) for number, text in enumerate(rows)]
 
 
 def _pieces(words: list[str], most: int = WHOLE_WORDS) -> Iterator[list[str]]:
@@ -117,9 +97,3 @@ def _written(words: Sequence[str]) -> str:
 def quoted(word: str) -> str:
     """A word in quotes, for a tsquery. (No word of the index has a quote or a backslash in it.)"""
     return f"'{word}'"
-
-
-def named_lexeme(name: str) -> str:
-    """A name in quotes, as in a tsvector or a tsquery: no word prefix is the prefix of a name, since lexemes
-    without a position would break phrase search."""
-    return f"'#{name}'"

@@ -74,20 +74,10 @@ FULL_TEXT: tuple[str, ...] = (
     "CREATE INDEX idx_enormous ON message_words (message_id) WHERE NOT whole AND part = 0",
     # Messages that were stored and are not in message_words yet. There are few, so it needs no index.
     "CREATE TABLE unindexed (message_id bigint NOT NULL, since timestamptz NOT NULL DEFAULT now())",
+    # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
+    'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
+    "CREATE INDEX idx_word ON words (word)",
+    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
 )
-
-
-def _list(table: str, column: str) -> tuple[str, ...]:
-    """A list of distinct words or names, and an index of their trigrams."""
-    return (
-        # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
-        f'CREATE TABLE {table} ({column} text COLLATE "C" NOT NULL)',
-        f"CREATE INDEX idx_{column} ON {table} ({column})",
-        f"CREATE INDEX idx_{table}_pieces ON {table} USING gin ({column} gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
-    )
-
-
 ALL_VIEWS: tuple[str, ...] = tuple(translated(statement) for statement in VIEWS)
-EVERYTHING: tuple[str, ...] = (
-    *TABLES, *INDEXES, *ALL_VIEWS, *FULL_TEXT, *_list("words", "word"), *_list("names", "name"),
-)  # fmt: skip
+EVERYTHING: tuple[str, ...] = (*TABLES, *INDEXES, *ALL_VIEWS, *FULL_TEXT)

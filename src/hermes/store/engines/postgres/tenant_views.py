@@ -74,7 +74,6 @@ _ROWS: dict[str, str] = {
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.
     "words": "false",
-    "names": "false",
     "state_meta": "false",
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own

@@ -19,7 +19,7 @@ from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
 
 if TYPE_CHECKING:
-    from hermes.store.engines.postgres.unindexed_tail import View
+    from hermes.store.engines.unindexed import WaitingMessages
 
 # The time, and the store's version: reading it blocks an upgrade until the transaction ends.
 NOW = "extract(epoch FROM clock_timestamp())::float8, (SELECT max(version) FROM hermes_migrations)"
@@ -42,7 +42,7 @@ class PostgresTx:
     """A transaction on one connection."""
 
     __slots__ = (
-        "_cursor", "ahead", "connection", "extent", "key", "keyed", "stored", "tail", "waiting",
+        "_cursor", "ahead", "connection", "extent", "key", "keyed", "stored", "unindexed", "waiting",
     )  # fmt: skip
 
     def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
@@ -53,7 +53,7 @@ class PostgresTx:
         self.keyed = False  # whether it has stored the key, and knows that no newer program has upgraded the store
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
-        self.tail: View | None = None  # messages that wait to be indexed, once they were read
+        self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
         self.stored: list[tuple[int, Document]] = []  # messages that were stored, to index with the commit
         self.waiting: list[tuple[int, Document]] = []  # those to index after it
 

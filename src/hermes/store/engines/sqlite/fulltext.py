@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, could_match
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, could_match, phrase_words
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import Words, number, set_number
 from hermes.store.engines.unindexed import UnindexedMessage
-from hermes.store.index_text import index_text, phrase
+from hermes.store.index_text import index_text
 from hermes.store.query import And, Leaf, Node, Not
 
 Bounds = tuple[int, int]  # messages and characters indexed in one transaction
@@ -82,8 +82,8 @@ def expression(tree: Node | None) -> str | None:
     if tree is None:
         return None
     if isinstance(tree, Leaf):
-        words, open_end = phrase(tree.text)
-        return f'"{words}"{" *" if tree.prefix or open_end else ""}' if words else None
+        words, open_end = phrase_words(tree)
+        return f'"{" ".join(words)}"{" *" if open_end else ""}' if words else None
     if isinstance(tree, Not):
         keep, drop = expression(tree.keep), expression(tree.drop)
         return keep if keep is None or drop is None else f"({keep} NOT {drop})"
@@ -93,15 +93,8 @@ def expression(tree: Node | None) -> str | None:
     return parts[0] if len(parts) == 1 else f"({(' AND ' if isinstance(tree, And) else ' OR ').join(parts)})"
 
 
-def score(size: int) -> float:
-    """The relevance of a message that matches: a short one says more about the words than a long one."""
-    return 1.0 / (1.4 + 0.002 * size)
-
-
 class SqliteFullText:
     """See `hermes.store.engines.base.FullText`."""
-
-    has_names = False
 
     def __init__(self) -> None:
         self.indexed = True  # False: another program's file, of which nothing is indexed
@@ -245,7 +238,7 @@ class SqliteFullText:
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
         columns = "f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, m.role"
         found = self._matches(tx, tree, scope, cap, columns)
-        return [(one, score(size if type(size) is int else _words_in(size)), *rest) for one, size, *rest in found]
+        return [(one, size if type(size) is int else _words_in(size), *rest) for one, size, *rest in found]
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
         found = [self._matches(tx, tree, scope, cap, "f.rowid, 0, m.session_id, m.role") for tree in trees]
@@ -288,12 +281,6 @@ class SqliteFullText:
         found = self.words.containing(tx, part, cap) if self.indexed else []
         found += unindexed.words_with(part, lambda word: True, self._unindexed(tx))
         return list(dict.fromkeys(found))[:cap]
-
-    def names_containing(self, tx: Tx, part: str, cap: int) -> list[str] | None:
-        return None  # a list of them would make the file a tenth larger
-
-    def is_name(self, tx: Tx, name: str) -> bool:
-        return False
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
         lists: list[list[str]] = []
