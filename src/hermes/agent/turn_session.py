@@ -25,7 +25,6 @@ from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
-from hermes.store.conversation_cache import CachedConversation
 from hermes.store.drafts import Draft
 from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
@@ -56,7 +55,6 @@ class TurnSession:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
-        self._replayed = CachedConversation()
         self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
@@ -110,7 +108,7 @@ class TurnSession:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = list(self._replayed.read(self._db, self.session_id))
+        self.history = list(self._db.get_messages_as_conversation(self.session_id, inline_attachments=False))
 
     def take_turn(self) -> None:
         """Take the session to answer in it; SessionBusy while another process does, or compresses it.

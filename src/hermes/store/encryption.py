@@ -209,7 +209,7 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     sessions, attachments, drafts = (companion(database, what) for what in _FOLDERS)
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
-        stored = attachments in path.parents and _DIGEST.match(path.name) is not None
+        stored = attachments in path.parents and _DIGEST.search(path.name) is not None
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
         if stored or told or (path.is_file() and path.parent in (sessions / "prompts", sessions / ".open", drafts)):
             yield path

@@ -7,7 +7,7 @@ among the child's own. Rewinding hides rows (or shortens such a range) under a b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -217,65 +217,51 @@ def drop_empty_rewinds(tx: Tx, session_id: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ chains
 
-CONTINUATION = (
-    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND c.trashed_at IS NULL AND c.purged IS NULL"
+_SUCCEEDS = (
+    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND c.purged IS NULL"
     " AND coalesce(c.kind, 'compression') = 'compression' AND c.started_at >= p.ended_at"
 )
+CONTINUATION = f"{_SUCCEEDS} AND c.trashed_at IS NULL"
+_PART = f"{_SUCCEEDS} AND p.purged IS NULL AND (c.trashed_at IS NULL) = (p.trashed_at IS NULL)"
+_NEWEST = "ORDER BY c.started_at DESC, c.id DESC LIMIT 1"
+_THERE = "c.trashed_at IS NULL AND c.purged IS NULL"
+
+
+def _follow(tx: Tx, session_id: str, step: str) -> Iterator[str]:
+    """The session and those that one step after the other leads to; `step` gives the next one of an id."""
+    seen, current = set[str](), session_id
+    while current is not None and current not in seen:
+        seen.add(current)
+        yield current
+        current = tx.value(step, (current,))
 
 
 def compression_tip(tx: Tx, session_id: str) -> str:
     """The end of the chain of compressions that begins at this session; the session itself when there is none."""
-    seen = {session_id}
-    current = session_id
-    while True:
-        following = tx.value(
-            f"SELECT c.id FROM sessions p JOIN sessions c ON {CONTINUATION} WHERE p.id = ?"
-            " ORDER BY c.started_at DESC, c.id DESC LIMIT 1",
-            (current,),
-        )
-        if following is None or following in seen:
-            return current
-        seen.add(following)
-        current = following
+    step = f"SELECT c.id FROM sessions p JOIN sessions c ON {CONTINUATION} WHERE p.id = ? {_NEWEST}"
+    return [*_follow(tx, session_id, step)][-1]
 
 
 def chain_root(tx: Tx, session_id: str) -> str:
     """The beginning of the chain of compressions that this session continues."""
-    seen = {session_id}
-    current = session_id
-    while True:
-        before = tx.value(f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?", (current,))
-        if before is None or before in seen:
-            return current
-        seen.add(before)
-        current = before
-
-
-_PART = (
-    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND (c.trashed_at IS NULL) = (p.trashed_at IS NULL)"
-    " AND c.purged IS NULL AND p.purged IS NULL AND coalesce(c.kind, 'compression') = 'compression'"
-    " AND c.started_at >= p.ended_at"
-)
+    return [*_follow(tx, session_id, f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?")][
+        -1
+    ]
 
 
 def parts(tx: Tx, session_id: str) -> list[str]:
     """The sessions of one compressed conversation, the oldest first; of one in the trash, those in
     the trash."""
-    found = [session_id]
-    before = f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?"
-    after = f"SELECT c.id FROM sessions p JOIN sessions c ON {_PART} WHERE p.id = ? ORDER BY c.started_at DESC, c.id DESC LIMIT 1"
-    while (following := tx.value(after, (found[-1],))) is not None and following not in found:
-        found.append(following)
-    while (earlier := tx.value(before, (found[0],))) is not None and earlier not in found:
-        found.insert(0, earlier)
-    return found
+    before = _follow(tx, session_id, f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?")
+    after = _follow(tx, session_id, f"SELECT c.id FROM sessions p JOIN sessions c ON {_PART} WHERE p.id = ? {_NEWEST}")
+    return list(dict.fromkeys([*[*before][::-1], *after]))
 
 
 def subagents(tx: Tx, session_id: str) -> list[str]:
     """The children of kind `subagent`, the oldest first."""
     rows = tx.rows(
-        "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = 'subagent' AND trashed_at IS NULL AND purged IS NULL"
-        " ORDER BY started_at, id",
+        f"SELECT c.id FROM sessions c WHERE c.parent_session_id = ? AND c.kind = 'subagent' AND {_THERE}"
+        " ORDER BY c.started_at, c.id",
         (session_id,),
     )
     return [str(row[0]) for row in rows]
@@ -283,36 +269,16 @@ def subagents(tx: Tx, session_id: str) -> list[str]:
 
 def resume_target(tx: Tx, session_id: str) -> str:
     """The session that a resume continues: this one if it shows messages, else its first descendant that does."""
-    current, seen = session_id, {session_id}
-    while not _has_messages(tx, current):
-        following = tx.value(
-            "SELECT id FROM sessions WHERE parent_session_id = ? AND trashed_at IS NULL AND purged IS NULL"
-            " ORDER BY started_at DESC, id DESC LIMIT 1",
-            (current,),
-        )
-        if following is None or following in seen:
-            return session_id
-        seen.add(following)
-        current = following
-    return current
-
-
-def _has_messages(tx: Tx, session_id: str) -> bool:
-    own = tx.row("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NULL LIMIT 1", (session_id,))
-    return own is not None or bool(shown_places(tx, session_id))
+    step = f"SELECT c.id FROM sessions c WHERE c.parent_session_id = ? AND {_THERE} {_NEWEST}"
+    own = "SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NULL LIMIT 1"
+    descendants = _follow(tx, session_id, step)
+    return next((one for one in descendants if tx.row(own, (one,)) or shown_places(tx, one)), session_id)
 
 
 def ancestors(tx: Tx, session_id: str) -> list[str]:
     """The session and all its ancestors, the root first."""
-    chain, current = [session_id], session_id
-    while True:
-        parent = tx.value("SELECT parent_session_id FROM sessions WHERE id = ?", (current,))
-        if parent is None or parent in chain:
-            return chain[::-1]
-        if tx.row("SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL", (parent,)) is None:
-            return chain[::-1]
-        chain.append(parent)
-        current = parent
+    step = f"SELECT c.id FROM sessions s JOIN sessions c ON c.id = s.parent_session_id AND {_THERE} WHERE s.id = ?"
+    return [*_follow(tx, session_id, step)][::-1]
 
 
 def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | None) -> list[Any]:

@@ -245,10 +245,7 @@ def _remove_rows(place: StoreFiles, plan: Plan) -> None:
             row = tx.row("SELECT purged FROM sessions WHERE id = ?", (session_id,))
         if row is not None and row[0] is None:
             continue  # a new session that was given the id after an earlier try had deleted the old one
-        if session_id in plan.tombstones:
-            retention.drop_unneeded(place.engine, session_id, place.transcripts)
-        else:
-            retention.finish_deletion(place.engine, session_id, place.transcripts)
+        retention.finish_deletion(place.engine, session_id, place.transcripts)
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -274,7 +271,7 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     left += [prompt_path(place.sessions, digest) for digest in prompts]
     leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
     leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]
-    leftovers += [place.attachments.path(digest).parent.glob(f"{digest}.*.part") for digest in hashes]
+    leftovers += [place.attachments.path(digest).parent.glob(f".{digest}.*.part") for digest in hashes]
     for path in (one for some in leftovers for one in some):
         with suppress(OSError):
             path.unlink(missing_ok=True)
