@@ -69,7 +69,7 @@ def mime_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
-GONE = "is gone"
+GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were stored"
 _NEWEST = 32  # attachments whose bytes a process has at hand until the message that refers to them is stored
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
 
@@ -159,9 +159,7 @@ class Attachments:
     def damage(self, digest: str) -> str | None:
         """What is wrong with the bytes stored under this name, or None."""
         try:
-            return (
-                None if _hash(self.read(digest)) == digest else "is damaged: its bytes are not those that were stored"
-            )
+            return None if _hash(self.read(digest)) == digest else _DAMAGED
         except FileNotFoundError:
             return GONE
         except (OSError, ValueError) as error:

@@ -113,9 +113,8 @@ def _alone(database: Path) -> Iterator[Connection]:
         while True:
             try:
                 connection.execute("PRAGMA locking_mode=exclusive")
-                if (
-                    connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete"
-                ):  # nobody else has it open
+                # "delete" is answered when nobody else has it open.
+                if connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete":
                     connection.execute("BEGIN EXCLUSIVE")
                     connection.execute("COMMIT")
                     break
@@ -213,7 +212,7 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
         if stored or told or (path.is_file() and path.parent in (sessions / "prompts", sessions / ".open", drafts)):
             yield path
-    for end in ("history", ".history.*", "cron/*/*.md") if database.name == "state.db" else ():
+    for end in ("history", "cron/*/*.md") if database.name == "state.db" else ():
         yield from database.parent.glob(end)
 
 

@@ -23,7 +23,7 @@ Place = tuple[int, str]  # a shown message: its id and the session that owns it
 
 def shown_places(tx: Tx, session_id: str) -> list[Place]:
     """Every message a session shows, in order."""
-    return [(row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id")]
+    return message_reading.shown_rows(tx, session_id, "m.id, m.session_id")
 
 
 def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
@@ -86,7 +86,7 @@ def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: 
         titles.set_title(tx, new_id, title)
 
 
-def _upto(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+def _upto(places: Sequence[Any], message_id: int, session_id: str) -> list[Place]:
     for number, (shown, _) in enumerate(places):
         if shown == message_id:
             return list(places[: number + 1])
@@ -98,10 +98,8 @@ def compress(
 ) -> int:
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)
-    if parent["end_reason"] == "compression" and compression_tip(tx, session_id) != session_id:
-        raise InvalidInput(
-            f"session {session_id} was already compressed; it continues as {compression_tip(tx, session_id)}"
-        )
+    if parent["end_reason"] == "compression" and (tip := compression_tip(tx, session_id)) != session_id:
+        raise InvalidInput(f"session {session_id} was already compressed; it continues as {tip}")
     places = shown_places(tx, session_id)
     head = _upto(places, head_until, session_id) if head_until is not None else []
     tail: list[Place] = []
@@ -142,7 +140,7 @@ def new_rewind(tx: Tx, session_id: str, cut: int) -> int:
     return batch
 
 
-def _after(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+def _after(places: Sequence[Any], message_id: int, session_id: str) -> list[Place]:
     return list(places[len(_upto(places, message_id, session_id)) :]) if message_id else list(places)
 
 
@@ -172,30 +170,17 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
 def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
     """Undo the last rewind: what it hid is shown again, later messages are hidden instead. Returns both id lists."""
     sessions.require(tx, session_id)
-    last = tx.row(
-        "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1", (session_id,)
-    )
+    newest = "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1"
+    last = tx.row(newest, (session_id,))
     if last is None:
         return [], []
     batch, cut = last
-    own = [
-        row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))
-    ]
-    refs = [
-        row[0]
-        for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))
-    ]
-    before = shown_places(tx, session_id)
-    known = set(before)
-    everywhere = [
-        (row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)
-    ]
-    since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted
+    known = set(shown_places(tx, session_id))
+    rows = message_reading.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)
+    since = [place for place in _after(rows, cut, session_id) if place in known]  # the cut may be redacted
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
-    for ord_ in refs:
-        tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
-    for message_id in own:
-        tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (message_id,))
+    tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND rewound = ?", (session_id, batch))
+    tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden = ?", (session_id, batch))
     back = [place[0] for place in shown_places(tx, session_id) if place not in known]
     if since:
         _hide(tx, session_id, since, batch)
@@ -244,9 +229,8 @@ def compression_tip(tx: Tx, session_id: str) -> str:
 
 def chain_root(tx: Tx, session_id: str) -> str:
     """The beginning of the chain of compressions that this session continues."""
-    return [*_follow(tx, session_id, f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?")][
-        -1
-    ]
+    step = f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?"
+    return [*_follow(tx, session_id, step)][-1]
 
 
 def parts(tx: Tx, session_id: str) -> list[str]:

@@ -56,9 +56,8 @@ def column(name: str, value: Any, mask: Mask) -> Any:
 
 def event(told: Any, mask: Mask) -> Any:
     """A session's event with the secrets in its text masked."""
-    return (
-        {**told, "text": mask(told["text"])} if isinstance(told, dict) and isinstance(told.get("text"), str) else told
-    )
+    has_text = isinstance(told, dict) and isinstance(told.get("text"), str)
+    return {**told, "text": mask(told["text"])} if has_text else told
 
 
 def _value(value: Any, mask: Mask) -> Any:

@@ -30,9 +30,8 @@ def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
     for some in batched(ids):
         these, params = tx.among("message_id", some)
-        for message_id, digest, mime in tx.rows(
-            f"SELECT message_id, hash, mime FROM attachments WHERE {these}", params
-        ):
+        sql = f"SELECT message_id, hash, mime FROM attachments WHERE {these}"
+        for message_id, digest, mime in tx.rows(sql, params):
             kinds[message_id][digest] = mime or ""
     return kinds
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, batched
-from hermes.store.engines.sqlite.schema import CARRIABLE
+from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.visibility import User, session_clause
 
 if TYPE_CHECKING:
@@ -28,12 +28,8 @@ NEEDED = (
 )
 # Rows that a deletion still has to process: all but those that stay only for other sessions (of a redacted one: its place).
 UNSETTLED = f"NOT (coalesce(m.hidden, 0) IN ({KEPT}, {REDACTED}) AND {NEEDED})"
-SHOWN = (
-    "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
-    "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
-    "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
-    "platform_message_id", "meta",
-)  # fmt: skip
+_OWN = ("writer", "hidden", "content_format", "content_rest")
+SHOWN = tuple(name for name in MESSAGE_COLUMNS if name not in _OWN)
 ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 

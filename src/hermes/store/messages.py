@@ -75,9 +75,8 @@ def recount(tx: Tx, session_id: str) -> None:
     tx.hold(session_id)
     count = calls = 0
     last = None
-    for tool_calls, stamp in tx.rows(
-        "SELECT tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL ORDER BY id", (session_id,)
-    ):
+    sql = "SELECT tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL ORDER BY id"
+    for tool_calls, stamp in tx.rows(sql, (session_id,)):
         count += 1
         calls += count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
         last = stamp if last is None else max(last, stamp)
@@ -90,9 +89,8 @@ def recount(tx: Tx, session_id: str) -> None:
 
 def _first_words(tx: Tx, session_id: str) -> str | None:
     """The preview: the first user message a session shows, carried ones included."""
-    for _, role, content, rest, form in shown_rows(
-        tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"
-    ):
+    columns = "m.id, m.role, m.content, m.content_rest, m.content_format"
+    for _, role, content, rest, form in shown_rows(tx, session_id, columns):
         if role == "user" and content:
             value = codec.content_value(codec.joined(content, rest), form)
             preview = preview_of(value if isinstance(value, str) else plain_parts(value))

@@ -25,7 +25,7 @@ from hermes.store import (
     usage,
 )
 from hermes.store.arguments import checked_period, checked_text
-from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, set_meta
 from hermes.store.message_reading import NEEDED, UNSETTLED
 
 if TYPE_CHECKING:
@@ -54,12 +54,10 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
 
 def audit_log(tx: Tx, limit: int) -> list[AuditEntry]:
     """The newest lines of the audit log, the newest first."""
-    sql = "SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?"
-    rows = (map(codec.restored, row) for row in tx.rows(sql, (limit,)))
-    return [
-        {"at": at, "action": action, "session_id": session_id, "by": by, "detail": detail}
-        for at, action, session_id, by, detail in rows
-    ]
+    rows: list[Any] = tx.dicts(
+        "SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,)
+    )
+    return [sessions.tidy(row) for row in rows]
 
 
 def deleted(tx: Tx) -> dict[str, bool]:
@@ -93,9 +91,8 @@ def trash(tx: Tx, session_id: str, by: str, at: float | None = None) -> bool:
 
 def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     """Take a session out of the trash, with its title or the next number of that title."""
-    row = tx.row(
-        "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,)
-    )
+    here = "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL"
+    row = tx.row(here, (session_id,))
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
@@ -385,7 +382,4 @@ def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
 
 def finish_auto_prune(tx: Tx) -> None:
     """Begin the interval until the next automatic clean-up: one that was cut off goes on at the next start."""
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (META_LAST_PRUNE, str(time.time())),
-    )
+    set_meta(tx, META_LAST_PRUNE, str(time.time()))

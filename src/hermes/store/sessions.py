@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
 from hermes.store.engines.base import KEPT, REDACTED, Tx, batched
-from hermes.store.engines.sqlite.schema import PROMPT_TEXT
+from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 AnySession = TypeVar("AnySession", bound="SessionRow")
 
-SHOWN = (
-    "id", "source", "user_id", "model", "model_config", "system_prompt", "parent_session_id", "started_at", "ended_at",
-    "end_reason", "message_count", "tool_call_count", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "reasoning_tokens", "billing_provider", "billing_base_url", "billing_mode", "estimated_cost_usd",
-    "actual_cost_usd", "cost_status", "cost_source", "pricing_version", "title", "api_call_count", "handoff_state",
-    "handoff_platform", "handoff_error", "kind", "cwd", "last_active", "preview", "pinned_at", "archived_at", "meta",
-)  # fmt: skip
 PROMPT = PROMPT_TEXT
+_OWN = frozenset(("transcript", "system_prompt_hash", "title_base", "title_no", "title_seen", "trashed_at", "trashed_title",
+                  "purged", "handoff_requested_at"))  # fmt: skip
 # Columns that have another name in the API: an alias `preview` or `last_active` in people's own SQL must not meet a column.
-_STORED_AS = {"preview": "s.first_words AS preview", "last_active": "s.active_at AS last_active"}
+_SHOWN_AS = {"first_words": "preview", "active_at": "last_active"}
+_COLUMNS = {name: _SHOWN_AS.get(name, name) for name in SESSION_COLUMNS if name not in _OWN}
+SHOWN = tuple(_COLUMNS.values())
 # For lists: the prompts are added afterwards, by `put_prompts`.
-LISTED = ", ".join((*(_STORED_AS.get(name, f"s.{name}") for name in SHOWN), "s.system_prompt_hash"))
-COLUMNS = LISTED.replace("s.system_prompt,", f"{PROMPT} AS system_prompt,").removesuffix(", s.system_prompt_hash")
+LISTED = ", ".join(f"s.{name} AS {shown}" for name, shown in (*_COLUMNS.items(), ("system_prompt_hash",) * 2))
+COLUMNS = ", ".join(
+    f"{PROMPT if name == 'system_prompt' else f's.{name}'} AS {shown}" for name, shown in _COLUMNS.items()
+)
 KINDS = (None, "compression", "branch", "subagent", "reset")
 _ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
 _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
@@ -135,9 +134,8 @@ def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
 def get(tx: Tx, session_id: str, visible_to: User | None = None) -> SessionRow | None:
     """The session as a dict, or None."""
     where, params = session_clause(visible_to)
-    found: list[SessionRow] = tx.dicts(
-        f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]
-    )
+    sql = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}"
+    found: list[SessionRow] = tx.dicts(sql, [session_id, *params])
     return tidy(found[0]) if found else None
 
 
@@ -175,27 +173,20 @@ def require(tx: Tx, session_id: str) -> SessionRow:
 
 def end(tx: Tx, session_id: str, reason: str | None) -> bool:
     """End a session, unless it was ended already."""
-    return bool(
-        tx.run(
-            "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL AND purged IS NULL",
-            (time.time(), reason, session_id),
-        )
-    )
+    sql = "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL AND purged IS NULL"
+    return bool(tx.run(sql, (time.time(), reason, session_id)))
 
 
 def reopen(tx: Tx, session_id: str) -> bool:
     """Clear a session's end time and end reason."""
-    return bool(
-        tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,))
-    )
+    sql = "UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL"
+    return bool(tx.run(sql, (session_id,)))
 
 
 def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
     """Replace a session's system prompt."""
-    digest = keep_prompt(tx, text)
-    return bool(
-        tx.run("UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?", (digest, session_id))
-    )
+    sql = "UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?"
+    return bool(tx.run(sql, (keep_prompt(tx, text), session_id)))
 
 
 def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
@@ -294,13 +285,8 @@ def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None)
 
 def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
     """Set a column to the current time, or to NULL."""
-    value = time.time() if on else None
-    return bool(
-        tx.run(
-            f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
-            (value, session_id),
-        )
-    )
+    sql = f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    return bool(tx.run(sql, (time.time() if on else None, session_id)))
 
 
 def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:

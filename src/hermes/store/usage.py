@@ -9,7 +9,7 @@ import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store.arguments import checked_number, checked_text
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, set_meta
 
 COUNTERS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
@@ -110,8 +110,7 @@ def side_of(tx: Tx, session_id: str) -> SideUsage | None:
 def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
     """Add to what the side tasks of a session used."""
     tx.hold(session_id)
-    before = side_of(tx, session_id)
-    if before is not None:
+    if (before := side_of(tx, session_id)) is not None:
         costs = before["cost_usd"], used["cost_usd"]
         used = {
             "calls": before["calls"] + used["calls"],
@@ -119,7 +118,4 @@ def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
             "output_tokens": before["output_tokens"] + used["output_tokens"],
             "cost_usd": None if costs[0] is None or costs[1] is None else costs[0] + costs[1],
         }
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (side_key(session_id), msgspec.json.encode(used).decode()),
-    )
+    set_meta(tx, side_key(session_id), msgspec.json.encode(used).decode())

@@ -40,6 +40,12 @@ def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[first : first + 500] for first in range(0, len(values), 500))
 
 
+def set_meta(tx: Tx, key: str, value: Any) -> None:
+    """Set a value of state_meta."""
+    sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
+    tx.run(sql, (key, value))
+
+
 def finding(kind: str, where: str, detail: str) -> Finding:
     """One problem that a check found."""
     return {"kind": kind, "where": where, "detail": detail}
