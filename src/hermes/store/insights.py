@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
@@ -24,6 +24,7 @@ from hermes.store.visibility import User, session_clause
 if TYPE_CHECKING:
     from hermes.store import rows as shapes
 
+K, V = TypeVar("K"), TypeVar("V")
 TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
 TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
@@ -291,11 +292,15 @@ def _cost(talks: list[_Talk]) -> shapes.InsightsCost:
 # ---------------------------------------------------------------------------------------------- who, with what, when
 
 
+def _grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    found: dict[K, list[V]] = {}
+    for key, value in items:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
-    found: dict[str | None, list[_Share]] = {}
-    for talk in talks:
-        for model, share in talk.models.items():
-            found.setdefault(model, []).append(share)
+    found = _grouped(item for talk in talks for item in talk.models.items())
     rows: list[shapes.InsightsModel] = [
         {
             "model": model,
@@ -310,9 +315,7 @@ def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
 
 
 def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
-    found: dict[str, list[_Talk]] = {}
-    for talk in talks:
-        found.setdefault(talk.row["source"], []).append(talk)
+    found = _grouped((talk.row["source"], talk) for talk in talks)
     rows: list[shapes.InsightsSource] = [
         {
             "source": source,
@@ -338,10 +341,8 @@ def _by_tool(talks: list[_Talk]) -> list[shapes.InsightsTool]:
     for talk in talks:
         calls.update(talk.tools)
         within.update(talk.tools.keys())
-    rows: list[shapes.InsightsTool] = [
-        {"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in calls.items()
-    ]
-    return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
+    ordered = sorted(calls.items(), key=lambda item: (-item[1], item[0]))
+    return [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in ordered]
 
 
 class _Activity:

@@ -1,7 +1,7 @@
-"""Masks the secrets in a message or session that was made elsewhere: an import, or another store in a synchronisation.
+"""Masks the secrets in a message or session: a new one, or one of an import or of another store in a synchronisation.
 
-Both are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
-second import of a file finds no difference. `append_message` masks the same fields while it encodes them (make_ready).
+They are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
+second import of a file finds no difference.
 """
 
 from __future__ import annotations

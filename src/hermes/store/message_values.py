@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import arguments, codec
+from hermes.store import arguments, codec, masking
 from hermes.store.attachments import as_told, references
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.index_text import plain_parts
@@ -18,8 +18,9 @@ PREVIEW = 60
 
 # The columns of a message's row, without its id, its session and how it is hidden.
 STORED = tuple(name for name in MESSAGE_COLUMNS if name not in ("id", "session_id", "hidden"))
-_MASKED_TEXTS = ("reasoning", "reasoning_content")
-_TEXTS = ("tool_call_id", "tool_name", "finish_reason", "model", "platform_message_id", *_MASKED_TEXTS)
+_TEXTS = (
+    "tool_call_id", "tool_name", "finish_reason", "model", "platform_message_id", "reasoning", "reasoning_content",
+)  # fmt: skip
 _NUMBERS = {
     "token_count": "INTEGER", "input_tokens": "INTEGER", "output_tokens": "INTEGER", "cache_read_tokens": "INTEGER",
     "cache_write_tokens": "INTEGER", "cost_usd": "REAL",
@@ -72,17 +73,17 @@ def make_ready(
         raise InvalidInput(f"content is text or a list of parts, not {type(content).__name__}")
     if lift is not None and content:
         content, lifted = lift(content)
-    form, rest = None, None
+        message = {**message, "content": content}
+    if mask is not None:
+        message = masking.message(message, mask)
+    get, encode = message.get, codec.storable
+    content, form, rest = get("content"), None, None
     shown: Any = content
     if isinstance(content, str):
         form = codec.literal_format(content)
     elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
-    get, encode = message.get, codec.storable
-    if mask is not None:
-        content = mask(content) if content else content
-        shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file, which lists its attachments; else every reference counts
         told = get("attachments")
@@ -99,7 +100,7 @@ def make_ready(
         if (value := get(name)) is not None:
             if not isinstance(value, str):
                 raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-            values[name] = encode(mask(value) if value and mask is not None and name in _MASKED_TEXTS else value)
+            values[name] = encode(value)
     for name, kind in _NUMBERS.items():
         if (value := get(name)) is not None:  # the numbers of a file are unchecked
             values[name] = codec.number(value, kind) if lift is None else arguments.checked_number(value, name, kind)
@@ -107,8 +108,7 @@ def make_ready(
     for name in codec.JSON_FIELDS:
         if (value := get(name)) is not None:
             clean_json = clean_json and not isinstance(value, str)
-            text = codec.json_field(value) or ""
-            values[name] = encode(mask(text) if text and mask is not None else text)
+            values[name] = encode(codec.json_field(value) or "")
     preview = preview_of(shown) if role == "user" and shown else None
     calls = count_calls(get("tool_calls"))
     return Ready(values, calls, timestamp, preview or None, size, whole, form == "json", clean_json, lifted)

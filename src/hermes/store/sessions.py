@@ -91,9 +91,7 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
     stored = codec.storable(text)
     digest = hashlib.sha256(stored if isinstance(stored, bytes) else stored.encode()).hexdigest()
     if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
-        base_hash, shared = None, 0
-        if isinstance(stored, str):
-            base_hash, shared = _common_beginning(tx, text)
+        base_hash, shared = _common_beginning(tx, text) if isinstance(stored, str) else (None, 0)
         tx.run(
             "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)",
             (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]),
@@ -102,13 +100,10 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
 
 
 def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
-    last = tx.row(
-        "SELECT p.hash, p.base_hash FROM sessions s JOIN system_prompts p ON p.hash = s.system_prompt_hash"
+    base_hash = tx.value(
+        "SELECT coalesce(p.base_hash, p.hash) FROM sessions s JOIN system_prompts p ON p.hash = s.system_prompt_hash"
         " ORDER BY s.started_at DESC LIMIT 1"
     )
-    if last is None:
-        return None, 0
-    base_hash = last[1] or last[0]
     base = tx.value("SELECT text FROM system_prompts WHERE hash = ? AND base_hash IS NULL", (base_hash,))
     if not isinstance(base, str) or _ODD.search(base):
         return None, 0
@@ -156,10 +151,9 @@ def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
 def tidy(row: AnySession) -> AnySession:
     """A session row as callers see it."""
     columns: Any = row  # texts that are stored as bytes may lie in any of them
-    if bytes in map(type, columns.values()):
-        for name, value in columns.items():
-            if type(value) is bytes:
-                columns[name] = codec.restored(value)
+    for name, value in columns.items():
+        if type(value) is bytes:
+            columns[name] = codec.restored(value)
     return row
 
 
@@ -192,11 +186,9 @@ def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
 def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
     """The session with this id, else the only one whose id has this prefix."""
     matches = with_prefix(tx, id_or_prefix, visible_to, 2)
-    if id_or_prefix in matches:
+    if id_or_prefix in matches:  # the exact id sorts first among those that begin with it
         return id_or_prefix
-    if len(matches) == 2:  # the exact id sorts first among those that begin with it
-        return None
-    return matches[0] if matches else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> list[str]:
@@ -204,23 +196,11 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    bound = after_prefix(prefix)
-    below = "" if bound is None else " AND s.id < ?"
     rows = tx.rows(
-        f"SELECT s.id FROM sessions s WHERE s.id >= ?{below} AND {where} ORDER BY s.id LIMIT ?",
-        [prefix, *([] if bound is None else [bound]), *params, limit],
+        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
+        [prefix, prefix + "\U0010ffff", *params, limit],
     )
     return [row[0] for row in rows]
-
-
-def after_prefix(prefix: str) -> str | None:
-    """The first text that sorts after everything with this prefix; None when there is none."""
-    while prefix:
-        code = ord(prefix[-1]) + 1
-        if code < 0x110000:
-            return prefix[:-1] + chr(0xE000 if 0xD800 <= code < 0xE000 else code)
-        prefix = prefix[:-1]
-    return None
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:

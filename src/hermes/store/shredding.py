@@ -127,12 +127,11 @@ def _refuse(tx: Tx, parts: Sequence[str]) -> None:
     for part in parts:
         if (held := leases.held(tx, leases.session_lease(part))) is not None:
             raise SessionBusy(part, held[0], held[1])
-    if not parts:
-        return
+    (owned, ids), (own, _) = tx.among("r.from_session", parts), tx.among("r.session_id", parts)
     other = tx.row(
         "SELECT r.session_id, s.trashed_at FROM session_refs r LEFT JOIN sessions s ON s.id = r.session_id"
-        f" WHERE r.from_session IN ({_marks(parts)}) AND r.session_id NOT IN ({_marks(parts)}) ORDER BY 1 LIMIT 1",
-        [*parts, *parts],
+        f" WHERE {owned} AND NOT ({own}) ORDER BY 1 LIMIT 1",
+        [*ids, *ids],
     )
     if other is not None:
         where = " in the trash" if other[1] is not None else ""
@@ -188,11 +187,11 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
 
 
 def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
-    marks = _marks(parts) if parts else "NULL"
+    (shown, ids), (owned, _) = tx.among("r.session_id", parts), tx.among("r.from_session", parts)
     owners = tx.rows(
         "SELECT DISTINCT r.from_session, s.purged FROM session_refs r LEFT JOIN sessions s ON s.id = r.from_session"
-        f" WHERE r.session_id IN ({marks}) AND r.from_session NOT IN ({marks})",
-        [*parts, *parts],
+        f" WHERE {shown} AND NOT ({owned})",
+        [*ids, *ids],
     )
     tombstones = [owner for owner, purged in owners if purged is not None]
     sharing = "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?"
@@ -281,10 +280,6 @@ def _forget_titles(index: Path, session_ids: Iterable[str]) -> None:
     for one in titled:
         one["title"] = None
     write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
-
-
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
