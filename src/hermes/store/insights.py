@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
@@ -24,7 +24,6 @@ from hermes.store.visibility import User, session_clause
 if TYPE_CHECKING:
     from hermes.store import rows as shapes
 
-K, V = TypeVar("K"), TypeVar("V")
 TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
 TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
@@ -292,15 +291,11 @@ def _cost(talks: list[_Talk]) -> shapes.InsightsCost:
 # ---------------------------------------------------------------------------------------------- who, with what, when
 
 
-def _grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    found: dict[K, list[V]] = {}
-    for key, value in items:
-        found.setdefault(key, []).append(value)
-    return found
-
-
 def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
-    found = _grouped(item for talk in talks for item in talk.models.items())
+    found: dict[str | None, list[_Share]] = {}
+    for talk in talks:
+        for model, share in talk.models.items():
+            found.setdefault(model, []).append(share)
     rows: list[shapes.InsightsModel] = [
         {
             "model": model,
@@ -315,7 +310,9 @@ def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
 
 
 def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
-    found = _grouped((talk.row["source"], talk) for talk in talks)
+    found: dict[str, list[_Talk]] = {}
+    for talk in talks:
+        found.setdefault(talk.row["source"], []).append(talk)
     rows: list[shapes.InsightsSource] = [
         {
             "source": source,
