@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,15 @@ def test_a_living_process_keeps_its_draft(db: Any) -> None:
     assert not recover_abandoned(db, "s1")  # once
     assert not db.is_live("s1")
     assert rows(db) == [("user", "hi"), ("assistant", "Hel")]
+
+
+def test_a_process_that_was_suspended_for_long_keeps_its_draft(db: Any) -> None:
+    draft = begun(db)
+    db.take_turn("s1", holder_name("cli"), 0.01)
+    draft.write("Hel")
+    time.sleep(0.05)
+    assert not db.is_live("s1")
+    assert not recover_abandoned(db, "s1")
 
 
 def test_a_reply_that_was_stored_after_all_is_not_stored_again(db: Any) -> None:

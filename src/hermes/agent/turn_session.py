@@ -358,8 +358,8 @@ def recover(db: SessionDB, session_id: str) -> bool:
 
 
 def recover_abandoned(db: SessionDB, session_id: str) -> bool:
-    """Call `recover`, unless a running process answers in the session: a draft there is its own."""
-    if db.read_only or db.drafts.read(session_id) is None:
+    """Call `recover`, unless another process answers in the session: a draft there is its own."""
+    if db.read_only or not db.drafts.is_abandoned(session_id):
         return False
     try:
         fence = session_lease(session_id), db.take_turn(session_id, holder_name("recovery"))

@@ -304,13 +304,9 @@ class TableAttachments(Attachments):
         """Remove what no message refers to any more, and this host's files of it."""
         gone = list(digests)
         super().forget(gone)
-        for digest in gone:
-            self._newest.pop(digest, None)
+        used = "SELECT 1 FROM attachments a WHERE a.hash = attachment_data.hash"
         if gone:
             with self._engine.write() as tx:
                 for digest in gone:
-                    tx.run(
-                        "DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM attachments a"
-                        " WHERE a.hash = attachment_data.hash)",
-                        (digest,),
-                    )
+                    self._newest.pop(digest, None)
+                    tx.run(f"DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS ({used})", (digest,))

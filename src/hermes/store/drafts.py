@@ -25,6 +25,7 @@ from hermes.errors import StoreError
 from hermes.home import companion, make_private
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine
+from hermes.store.leases import OPEN, is_gone, session_lease
 
 _MASKED_AGAIN = 2_000  # characters, about
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
@@ -71,13 +72,21 @@ class Drafts:
 
         It is deleted when the block ends without an error.
         """
-        data = self.read(session_id)
+        data = self._read(session_id)
         yield None if data is None else _parsed(data, session_id)
         if data is not None:
             self.forget(session_id)
 
-    def read(self, session_id: str) -> bytes | None:
-        """The draft of a session as it is stored, or None."""
+    def is_abandoned(self, session_id: str) -> bool:
+        """Whether a session has a draft, and no process answers there; also not one that was suspended for long."""
+        if self._read(session_id) is None:
+            return False
+        with self._engine.read() as tx:
+            sql = "SELECT holder FROM leases WHERE name = ? AND coalesce(reason, '') <> ?"
+            holder = tx.value(sql, (session_lease(session_id), OPEN))
+        return holder is None or is_gone(str(holder))
+
+    def _read(self, session_id: str) -> bytes | None:
         path = self.path(session_id)
         if self.inside:
             with self._engine.read() as tx:
@@ -91,7 +100,7 @@ class Drafts:
     def forget(self, session_id: str) -> None:
         """Remove the draft of a session."""
         path = self.path(session_id)
-        if self.inside and self.read(session_id) is not None:
+        if self.inside and self._read(session_id) is not None:
             with contextlib.suppress(StoreError), self._engine.write(alone=False) as tx:
                 tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
         with contextlib.suppress(OSError):

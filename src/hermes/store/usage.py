@@ -18,6 +18,7 @@ COSTS = ("estimated_cost_usd", "actual_cost_usd")
 FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # set only where empty
 NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last value counts
 COLUMNS = (*COUNTERS, *COSTS, *FILLED, *NEWEST)
+_KINDS = {**dict.fromkeys(COUNTERS, "INTEGER"), **dict.fromkeys(COSTS, "REAL")}
 
 
 def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -29,13 +30,10 @@ def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is not a usage counter of a session; available: {', '.join(COLUMNS)}")
     used = dict(values or ())
-    for names, kind in ((COUNTERS, "INTEGER"), (COSTS, "REAL")):
-        for name in names:
-            if used.get(name) is not None:
-                used[name] = checked_number(used[name], name, kind)
-    for name in (*FILLED, *NEWEST):
-        if used.get(name) is not None:
-            used[name] = checked_text(used[name], name)
+    for name, value in used.items():
+        if value is not None:
+            kind = _KINDS.get(name)
+            used[name] = checked_text(value, name) if kind is None else checked_number(value, name, kind)
     return used
 
 
