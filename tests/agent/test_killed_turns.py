@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 from hermes.agent.prompt_messages import LOST
 from hermes.agent.turn import Done, Notice, Text
-from hermes.agent.turn_session import recover
+from hermes.agent.turn_session import recover, recover_abandoned
 from hermes.errors import StoreClosed
 from hermes.store.drafts import Draft
+from hermes.store.leases import holder_name
 from hermes_state import SessionDB
 from tests.support.aimock import fixtures_of
 from tests.support.sizes import some
@@ -190,6 +192,12 @@ def test_words_that_could_not_be_stored_are_stored_later(make_agent: Any, databa
                     db.close()  # as a full disk would, from here on nothing can be stored
         with SessionDB(db_path=database) as again:
             make_agent(wire, db=again)
+            assert rows(again) == [
+                ("user", "say it")
+            ]  # who heard them still holds the session, and may store them itself
+            (lease,) = again.sql("SELECT token FROM leases WHERE name = 'session:s1'")
+            again.release_lease("session:s1", lease["token"])
+            make_agent(wire, db=again)
             assert rows(again) == [("user", "say it"), ("assistant", "Precious words.")]
 
 
@@ -203,12 +211,25 @@ def begun(db: Any) -> Draft:
 
 def test_a_living_process_keeps_its_draft(db: Any) -> None:
     draft = begun(db)
+    token = db.take_turn("s1", holder_name("cli"))
     draft.write("Hel")
-    assert not recover(db, "s1")
+    assert not recover_abandoned(db, "s1")
     draft.close(keep=True)
-    assert recover(db, "s1")
-    assert not recover(db, "s1")  # once
+    assert not recover_abandoned(db, "s1")  # it may still store the reply itself
+    db.release_lease("session:s1", token)
+    assert recover_abandoned(db, "s1")
+    assert not recover_abandoned(db, "s1")  # once
+    assert not db.is_live("s1")
     assert rows(db) == [("user", "hi"), ("assistant", "Hel")]
+
+
+def test_a_process_that_was_suspended_for_long_keeps_its_draft(db: Any) -> None:
+    draft = begun(db)
+    db.take_turn("s1", holder_name("cli"), 0.01)
+    draft.write("Hel")
+    time.sleep(0.05)
+    assert not db.is_live("s1")
+    assert not recover_abandoned(db, "s1")
 
 
 def test_a_reply_that_was_stored_after_all_is_not_stored_again(db: Any) -> None:

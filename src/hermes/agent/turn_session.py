@@ -25,9 +25,8 @@ from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
-from hermes.store.conversation_cache import CachedConversation
 from hermes.store.drafts import Draft
-from hermes.store.leases import TURN, session_lease
+from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
@@ -51,12 +50,11 @@ class TurnSession:
         self._lease = lease
         self._told = False  # that another program is here too
         self._masking_told = False
-        self._recovered = recover(context.db, context.session_id)  # done here, so that a recap shows it
+        self._recovered = recover_abandoned(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
-        self._replayed = CachedConversation()
         self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
@@ -110,7 +108,7 @@ class TurnSession:
 
     def load(self) -> None:
         """Read the history again."""
-        self.history = list(self._replayed.read(self._db, self.session_id))
+        self.history = list(self._db.get_messages_as_conversation(self.session_id, inline_attachments=False))
 
     def take_turn(self) -> None:
         """Take the session to answer in it; SessionBusy while another process does, or compresses it.
@@ -340,7 +338,8 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
 def recover(db: SessionDB, session_id: str) -> bool:
     """Store the text of a reply that a killed process left unfinished; returns whether there was any.
 
-    A reply that was already stored, or whose question was undone since, is not stored again.
+    The caller holds the session for a turn, so that no process writes the draft. A reply that was already stored, or whose
+    question was undone since, is not stored again.
     """
     if db.read_only:
         return False
@@ -356,3 +355,18 @@ def recover(db: SessionDB, session_id: str) -> bool:
             return False
         db.append_message(session_id, "assistant", draft.text, finish_reason="interrupted", model=draft.model)
         return True
+
+
+def recover_abandoned(db: SessionDB, session_id: str) -> bool:
+    """Call `recover`, unless another process answers in the session: a draft there is its own."""
+    if db.read_only or not db.drafts.is_abandoned(session_id):
+        return False
+    try:
+        fence = session_lease(session_id), db.take_turn(session_id, holder_name("recovery"))
+    except (SessionBusy, SessionNotFound):
+        return False
+    try:
+        with db.fenced(*fence):
+            return recover(db, session_id)
+    finally:
+        db.release_lease(*fence)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.chat.file_mentions import path_completions, typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.errors import StoreError
-from hermes.store.prompt_history import append_history, load_history, read_history, replace_history
+from hermes.store.prompt_history import append_history, load_history, rewrite_history
 from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:
@@ -185,11 +185,7 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
 def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
     """Mask earlier entries of the file: they may be older than the masking, or from a time when it was off."""
-    text = read_history(path)
-    masked = _ENTRY.sub(lambda entry: _as_entry(mask(entry[0][1:].replace("\n+", "\n"))), text)
-    if masked == text:
-        return
-    replace_history(path, masked)
+    rewrite_history(path, lambda text: _ENTRY.sub(lambda one: _as_entry(mask(one[0][1:].replace("\n+", "\n"))), text))
 
 
 def _as_entry(line: str) -> str:

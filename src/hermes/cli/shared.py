@@ -233,11 +233,11 @@ def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
     wanted = [one for one in db.drafts.sessions() if session_id in (None, one)]
     if not wanted:
         return
-    from hermes.agent.turn_session import recover
+    from hermes.agent.turn_session import recover_abandoned
 
     try:
         with opened(writing=True) as writer:
             for one in wanted:
-                recover(writer, one)
+                recover_abandoned(writer, one)
     except (HermesError, OSError):
         return  # e.g. a file that can only be read: what is stored can be shown all the same

@@ -20,7 +20,6 @@ from hermes.agent.model import Message, Model
 from hermes.agent.prompt_messages import system_prompt
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
-from hermes.store.conversation_cache import last_id
 from hermes.store.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
@@ -47,6 +46,12 @@ class RecordPosition:
     def goes_on(self) -> bool:
         """Whether the session itself continues."""
         return self.session_id is not None and self.after is None
+
+
+def last_id(db: SessionDB, session_id: str) -> int:
+    """The id of the last message a session shows; 0 when there is none."""
+    rows = db.get_messages(session_id)
+    return rows[-1]["id"] if rows else 0
 
 
 class RequestSessions:

@@ -21,9 +21,8 @@ from hermes.agent.turn import Turn
 from hermes.errors import HermesError
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
-from hermes.serve.request_sessions import SOURCE, RecordPosition, RequestSessions, home_of, user_of
+from hermes.serve.request_sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
 from hermes.serve.served_turn import Outcome, ReplyWords, ServedAgent, ServedTurn, Used
-from hermes.store.conversation_cache import last_id, messages_after
 from hermes.store.leases import source_of
 
 if TYPE_CHECKING:
@@ -257,8 +256,9 @@ class _TurnRecord:
     def account(self, words: ReplyWords, error: BaseException | None) -> Outcome:
         """The outcome, from the record; records the conversation's digests as the caller saw it."""
         session_id, handed = self._agent.session_id, self._agent.handed
-        stored = [row for row in messages_after(self._db, session_id, self._before) if row["role"] == "assistant"]
-        last = last_id(self._db, session_id)
+        rows = self._db.get_messages(session_id)
+        last = rows[-1]["id"] if rows else 0
+        stored = [row for row in rows if row["id"] > self._before and row["role"] == "assistant"]
         if stored:
             texts = dict.fromkeys((words.whole, words.shown))
             replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]

@@ -8,8 +8,7 @@ last of them is.
 from __future__ import annotations
 
 import base64
-import binascii
-import os
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.home import make_private
 from hermes.store.codec import Blob
 from hermes.store.engines.base import Engine, Tx
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.rows import AttachmentEntry
@@ -69,43 +69,37 @@ def mime_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
-GONE = "is gone"
-_DAMAGED = "is damaged: its bytes are not those that were stored"
+GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were stored"
 _NEWEST = 32  # attachments whose bytes a process has at hand until the message that refers to them is stored
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
-HAD = "attachments_kept"  # the key of state_meta that records that this store has had attachments
 
 
 def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
-    """Record which bytes are here and which were never imported, so that `check` can distinguish these from lost ones."""
+    """Record which bytes were never imported, so that `check` can distinguish these from lost ones; `here` are none of them."""
     for digest in here:
-        if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (HAD,)) is None:
-            tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (HAD,))
         tx.run("DELETE FROM state_meta WHERE key = ?", (ABSENT + digest,))
     for digest in absent:
         tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (ABSENT + digest,))
 
 
-def noted(tx: Tx) -> tuple[bool, set[str]]:
-    """Whether this store has had attachments, and the hashes of those that were never imported."""
-    rows = tx.rows("SELECT key FROM state_meta WHERE key = ? OR key LIKE ?", (HAD, ABSENT + "%"))
-    keys = {str(row[0]) for row in rows}
-    return HAD in keys, {key.removeprefix(ABSENT) for key in keys if key.startswith(ABSENT)}
+def noted(tx: Tx) -> set[str]:
+    """The hashes of attachments that were never imported."""
+    rows = tx.rows("SELECT key FROM state_meta WHERE key LIKE ?", (ABSENT + "%",))
+    return {str(row[0]).removeprefix(ABSENT) for row in rows}
 
 
 def _hash(data: bytes) -> str:
-    import hashlib
-
     return hashlib.sha256(data).hexdigest()
 
 
-def _from_base64(carried: bytes | str) -> bytes:
-    import base64
-
+def _decoded(encoded: str) -> bytes | None:
+    """The bytes of base64 with or without padding, also in its form for addresses; None when it is none."""
     try:
-        return carried if isinstance(carried, bytes) else base64.b64decode(carried, validate=True)
-    except (ValueError, TypeError):
-        return b""
+        padded = encoded.rstrip("=")
+        altchars = b"-_" if set("-_") & set(padded) else None
+        return base64.b64decode(padded + "=" * (-len(padded) % 4), altchars=altchars, validate=True)
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 class Attachments:
@@ -133,17 +127,7 @@ class Attachments:
         if not target.exists():
             make_private(self.folder)
             make_private(target.parent)
-            part = target.with_name(f"{digest}.{os.getpid()}.part")
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(handle, view) :]
-                os.fsync(handle)
-                os.replace(part, target)
-            finally:
-                os.close(handle)
-                part.unlink(missing_ok=True)
+            write_whole(target, data)
         return digest
 
     def take_over(self, other: Read | None, digest: str, carried: bytes | str | None = None) -> bool:
@@ -151,21 +135,19 @@ class Attachments:
         were missing here. Bytes that an export has under another hash are not taken."""
         if self.has(digest):
             return False
-        if carried is not None and _hash(data := _from_base64(carried)) == digest:
+        data = carried if isinstance(carried, bytes) else _decoded(carried or "")
+        if data is None or _hash(data) != digest:
+            try:
+                data = None if other is None else other(digest)
+            except OSError:
+                data = None
+        if data is not None:
             self.keep(data)
-            return True
-        if other is None:
-            return False
-        try:
-            data = other(digest)
-        except OSError:
-            return False
-        self.keep(data)
-        return True
+        return data is not None
 
     def has(self, digest: str) -> bool:
         """Whether the bytes are stored."""
-        return self.path(digest).exists()
+        return self.size(digest) is not None
 
     def size(self, digest: str) -> int | None:
         """The size of the bytes stored under this hash; None when there are none."""
@@ -176,25 +158,16 @@ class Attachments:
 
     def damage(self, digest: str) -> str | None:
         """What is wrong with the bytes stored under this name, or None."""
-        import hashlib
-
         try:
-            with self.path(digest).open("rb", buffering=0) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            return None if _hash(self.read(digest)) == digest else _DAMAGED
         except FileNotFoundError:
             return GONE
         except (OSError, ValueError) as error:
             return f"can't be read ({error})"
-        return None if found == digest else _DAMAGED
-
-    def any_here(self) -> bool:
-        """Whether there are any."""
-        return self.folder.is_dir()
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: make sure that the bytes stay."""
-        if lifted:
-            note(tx, [digest for digest, _, _ in lifted], [])
+        note(tx, [digest for digest, _, _ in lifted], [])
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files that no message refers to any more."""
@@ -206,15 +179,13 @@ class Attachments:
 
         Inside a longer text only references lifted from there are replaced: a text may also mention a file.
         """
-        if depth > 50:
-            return content
         if isinstance(content, str):
             whole = _REFERENCE.fullmatch(content)
             return _REFERENCE.sub(lambda found: self._data_url(found, kinds, whole is not None), content)
+        if depth > 50 or not isinstance(content, (list, dict)):
+            return content
         if isinstance(content, list):
             return [self.inlined(item, kinds, depth + 1) for item in content]
-        if not isinstance(content, dict):
-            return content
         bare = _REFERENCE.fullmatch(content["data"]) if isinstance(content.get("data"), str) else None
         if bare is not None and isinstance(content.get("media_type") or content.get("format"), str):
             data = self._bytes(bare[1])
@@ -242,60 +213,35 @@ class Attachments:
         A reference to bytes stored here keeps them stored; one to unknown bytes is only text.
         """
         lifted: list[tuple[str, str, int]] = []
-        if isinstance(content, str):
-            if PREFIX in content:
-                self._note(content, lifted)
-            if ";base64," in content:
-                content = self._lift_text(content, lifted)
-        else:
-            content = self._walk(content, lifted, 0)
-        if len(lifted) < 2:
-            return content, tuple(lifted)
+        content = self._lifted(content, lifted, 0)
         told = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
         return content, tuple({digest: (digest, told.get(digest, ""), size) for digest, _, size in lifted}.values())
 
-    def _note(self, text: str, lifted: list[tuple[str, str, int]]) -> None:
-        for digest, _, _ in references(text):
-            size = self.size(digest)
-            if size is not None:
-                lifted.append((digest, "", size))
+    def _lifted(self, value: Any, lifted: list[tuple[str, str, int]], depth: int) -> Any:
+        if isinstance(value, str):
+            named = references(value) if PREFIX in value else ()
+            lifted += [(digest, "", size) for digest, _, _ in named if (size := self.size(digest)) is not None]
+            if ";base64," in value:
+                return _DATA_URL.sub(lambda found: self._reference(found[2], found[1], lifted) or found[0], value)
+            return value
+        if depth > 50 or not isinstance(value, (list, dict)):
+            return value
+        if isinstance(value, list):
+            return [self._lifted(item, lifted, depth + 1) for item in value]
+        data = value.get("data")
+        mime = value.get("media_type") or value.get("format")  # Anthropic's sources, OpenAI's input_audio
+        if isinstance(data, str) and isinstance(mime, str) and len(data) >= 64:
+            value = {**value, "data": self._reference(data, mime, lifted) or data}
+        return {key: self._lifted(item, lifted, depth + 1) for key, item in value.items()}
 
-    def _lift_text(self, text: str, lifted: list[tuple[str, str, int]]) -> str:
-        def replace(match: re.Match[str]) -> str:
-            reference = self._store(match[2], match[1], lifted)
-            return match[0] if reference is None else reference
-
-        return _DATA_URL.sub(replace, text)
-
-    def _store(self, encoded: str, mime: str, lifted: list[tuple[str, str, int]]) -> str | None:
-        try:
-            padded = encoded.rstrip("=")
-            data = base64.b64decode(padded + "=" * (-len(padded) % 4), altchars=b"-_" if set("-_") & set(padded) else None,
-                                    validate=True)  # fmt: skip
-        except (binascii.Error, ValueError):
+    def _reference(self, encoded: str, mime: str, lifted: list[tuple[str, str, int]]) -> str | None:
+        """Store a payload; the reference to it, or None when it is no base64."""
+        data = _decoded(encoded)
+        if data is None:
             return None
         digest = self.keep(data)
         lifted.append((digest, mime, len(data)))
         return PREFIX + digest
-
-    def _walk(self, value: Any, lifted: list[tuple[str, str, int]], depth: int) -> Any:
-        if depth > 50:
-            return value
-        if isinstance(value, str):
-            if PREFIX in value:
-                self._note(value, lifted)
-            return self._lift_text(value, lifted) if ";base64," in value else value
-        if isinstance(value, list):
-            return [self._walk(item, lifted, depth + 1) for item in value]
-        if not isinstance(value, dict):
-            return value
-        data = value.get("data")
-        mime = value.get("media_type") or value.get("format")  # Anthropic's sources, OpenAI's input_audio
-        if isinstance(data, str) and isinstance(mime, str) and len(data) >= 64:
-            reference = self._store(data, mime, lifted)
-            if reference is not None:
-                value = {**value, "data": reference}
-        return {key: self._walk(item, lifted, depth + 1) for key, item in value.items()}
 
 
 class TableAttachments(Attachments):
@@ -316,15 +262,13 @@ class TableAttachments(Attachments):
 
     def read(self, digest: str) -> bytes:
         """The bytes with this SHA-256; OSError when they are not there."""
-        data = self._newest.get(digest) or self._stored(digest)
+        data: Any = self._newest.get(digest)
+        if data is None:
+            with self._engine.read() as tx:
+                data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
         if data is None:
             raise FileNotFoundError(f"the attachment {digest} is gone")
-        return data
-
-    def _stored(self, digest: str) -> bytes | None:
-        with self._engine.read() as tx:
-            data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
-        return None if data is None else bytes(data)
+        return bytes(data)
 
     def keep(self, data: bytes) -> str:
         """Store bytes once; returns their hash."""
@@ -336,11 +280,6 @@ class TableAttachments(Attachments):
             self._put(tx, digest)
         return digest
 
-    def has(self, digest: str) -> bool:
-        """Whether the bytes are stored."""
-        with self._engine.read() as tx:
-            return tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is not None
-
     def size(self, digest: str) -> int | None:
         """The size of the bytes stored under this hash; None when there are none."""
         if digest in self._newest:  # a tenant sees only what a message refers to
@@ -348,16 +287,6 @@ class TableAttachments(Attachments):
         with self._engine.read() as tx:
             length = tx.value("SELECT length(data) FROM attachment_data WHERE hash = ?", (digest,))
         return None if length is None else int(length)
-
-    def damage(self, digest: str) -> str | None:
-        """What is wrong with the bytes stored under this name, or None."""
-        data = self._stored(digest)
-        return GONE if data is None else None if _hash(data) == digest else _DAMAGED
-
-    def any_here(self) -> bool:
-        """Whether there are any."""
-        with self._engine.read() as tx:
-            return tx.row("SELECT 1 FROM attachment_data LIMIT 1") is not None
 
     def _put(self, tx: Tx, digest: str) -> None:
         if digest in self._newest and tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
@@ -375,13 +304,9 @@ class TableAttachments(Attachments):
         """Remove what no message refers to any more, and this host's files of it."""
         gone = list(digests)
         super().forget(gone)
-        for digest in gone:
-            self._newest.pop(digest, None)
+        used = "SELECT 1 FROM attachments a WHERE a.hash = attachment_data.hash"
         if gone:
             with self._engine.write() as tx:
                 for digest in gone:
-                    tx.run(
-                        "DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM attachments a"
-                        " WHERE a.hash = attachment_data.hash)",
-                        (digest,),
-                    )
+                    self._newest.pop(digest, None)
+                    tx.run(f"DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS ({used})", (digest,))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hermes.store import codec, lineage, message_reading
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx, set_meta
 from hermes.store.lineage import Place
 
 HIGHEST = 1 << 62
@@ -82,10 +82,10 @@ class StoredMessages:
             return None
         equal: list[StoredRow] = []
         if usable_id(preferred):
-            sql = (
-                f"SELECT hidden, timestamp, role FROM messages m WHERE m.id = ? AND m.session_id = ? AND {self._which}"
+            where = f"m.id = ? AND m.session_id = ? AND {self._which}"
+            row = self._tx.row(
+                f"SELECT hidden, timestamp, role FROM messages m WHERE {where}", (preferred, self._owner)
             )
-            row = self._tx.row(sql, (preferred, self._owner))
             if row is not None and row[1:] == (message.get("timestamp"), message["role"]):
                 equal.append(StoredRow(preferred, self._owner, row[0]))
         if not equal or equal[0].id in self._taken:
@@ -109,10 +109,11 @@ class StoredMessages:
 
 def are_free(tx: Tx, owner: str, ids: Sequence[Any]) -> bool:
     """Whether messages of a session can get these ids: no message has one, and no other session would show it."""
-    ranges = tx.rows("SELECT first_id, last_id FROM session_refs WHERE from_session = ?", (owner,))
-    return not any(first <= one <= last for one in ids for first, last in ranges) and all(
-        tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is None for one in ids
+    taken = (
+        "SELECT 1 FROM messages WHERE id = ? UNION ALL"
+        " SELECT 1 FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id"
     )
+    return all(tx.row(taken, (one, owner, one)) is None for one in ids)
 
 
 @contextmanager
@@ -129,9 +130,8 @@ def references_kept(tx: Tx, owners: set[str], touched: Touched) -> Iterator[Move
     )
     named: dict[str, list[tuple[list[Place], tuple[Any, ...]]]] = {}
     for (session_id,) in referring:
-        for owner, first, last, *rest in tx.rows(
-            f"SELECT {columns} FROM session_refs WHERE session_id = ? ORDER BY ord", (session_id,)
-        ):
+        refs = f"SELECT {columns} FROM session_refs WHERE session_id = ? ORDER BY ord"
+        for owner, first, last, *rest in tx.rows(refs, (session_id,)):
             sql = "SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? ORDER BY id"
             places = [(row[0], owner) for row in tx.rows(sql, (owner, first, last))]
             named.setdefault(session_id, []).append((places, tuple(rest)))
@@ -179,10 +179,7 @@ def await_parent(tx: Tx, child: str) -> None:
 
 def await_again(tx: Tx, child: str, parent: str) -> None:
     """Record the parent that a session had: it was deleted here and may come back from another store."""
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (AWAITED + child, parent),
-    )
+    set_meta(tx, AWAITED + child, parent)
 
 
 def await_no_more(tx: Tx, child: str) -> None:

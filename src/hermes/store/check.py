@@ -16,7 +16,7 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec, message_values, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.engines.base import Engine, Progress, Tx, finding
-from hermes.store.retention import SHREDDING, half_deleted, with_unneeded
+from hermes.store.retention import SHREDDING, half_deleted
 from hermes.store.transcript_writer import LOST, TranscriptWriter
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _orphans(tx: Tx) -> Iterator[Finding]:
 
 def _half_deleted(engine: Engine) -> list[Finding]:
     with engine.read() as tx:
-        ids = dict.fromkeys((*half_deleted(tx), *with_unneeded(tx)))
+        ids = half_deleted(tx)
     return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
 
 
@@ -134,19 +134,15 @@ def _counters(tx: Tx) -> Iterator[Finding]:
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
     """Files that are missing or whose bytes do not match their name, which is their SHA-256.
 
-    Attachments that an import did not bring are recorded and no finding. In stores older than that record: without any
-    attachments folder none was ever stored.
+    Attachments that an import did not bring are recorded and no finding.
     """
     with engine.read() as tx:
-        had_some, absent = noted(tx)
+        absent = noted(tx)
         rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
     found = []
-    may_be_gone = had_some or (bool(rows) and attachments.any_here())
     for number, (digest, size, message_id) in enumerate(rows):
         detail = attachments.damage(digest)
-        if detail == GONE and (
-            not size or not may_be_gone or digest in absent
-        ):  # a text may name one that was never stored here
+        if detail == GONE and (not size or digest in absent):  # a text may name one that was never stored here
             detail = None
         if detail is not None:
             with engine.read() as tx:  # it may have been deleted meanwhile

@@ -8,8 +8,11 @@ the rest as one zstd frame in another column; what people and models wrote is ne
 from __future__ import annotations
 
 import json
-import threading
+from functools import lru_cache
+from threading import get_ident
 from typing import Any
+
+import msgspec
 
 from hermes.errors import InvalidInput, StoreCorrupt
 
@@ -29,21 +32,7 @@ class Blob(bytes):
     __slots__ = ()
 
 
-def _encode(value: Any) -> bytes:
-    """Loads the JSON library when it is first needed and replaces itself by it."""
-    global _encode
-    import msgspec
-
-    _encode = msgspec.json.Encoder().encode  # type: ignore[assignment]
-    return _encode(value)
-
-
-def _decode(text: Any) -> Any:
-    global _decode
-    import msgspec
-
-    _decode = msgspec.json.Decoder().decode  # type: ignore[assignment]
-    return _decode(text)
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
 def storable(text: str) -> str | bytes:
@@ -126,25 +115,12 @@ def json_field(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else to_json(value)
 
 
-_local = threading.local()  # zstd contexts are costly to create and not shared between threads
+@lru_cache(maxsize=64)
+def _zstd(thread: int) -> tuple[Any, Any]:
+    """A compressor and a decompressor: costly to create (half the time of a message), and not shared between threads."""
+    from zstandard import ZstdCompressor, ZstdDecompressor
 
-
-def _packer() -> Any:
-    if not hasattr(_local, "packer"):
-        from zstandard import ZstdCompressor
-
-        _local.packer = ZstdCompressor(level=_LEVEL, write_checksum=True)  # a flipped bit must be detected
-    return _local.packer
-
-
-def _unpacker() -> Any:
-    try:
-        return _local.unpacker
-    except AttributeError:
-        from zstandard import ZstdDecompressor
-
-        _local.unpacker = ZstdDecompressor()
-        return _local.unpacker
+    return ZstdCompressor(level=_LEVEL, write_checksum=True), ZstdDecompressor()  # a flipped bit must be detected
 
 
 def split_output(text: str) -> tuple[str, bytes | None]:
@@ -155,7 +131,7 @@ def split_output(text: str) -> tuple[str, bytes | None]:
     if not head.isascii() and storable(head) is not head:
         head = ""
     rest = text[len(head) :].encode("utf-8", "surrogatepass")
-    return head, Blob(_packer().compress(rest))
+    return head, Blob(_zstd(get_ident())[0].compress(rest))
 
 
 def is_whole(rest: bytes | None) -> bool:
@@ -174,12 +150,10 @@ def joined(head: str | bytes | None, rest: bytes | None) -> str | None:
     """The whole text of a row's `content` and `content_rest`."""
     if rest is None:
         return restored(head)  # type: ignore[no-any-return]
-    try:
-        tail: str = _unpacker().decompress(rest).decode("utf-8", "surrogatepass")
-    except Exception as error:
-        from zstandard import ZstdError  # here, as the import takes a tenth of the time of unpacking
+    from zstandard import ZstdError
 
-        if not isinstance(error, (ZstdError, UnicodeDecodeError)):
-            raise
+    try:
+        tail: str = _zstd(get_ident())[1].decompress(rest).decode("utf-8", "surrogatepass")
+    except (ZstdError, UnicodeDecodeError) as error:
         raise StoreCorrupt(f"the text of a message is damaged ({error}); repair the store") from error
     return (restored(head) or "") + tail

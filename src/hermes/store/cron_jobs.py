@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
@@ -93,17 +93,15 @@ class CronDB:
         model: str | None, missed: str, next_at: float,
     ) -> Job:  # fmt: skip
         """Keep a job; the job."""
-        if not self.is_there():
-            self._store.make_tables(TABLES)
-        text = codec.storable(self._store.masked(prompt) or "")
+        self._store.make_tables(TABLES)
+        text = self._store.masked(prompt) or ""
+        job = Job(
+            job_id, schedule, timezone, text, deliver, session_id, model, missed, self.clock(), None, next_at, None
+        )
+        values = astuple(replace(job, prompt=codec.storable(text)))  # type: ignore[arg-type]
         with self._store.write() as tx:
-            tx.run(
-                f"INSERT INTO cron_jobs({_JOB}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, NULL)",
-                (job_id, schedule, timezone, text, deliver, session_id, model, missed, self.clock(), next_at),
-            )
-        found = self.find(job_id)
-        assert found is not None
-        return found
+            tx.run(f"INSERT INTO cron_jobs({_JOB}) VALUES({', '.join('?' * len(values))})", values)
+        return job
 
     def jobs(self) -> list[Job]:
         """All jobs, the oldest first."""
@@ -181,14 +179,11 @@ class CronDB:
         now = self.clock()
         with self._store.write() as tx:
             if job.wanted_at is not None:
-                moved = tx.run(
-                    "UPDATE cron_jobs SET wanted_at = NULL WHERE id = ? AND wanted_at = ?", (job.id, job.wanted_at)
-                )
+                sql = "UPDATE cron_jobs SET wanted_at = NULL WHERE id = ? AND wanted_at = ?"
+                moved = tx.run(sql, (job.id, job.wanted_at))
             else:
-                moved = tx.run(
-                    "UPDATE cron_jobs SET next_at = ? WHERE id = ? AND next_at = ? AND paused_at IS NULL",
-                    (next_at, job.id, job.next_at),
-                )
+                sql = "UPDATE cron_jobs SET next_at = ? WHERE id = ? AND next_at = ? AND paused_at IS NULL"
+                moved = tx.run(sql, (next_at, job.id, job.next_at))
             if not moved:
                 return False
             if tx.row("SELECT 1 FROM cron_runs WHERE job_id = ? AND status = ?", (job.id, RUNNING)) is not None:
@@ -199,16 +194,12 @@ class CronDB:
                 f"INSERT INTO cron_runs({_RUN}) VALUES(?, ?, ?, ?, ?, ?, ?, NULL, ?)",
                 (run_id, job.id, due, now, ended, status, None if skip is not None else session_id, skip),
             )
-            self._forget(tx, job.id)
+            tx.run(  # keep the log short
+                "DELETE FROM cron_runs WHERE job_id = ? AND status <> ? AND id NOT IN"
+                " (SELECT id FROM cron_runs WHERE job_id = ? ORDER BY started_at DESC, id LIMIT ?)",
+                (job.id, RUNNING, job.id, KEPT_RUNS),
+            )
         return skip is None
-
-    def _forget(self, tx: Tx, job_id: str) -> None:
-        """Keep the log short."""
-        tx.run(
-            "DELETE FROM cron_runs WHERE job_id = ? AND status <> ? AND id NOT IN"
-            " (SELECT id FROM cron_runs WHERE job_id = ? ORDER BY started_at DESC, id LIMIT ?)",
-            (job_id, RUNNING, job_id, KEPT_RUNS),
-        )
 
     def store_prompt(self, run_id: str, session_id: str, content: Any) -> int:
         """Store the prompt as the user's message, and that this run has; both or neither. The message's id."""
@@ -230,9 +221,6 @@ class CronDB:
             )
             if not ended:
                 return None
-            return [
-                gateway_outbox.post(
-                    tx, platform, chat, part, f"cron-{run_id}-{number}", self.clock(), mask=self.db.masked
-                )
-                for number, (platform, chat, part) in enumerate(outgoing)
-            ]
+            key, now = f"cron-{run_id}", self.clock()
+            return [gateway_outbox.post(tx, platform, chat, part, f"{key}-{number}", now, mask=self.db.masked)
+                    for number, (platform, chat, part) in enumerate(outgoing)]  # fmt: skip

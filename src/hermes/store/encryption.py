@@ -112,9 +112,8 @@ def _alone(database: Path) -> Iterator[Connection]:
         while True:
             try:
                 connection.execute("PRAGMA locking_mode=exclusive")
-                if (
-                    connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete"
-                ):  # nobody else has it open
+                # "delete" is answered when nobody else has it open.
+                if connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete":
                     connection.execute("BEGIN EXCLUSIVE")
                     connection.execute("COMMIT")
                     break
@@ -208,11 +207,11 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     sessions, attachments, drafts = (companion(database, what) for what in _FOLDERS)
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
-        stored = attachments in path.parents and _DIGEST.match(path.name) is not None
+        stored = attachments in path.parents and _DIGEST.search(path.name) is not None
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
         if stored or told or (path.is_file() and path.parent in (sessions / "prompts", sessions / ".open", drafts)):
             yield path
-    for end in ("history", ".history.*", "cron/*/*.md") if database.name == "state.db" else ():
+    for end in ("history", "cron/*/*.md") if database.name == "state.db" else ():
         yield from database.parent.glob(end)
 
 

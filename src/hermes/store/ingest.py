@@ -387,11 +387,11 @@ class _Follow:
         )
         assert was is not None
         text, values = (codec.joined(*was[:2]), was[2]), dict(zip((*_COMPARED, *_COUNTED), was[3:], strict=True))
-        if text != (message.text, message.form) or any(values[n] != getattr(message.values, n) for n in _COMPARED):
+        if text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED):
             self.into.replace(row.id, self.id, self.id, told)
             self.done.revised += 1
             return row.id
-        counted = {name: getattr(message.values, name) for name in _COUNTED}  # programs write these after the words
+        counted = {name: message.values[name] for name in _COUNTED}  # programs write these after the words
         if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))

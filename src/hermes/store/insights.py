@@ -13,27 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
 from hermes.store.arguments import checked_time
-from hermes.store.engines.base import Row, Tx
+from hermes.store.engines.base import Row, Tx, batched
 from hermes.store.visibility import User, session_clause
 
 if TYPE_CHECKING:
-    from hermes.store.rows import (
-        Insights,
-        InsightsActivity,
-        InsightsCost,
-        InsightsDay,
-        InsightsModel,
-        InsightsSession,
-        InsightsSource,
-        InsightsStreaks,
-        InsightsTokens,
-        InsightsTool,
-    )
+    from hermes.store import rows as shapes
 
 TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
 TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
@@ -42,39 +31,19 @@ _MESSAGE_TOKENS = TOKENS[:4]  # a message has no separate count of reasoning
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
     f"m.{name}_tokens" for name in _MESSAGE_TOKENS
 )
-# Sessions, and messages of them, that are read by one query. Where that is much of the store, a server scans all its messages
-# for it, so there are few such queries; the messages of one are in memory.
-_AT_ONCE = 10_000
-_MESSAGES_AT_ONCE = 100_000
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
 _LAST_DAY = 253_402_214_400.0  # the last day of the year 9999, where calendars end
 _CENT = 1e-9  # the error of adding floats
 
 
-class _CountedSession(NamedTuple):
-    """The columns of a session that are counted. Other programs may have written anything into its numbers."""
-
-    id: str
-    source: str
-    title: str | None
-    first_words: str | None
-    model: str | None
-    kind: str | None
-    parent_session_id: str | None
-    started_at: float
-    message_count: Any
-    api_call_count: Any
-    estimated_cost_usd: Any
-    actual_cost_usd: Any
-    cost_status: str | None
-    input_tokens: Any
-    output_tokens: Any
-    cache_read_tokens: Any
-    cache_write_tokens: Any
-    reasoning_tokens: Any
+# Of a session. Other programs may have written anything into its numbers.
+_SESSION = (
+    "id", "source", "title", "first_words", "model", "kind", "parent_session_id", "started_at", "api_call_count",
+    "estimated_cost_usd", "actual_cost_usd", "cost_status", *(f"{name}_tokens" for name in TOKENS),
+)  # fmt: skip
 
 
-def _no_tokens() -> InsightsTokens:
+def _no_tokens() -> shapes.InsightsTokens:
     return {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "reasoning": 0}
 
 
@@ -82,33 +51,16 @@ def _no_tokens() -> InsightsTokens:
 class _Share:
     """The usage of one model in a session."""
 
-    tokens: InsightsTokens = field(default_factory=_no_tokens)
+    tokens: shapes.InsightsTokens = field(default_factory=_no_tokens)
     cost: float | None = None
     replies: int = 0
-
-
-@dataclass(slots=True)
-class _Quarter:
-    """What was said and used in a quarter of an hour."""
-
-    messages: int = 0
-    tokens: int = 0
-    cost: float | None = None
-
-    def add(self, cost: Any, used: list[Any]) -> None:
-        self.messages += 1
-        for value in used:
-            if value:
-                self.tokens += _whole(value)
-        if cost is not None and (money := _money(cost)) is not None:
-            self.cost = (self.cost or 0.0) + money
 
 
 @dataclass(slots=True)
 class _Talk:
     """A session and its messages of the period."""
 
-    row: _CountedSession
+    row: dict[str, Any]
     began: bool  # in the period
     messages: int = 0
     carried: int = 0  # messages of other sessions that it shows
@@ -117,7 +69,7 @@ class _Talk:
     last: float = -math.inf
     models: dict[str | None, _Share] = field(default_factory=dict)
     unpriced: bool = False  # a message used tokens of unknown price
-    tokens: InsightsTokens = field(default_factory=_no_tokens)
+    tokens: shapes.InsightsTokens = field(default_factory=_no_tokens)
     estimated: float | None = None
     actual: float | None = None
     unknown: bool = False
@@ -135,19 +87,18 @@ def insights(
     now: float | None,
     timezone: str | tzinfo | None,
     visible_to: User | None,
-) -> Insights:
+) -> shapes.Insights:
     """See SessionDB.insights."""
     zone = _zone(timezone)
     since, until = _period(days, now)
-    talks = {row.id: _Talk(row, since <= row.started_at <= until)
+    talks = {row["id"]: _Talk(row, since <= row["started_at"] <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
-    quarters: dict[int, _Quarter] = {}
-    counts = {session_id: _whole(talk.row.message_count) for session_id, talk in talks.items()}
-    for session_id, stamp, role, calls, model, cost, *used in _said(tx, counts, since, until):
-        quarters.setdefault(int(stamp // _QUARTER), _Quarter()).add(cost, used)
+    activity = _Activity(zone)
+    for session_id, stamp, role, calls, model, cost, *used in _said(tx, list(talks), since, until):
+        activity.add(stamp, cost, used)
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
-    children = [talk.row.id for talk in counted if talk.row.kind in ("branch", "compression")]
+    children = [talk.row["id"] for talk in counted if talk.row["kind"] in ("branch", "compression")]
     for session_id, count in message_reading.carried_counts(tx, children).items():
         talks[session_id].carried = count
     for talk in counted:
@@ -166,7 +117,7 @@ def insights(
         "by_model": _by_model(counted),
         "by_source": _by_source(counted),
         "by_tool": _by_tool(counted),
-        **_activity(quarters, until, zone),
+        **activity.result(until),
         "longest": _longest(counted),
         "costliest": _costliest(counted),
     }
@@ -195,40 +146,27 @@ def _period(days: float, now: float | None) -> tuple[float, float]:
 
 def _candidates(
     tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
-) -> list[_CountedSession]:
+) -> Iterator[dict[str, Any]]:
     """Sessions that began in the period, or may have messages of it."""
     where, params = session_clause(visible_to)
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
-    rows = tx.rows(
-        f"SELECT {', '.join(f's.{name}' for name in _CountedSession._fields)} FROM sessions s"
+    for row in tx.rows(
+        f"SELECT {', '.join(f's.{name}' for name in _SESSION)} FROM sessions s"
         f" WHERE {where} AND (s.active_at >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
         [*params, since, since, until],
-    )
-    return [_CountedSession(*map(codec.restored, row)) for row in rows]
+    ):
+        yield dict(zip(_SESSION, map(codec.restored, row), strict=True))
 
 
-def _said(tx: Tx, counts: dict[str, int], since: float, until: float) -> Iterator[Row]:
-    """The messages these sessions (by id, with how many they have) own and show, of the period: never their text."""
-    for some in _in_goes(counts):
+def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterator[Row]:
+    """The messages these sessions own and show, of the period: never their text."""
+    for some in batched(session_ids):
+        these, ids = tx.among("m.session_id", some)
         yield from tx.rows(
-            f"SELECT {_MESSAGE} FROM messages m WHERE m.session_id IN ({', '.join('?' * len(some))})"
-            " AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?",
-            [*some, since, until],
+            f"SELECT {_MESSAGE} FROM messages m WHERE {these} AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?",
+            [*ids, since, until],
         )
-
-
-def _in_goes(counts: dict[str, int]) -> Iterator[list[str]]:
-    some: list[str] = []
-    messages_of_them = 0
-    for session_id, count in counts.items():
-        if some and (len(some) >= _AT_ONCE or messages_of_them + count > _MESSAGES_AT_ONCE):
-            yield some
-            some, messages_of_them = [], 0
-        some.append(session_id)
-        messages_of_them += count
-    if some:
-        yield some
 
 
 def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any, used: list[Any]) -> None:
@@ -282,23 +220,18 @@ def _money(value: Any) -> float | None:
 def _settle(talk: _Talk) -> None:
     """The usage of the session in the period, and the share of each model. The parts add up to the whole."""
     row = talk.row
-    if None in talk.models and row.model is not None:
-        _merge(talk.models.setdefault(row.model, _Share()), talk.models.pop(None))
+    if None in talk.models and row["model"] is not None:
+        _merge(talk.models.setdefault(row["model"], _Share()), talk.models.pop(None))
     if not talk.began:
         talk.tokens = _tokens(share.tokens for share in talk.models.values())
         talk.estimated = _sum(share.cost for share in talk.models.values())
         talk.unknown = talk.unpriced
         return
-    talk.tokens = {
-        "input": _whole(row.input_tokens),
-        "output": _whole(row.output_tokens),
-        "cache_read": _whole(row.cache_read_tokens),
-        "cache_write": _whole(row.cache_write_tokens),
-        "reasoning": _whole(row.reasoning_tokens),
-    }
-    talk.estimated, talk.actual = _money(row.estimated_cost_usd), _money(row.actual_cost_usd)
-    used = any(talk.tokens.values()) or bool(row.api_call_count)
-    talk.unknown = used and (talk.cost is None or row.cost_status == "unknown")
+    for name in TOKENS:
+        talk.tokens[name] = _whole(row[f"{name}_tokens"])
+    talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
+    used = any(talk.tokens.values()) or bool(row["api_call_count"])
+    talk.unknown = used and (talk.cost is None or row["cost_status"] == "unknown")
     _split(talk)
 
 
@@ -321,7 +254,7 @@ def _split(talk: _Talk) -> None:
         priced = None
         for share in talk.models.values():
             share.cost = None
-    owner = talk.row.model
+    owner = talk.row["model"]
     if owner is None and len(talk.models) == 1:
         owner = next(iter(talk.models))
     rest = talk.models.setdefault(owner, _Share())
@@ -331,7 +264,7 @@ def _split(talk: _Talk) -> None:
         rest.cost = (rest.cost or 0.0) + talk.cost - (priced or 0.0)
 
 
-def _tokens(many: Iterable[InsightsTokens]) -> InsightsTokens:
+def _tokens(many: Iterable[shapes.InsightsTokens]) -> shapes.InsightsTokens:
     total = _no_tokens()
     for tokens in many:
         for name in TOKENS:
@@ -345,7 +278,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if known else None
 
 
-def _cost(talks: list[_Talk]) -> InsightsCost:
+def _cost(talks: list[_Talk]) -> shapes.InsightsCost:
     return {
         "estimated_usd": _sum(talk.estimated for talk in talks),
         "actual_usd": _sum(talk.actual for talk in talks),
@@ -358,12 +291,12 @@ def _cost(talks: list[_Talk]) -> InsightsCost:
 # ---------------------------------------------------------------------------------------------- who, with what, when
 
 
-def _by_model(talks: list[_Talk]) -> list[InsightsModel]:
+def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
     found: dict[str | None, list[_Share]] = {}
     for talk in talks:
         for model, share in talk.models.items():
             found.setdefault(model, []).append(share)
-    rows: list[InsightsModel] = [
+    rows: list[shapes.InsightsModel] = [
         {
             "model": model,
             "sessions": len(shares),
@@ -376,11 +309,11 @@ def _by_model(talks: list[_Talk]) -> list[InsightsModel]:
     return sorted(rows, key=lambda row: (-_spent(row["tokens"]), -row["replies"], -row["sessions"], row["model"] or ""))
 
 
-def _by_source(talks: list[_Talk]) -> list[InsightsSource]:
+def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
     found: dict[str, list[_Talk]] = {}
     for talk in talks:
-        found.setdefault(talk.row.source, []).append(talk)
-    rows: list[InsightsSource] = [
+        found.setdefault(talk.row["source"], []).append(talk)
+    rows: list[shapes.InsightsSource] = [
         {
             "source": source,
             "sessions": len(some),
@@ -394,46 +327,60 @@ def _by_source(talks: list[_Talk]) -> list[InsightsSource]:
     return sorted(rows, key=lambda row: (-row["sessions"], -row["messages"], row["source"]))
 
 
-def _spent(tokens: InsightsTokens) -> int:
+def _spent(tokens: shapes.InsightsTokens) -> int:
     """All tokens sent and received: output includes the reasoning tokens, input excludes the cached ones."""
     return tokens["input"] + tokens["cache_read"] + tokens["cache_write"] + tokens["output"]
 
 
-def _by_tool(talks: list[_Talk]) -> list[InsightsTool]:
+def _by_tool(talks: list[_Talk]) -> list[shapes.InsightsTool]:
     calls: Counter[str] = Counter()
     within: Counter[str] = Counter()
     for talk in talks:
         calls.update(talk.tools)
         within.update(talk.tools.keys())
-    rows: list[InsightsTool] = [
-        {"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in calls.items()
-    ]
-    return sorted(rows, key=lambda row: (-row["calls"], row["tool"]))
+    ordered = sorted(calls.items(), key=lambda item: (-item[1], item[0]))
+    return [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in ordered]
 
 
-def _activity(quarters: dict[int, _Quarter], until: float, zone: tzinfo | None) -> InsightsActivity:
-    """By hour of the day, by weekday (Monday first), by both and by day, and the streaks of days."""
-    grid = [[0] * 24 for _ in range(7)]
-    days: dict[date, InsightsDay] = {}
-    for quarter, said in sorted(quarters.items()):
-        when = datetime.fromtimestamp(quarter * _QUARTER, zone)
-        grid[when.weekday()][when.hour] += said.messages
-        day = days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
-        day["messages"] += said.messages
-        day["tokens"] += said.tokens
-        day["cost_usd"] = _sum((day["cost_usd"], said.cost))
-    ordered = dict(sorted(days.items()))
-    return {
-        "by_hour": [sum(column) for column in zip(*grid, strict=True)],
-        "by_weekday": [sum(row) for row in grid],
-        "by_weekday_hour": grid,
-        "by_day": {day.isoformat(): used["messages"] for day, used in ordered.items()},
-        "usage_by_day": {day.isoformat(): used for day, used in ordered.items()},
-        "streaks": _streaks([day.toordinal() for day in ordered], datetime.fromtimestamp(until, zone).toordinal()),
-    }
+class _Activity:
+    """Messages by hour of the day, by weekday (Monday first), by both and by day, in a time zone."""
+
+    def __init__(self, zone: tzinfo | None) -> None:
+        self._zone = zone
+        self._grid = [[0] * 24 for _ in range(7)]
+        self._days: dict[date, shapes.InsightsDay] = {}
+        # By quarter of an hour: a cell of the grid, a day.
+        self._local: dict[int, tuple[list[int], int, shapes.InsightsDay]] = {}
+
+    def add(self, stamp: float, cost: Any, used: list[Any]) -> None:
+        """Count a message."""
+        quarter = int(stamp // _QUARTER)
+        if quarter not in self._local:
+            when = datetime.fromtimestamp(quarter * _QUARTER, self._zone)
+            day = self._days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
+            self._local[quarter] = self._grid[when.weekday()], when.hour, day
+        row, hour, day = self._local[quarter]
+        row[hour] += 1
+        day["messages"] += 1
+        day["tokens"] += sum(map(_whole, used))
+        if cost is not None:
+            day["cost_usd"] = _sum((day["cost_usd"], _money(cost)))
+
+    def result(self, until: float) -> shapes.InsightsActivity:
+        """What was counted, and the streaks of days."""
+        ordered = dict(sorted(self._days.items()))
+        today = datetime.fromtimestamp(until, self._zone).toordinal()
+        return {
+            "by_hour": [sum(column) for column in zip(*self._grid, strict=True)],
+            "by_weekday": [sum(row) for row in self._grid],
+            "by_weekday_hour": self._grid,
+            "by_day": {day.isoformat(): used["messages"] for day, used in ordered.items()},
+            "usage_by_day": {day.isoformat(): used for day, used in ordered.items()},
+            "streaks": _streaks([day.toordinal() for day in ordered], today),
+        }
 
 
-def _streaks(days: list[int], today: int) -> InsightsStreaks:
+def _streaks(days: list[int], today: int) -> shapes.InsightsStreaks:
     """Days in a row; the current streak may end yesterday, for today is not over."""
     longest = run = 0
     before: int | None = None
@@ -444,12 +391,12 @@ def _streaks(days: list[int], today: int) -> InsightsStreaks:
     return {"current": current, "longest": longest, "days_active": len(days)}
 
 
-def _line(talk: _Talk) -> InsightsSession:
+def _line(talk: _Talk) -> shapes.InsightsSession:
     return {
-        "id": talk.row.id,
-        "title": talk.row.title,
-        "preview": message_values.preview_of(talk.row.first_words),
-        "source": talk.row.source,
+        "id": talk.row["id"],
+        "title": talk.row["title"],
+        "preview": message_values.preview_of(talk.row["first_words"]),
+        "source": talk.row["source"],
         "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
         "tokens": talk.tokens,
@@ -457,16 +404,15 @@ def _line(talk: _Talk) -> InsightsSession:
     }
 
 
-def _longest(talks: list[_Talk]) -> list[InsightsSession]:
-    continued = {talk.row.parent_session_id for talk in talks if talk.row.kind == "compression"}
-    spoken = [
-        talk for talk in talks if talk.messages and talk.row.id not in continued
-    ]  # a conversation once, as in lists
-    spoken.sort(key=lambda talk: (-talk.messages - talk.carried, talk.first - talk.last, talk.row.id))
+def _longest(talks: list[_Talk]) -> list[shapes.InsightsSession]:
+    continued = {talk.row["parent_session_id"] for talk in talks if talk.row["kind"] == "compression"}
+    # A conversation once, as in lists.
+    spoken = [talk for talk in talks if talk.messages and talk.row["id"] not in continued]
+    spoken.sort(key=lambda talk: (-talk.messages - talk.carried, talk.first - talk.last, talk.row["id"]))
     return [_line(talk) for talk in spoken[:TOP]]
 
 
-def _costliest(talks: list[_Talk]) -> list[InsightsSession]:
+def _costliest(talks: list[_Talk]) -> list[shapes.InsightsSession]:
     paid = [talk for talk in talks if talk.cost]
-    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row.id))
+    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row["id"]))
     return [_line(talk) for talk in paid[:TOP]]

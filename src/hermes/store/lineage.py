@@ -7,7 +7,7 @@ among the child's own. Rewinding hides rows (or shortens such a range) under a b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +23,7 @@ Place = tuple[int, str]  # a shown message: its id and the session that owns it
 
 def shown_places(tx: Tx, session_id: str) -> list[Place]:
     """Every message a session shows, in order."""
-    return [(row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id")]
+    return message_reading.shown_rows(tx, session_id, "m.id, m.session_id")
 
 
 def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
@@ -86,7 +86,7 @@ def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: 
         titles.set_title(tx, new_id, title)
 
 
-def _upto(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+def _upto(places: Sequence[Any], message_id: int, session_id: str) -> list[Place]:
     for number, (shown, _) in enumerate(places):
         if shown == message_id:
             return list(places[: number + 1])
@@ -98,10 +98,8 @@ def compress(
 ) -> int:
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)
-    if parent["end_reason"] == "compression" and compression_tip(tx, session_id) != session_id:
-        raise InvalidInput(
-            f"session {session_id} was already compressed; it continues as {compression_tip(tx, session_id)}"
-        )
+    if parent["end_reason"] == "compression" and (tip := compression_tip(tx, session_id)) != session_id:
+        raise InvalidInput(f"session {session_id} was already compressed; it continues as {tip}")
     places = shown_places(tx, session_id)
     head = _upto(places, head_until, session_id) if head_until is not None else []
     tail: list[Place] = []
@@ -142,7 +140,7 @@ def new_rewind(tx: Tx, session_id: str, cut: int) -> int:
     return batch
 
 
-def _after(places: Sequence[Place], message_id: int, session_id: str) -> list[Place]:
+def _after(places: Sequence[Any], message_id: int, session_id: str) -> list[Place]:
     return list(places[len(_upto(places, message_id, session_id)) :]) if message_id else list(places)
 
 
@@ -172,30 +170,17 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
 def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
     """Undo the last rewind: what it hid is shown again, later messages are hidden instead. Returns both id lists."""
     sessions.require(tx, session_id)
-    last = tx.row(
-        "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1", (session_id,)
-    )
+    newest = "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch DESC LIMIT 1"
+    last = tx.row(newest, (session_id,))
     if last is None:
         return [], []
     batch, cut = last
-    own = [
-        row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND hidden = ?", (session_id, batch))
-    ]
-    refs = [
-        row[0]
-        for row in tx.rows("SELECT ord FROM session_refs WHERE session_id = ? AND rewound = ?", (session_id, batch))
-    ]
-    before = shown_places(tx, session_id)
-    known = set(before)
-    everywhere = [
-        (row[0], row[1]) for row in message_reading.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)
-    ]
-    since = [place for place in _after(everywhere, cut, session_id) if place in known]  # the cut may be redacted
+    known = set(shown_places(tx, session_id))
+    rows = message_reading.shown_rows(tx, session_id, "m.id, m.session_id", redacted=True)
+    since = [place for place in _after(rows, cut, session_id) if place in known]  # the cut may be redacted
     tx.run("DELETE FROM session_refs WHERE session_id = ? AND born = ?", (session_id, batch))
-    for ord_ in refs:
-        tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND ord = ?", (session_id, ord_))
-    for message_id in own:
-        tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (message_id,))
+    tx.run("UPDATE session_refs SET rewound = NULL WHERE session_id = ? AND rewound = ?", (session_id, batch))
+    tx.run("UPDATE messages SET hidden = NULL WHERE session_id = ? AND hidden = ?", (session_id, batch))
     back = [place[0] for place in shown_places(tx, session_id) if place not in known]
     if since:
         _hide(tx, session_id, since, batch)
@@ -217,65 +202,50 @@ def drop_empty_rewinds(tx: Tx, session_id: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ chains
 
-CONTINUATION = (
-    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND c.trashed_at IS NULL AND c.purged IS NULL"
+_SUCCEEDS = (
+    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND c.purged IS NULL"
     " AND coalesce(c.kind, 'compression') = 'compression' AND c.started_at >= p.ended_at"
 )
+CONTINUATION = f"{_SUCCEEDS} AND c.trashed_at IS NULL"
+_PART = f"{_SUCCEEDS} AND p.purged IS NULL AND (c.trashed_at IS NULL) = (p.trashed_at IS NULL)"
+_NEWEST = "ORDER BY c.started_at DESC, c.id DESC LIMIT 1"
+_THERE = "c.trashed_at IS NULL AND c.purged IS NULL"
+
+
+def _follow(tx: Tx, session_id: str, step: str) -> Iterator[str]:
+    """The session and those that one step after the other leads to; `step` gives the next one of an id."""
+    seen, current = set[str](), session_id
+    while current is not None and current not in seen:
+        seen.add(current)
+        yield current
+        current = tx.value(step, (current,))
 
 
 def compression_tip(tx: Tx, session_id: str) -> str:
     """The end of the chain of compressions that begins at this session; the session itself when there is none."""
-    seen = {session_id}
-    current = session_id
-    while True:
-        following = tx.value(
-            f"SELECT c.id FROM sessions p JOIN sessions c ON {CONTINUATION} WHERE p.id = ?"
-            " ORDER BY c.started_at DESC, c.id DESC LIMIT 1",
-            (current,),
-        )
-        if following is None or following in seen:
-            return current
-        seen.add(following)
-        current = following
+    step = f"SELECT c.id FROM sessions p JOIN sessions c ON {CONTINUATION} WHERE p.id = ? {_NEWEST}"
+    return [*_follow(tx, session_id, step)][-1]
 
 
 def chain_root(tx: Tx, session_id: str) -> str:
     """The beginning of the chain of compressions that this session continues."""
-    seen = {session_id}
-    current = session_id
-    while True:
-        before = tx.value(f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?", (current,))
-        if before is None or before in seen:
-            return current
-        seen.add(before)
-        current = before
-
-
-_PART = (
-    "c.parent_session_id = p.id AND p.end_reason = 'compression' AND (c.trashed_at IS NULL) = (p.trashed_at IS NULL)"
-    " AND c.purged IS NULL AND p.purged IS NULL AND coalesce(c.kind, 'compression') = 'compression'"
-    " AND c.started_at >= p.ended_at"
-)
+    step = f"SELECT p.id FROM sessions c JOIN sessions p ON {CONTINUATION} WHERE c.id = ?"
+    return [*_follow(tx, session_id, step)][-1]
 
 
 def parts(tx: Tx, session_id: str) -> list[str]:
     """The sessions of one compressed conversation, the oldest first; of one in the trash, those in
     the trash."""
-    found = [session_id]
-    before = f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?"
-    after = f"SELECT c.id FROM sessions p JOIN sessions c ON {_PART} WHERE p.id = ? ORDER BY c.started_at DESC, c.id DESC LIMIT 1"
-    while (following := tx.value(after, (found[-1],))) is not None and following not in found:
-        found.append(following)
-    while (earlier := tx.value(before, (found[0],))) is not None and earlier not in found:
-        found.insert(0, earlier)
-    return found
+    before = _follow(tx, session_id, f"SELECT p.id FROM sessions c JOIN sessions p ON {_PART} WHERE c.id = ?")
+    after = _follow(tx, session_id, f"SELECT c.id FROM sessions p JOIN sessions c ON {_PART} WHERE p.id = ? {_NEWEST}")
+    return list(dict.fromkeys([*[*before][::-1], *after]))
 
 
 def subagents(tx: Tx, session_id: str) -> list[str]:
     """The children of kind `subagent`, the oldest first."""
     rows = tx.rows(
-        "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = 'subagent' AND trashed_at IS NULL AND purged IS NULL"
-        " ORDER BY started_at, id",
+        f"SELECT c.id FROM sessions c WHERE c.parent_session_id = ? AND c.kind = 'subagent' AND {_THERE}"
+        " ORDER BY c.started_at, c.id",
         (session_id,),
     )
     return [str(row[0]) for row in rows]
@@ -283,36 +253,16 @@ def subagents(tx: Tx, session_id: str) -> list[str]:
 
 def resume_target(tx: Tx, session_id: str) -> str:
     """The session that a resume continues: this one if it shows messages, else its first descendant that does."""
-    current, seen = session_id, {session_id}
-    while not _has_messages(tx, current):
-        following = tx.value(
-            "SELECT id FROM sessions WHERE parent_session_id = ? AND trashed_at IS NULL AND purged IS NULL"
-            " ORDER BY started_at DESC, id DESC LIMIT 1",
-            (current,),
-        )
-        if following is None or following in seen:
-            return session_id
-        seen.add(following)
-        current = following
-    return current
-
-
-def _has_messages(tx: Tx, session_id: str) -> bool:
-    own = tx.row("SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NULL LIMIT 1", (session_id,))
-    return own is not None or bool(shown_places(tx, session_id))
+    step = f"SELECT c.id FROM sessions c WHERE c.parent_session_id = ? AND {_THERE} {_NEWEST}"
+    own = "SELECT 1 FROM messages WHERE session_id = ? AND hidden IS NULL LIMIT 1"
+    descendants = _follow(tx, session_id, step)
+    return next((one for one in descendants if tx.row(own, (one,)) or shown_places(tx, one)), session_id)
 
 
 def ancestors(tx: Tx, session_id: str) -> list[str]:
     """The session and all its ancestors, the root first."""
-    chain, current = [session_id], session_id
-    while True:
-        parent = tx.value("SELECT parent_session_id FROM sessions WHERE id = ?", (current,))
-        if parent is None or parent in chain:
-            return chain[::-1]
-        if tx.row("SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL", (parent,)) is None:
-            return chain[::-1]
-        chain.append(parent)
-        current = parent
+    step = f"SELECT c.id FROM sessions s JOIN sessions c ON c.id = s.parent_session_id AND {_THERE} WHERE s.id = ?"
+    return [*_follow(tx, session_id, step)][::-1]
 
 
 def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | None) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Masks the secrets in a message or session that was made elsewhere: an import, or another store in a synchronisation.
+"""Masks the secrets in a message or session: a new one, or one of an import or of another store in a synchronisation.
 
-Both are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
-second import of a file finds no difference. `append_message` masks the same fields while it encodes them (make_ready).
+They are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
+second import of a file finds no difference.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ def column(name: str, value: Any, mask: Mask) -> Any:
 
 def event(told: Any, mask: Mask) -> Any:
     """A session's event with the secrets in its text masked."""
-    return (
-        {**told, "text": mask(told["text"])} if isinstance(told, dict) and isinstance(told.get("text"), str) else told
-    )
+    has_text = isinstance(told, dict) and isinstance(told.get("text"), str)
+    return {**told, "text": mask(told["text"])} if has_text else told
 
 
 def _value(value: Any, mask: Mask) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, listed
-from hermes.store.engines.base import Row, Tx
+from hermes.store.engines.base import Row, Tx, batched
 from hermes.store.message_reading import turn_id_and_content
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
     texts = map(turn_id_and_content, rows)
     ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
-    for start in range(0, len(ids), 500):
-        some = ids[start : start + 500]
-        for message_id, digest, mime in tx.rows(
-            f"SELECT message_id, hash, mime FROM attachments WHERE message_id IN ({', '.join('?' * len(some))})", some
-        ):
+    for some in batched(ids):
+        these, params = tx.among("message_id", some)
+        sql = f"SELECT message_id, hash, mime FROM attachments WHERE {these}"
+        for message_id, digest, mime in tx.rows(sql, params):
             kinds[message_id][digest] = mime or ""
     return kinds
 
@@ -75,9 +74,4 @@ def attachments_of(tx: Tx, session_id: str) -> list[str]:
 
 def attachments_shown(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session may show, with those of sessions it carries messages of."""
-    rows = tx.rows(
-        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
-        " OR m.session_id IN (SELECT from_session FROM session_refs WHERE session_id = ?)",
-        (session_id, session_id),
-    )
-    return [row[0] for row in rows]
+    return list({entry["hash"] for entries in attached(tx, session_id).values() for entry in entries})

@@ -7,7 +7,6 @@ into a row of its own with `hidden` = -4, the same time and the same role.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hermes.store import codec, message_values, messages, transcript_replay
@@ -61,7 +60,7 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
 
 def edit(engine: Engine, tx: Tx, message_id: int, ready: message_values.Ready, place: MessageHome) -> tuple[int, str]:
     """Replace a message's content; returns the row with the earlier version, and its owner."""
-    version = replace(engine, tx, message_id, ready, place.owner, place.keeper, messages.set_content)
+    version = replace(engine, tx, message_id, ready, place.owner, place.keeper, only_content=True)
     for session_id in place.sessions:
         messages.recount(tx, session_id)
     return version, place.keeper
@@ -74,14 +73,15 @@ def replace(
     ready: message_values.Ready,
     owner: str,
     keeper: str,
-    put: Callable[[Tx, int, message_values.Ready], None] = messages.set_values,
+    *,
+    only_content: bool = False,
 ) -> int:
     """Store another version of a message; the earlier one moves to a row of `keeper`, which is returned."""
     (was,) = transcript_replay.with_attachments(tx, owner, [transcript_replay.message(tx, message_id)])
     version = messages.insert(tx, keeper, message_values.make_ready(was, mask=None, lift=None), None)
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REPLACED, version))
     engine.fulltext.index_now(tx, [version])
-    put(tx, message_id, ready)
+    messages.set_values(tx, message_id, ready, only_content=only_content)
     engine.fulltext.reindex(tx, [message_id])
     return version
 

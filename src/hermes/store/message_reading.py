@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx
-from hermes.store.engines.sqlite.schema import CARRIABLE
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, batched
+from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.visibility import User, session_clause
 
 if TYPE_CHECKING:
@@ -21,18 +21,15 @@ if TYPE_CHECKING:
 
 _ID = itemgetter(0)
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
-# Rows that a deletion still has to process: not those that stay only for other sessions (of a redacted one: its place).
-UNSETTLED = (
-    f"(m.hidden IS NULL OR m.hidden NOT IN ({KEPT}, {REDACTED}) OR (m.hidden = {REDACTED} AND NOT EXISTS (SELECT 1 FROM"
-    " session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id BETWEEN r.first_id AND"
-    " r.last_id)))"
+# Another session shows the row.
+NEEDED = (
+    "EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id"
+    " BETWEEN r.first_id AND r.last_id)"
 )
-SHOWN = (
-    "id", "session_id", "role", "content", "tool_call_id", "tool_calls", "tool_name", "timestamp", "token_count",
-    "finish_reason", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
-    "model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd",
-    "platform_message_id", "meta",
-)  # fmt: skip
+# Rows that a deletion still has to process: all but those that stay only for other sessions (of a redacted one: its place).
+UNSETTLED = f"NOT (coalesce(m.hidden, 0) IN ({KEPT}, {REDACTED}) AND {NEEDED})"
+_OWN = ("writer", "hidden", "content_format", "content_rest")
+SHOWN = tuple(name for name in MESSAGE_COLUMNS if name not in _OWN)
 ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
 _REPLAYED = ("reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items")
 
@@ -77,13 +74,12 @@ def shown_rows(tx: Tx, session_id: str, columns: str = ROW, *, redacted: bool = 
 def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
     """How many messages of other sessions each of these shows, where it shows any."""
     found: dict[str, int] = {}
-    for first in range(0, len(session_ids), 500):
-        some = session_ids[first : first + 500]
+    for some in batched(session_ids):
+        these, ids = tx.among("r.session_id", some)
         rows = tx.rows(
             "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id"
-            f" BETWEEN r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND r.session_id IN"
-            f" ({', '.join('?' * len(some))}) GROUP BY r.session_id",
-            some,
+            f" BETWEEN r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {these} GROUP BY r.session_id",
+            ids,
         )
         found |= {codec.restored(session_id): int(count) for session_id, count in rows}
     return found
@@ -101,45 +97,18 @@ def rows_of(tx: Tx, message_id: int) -> list[Row]:
 
 
 def decode(row: Row) -> MessageRow:
-    """A row of `shown_rows` as the dict that get_messages returns. (Written out: it is done for every message.)"""
-    (
-        message_id, session_id, role, content, tool_call_id, tool_calls, tool_name, timestamp, token_count, finish_reason,
-        reasoning, reasoning_content, reasoning_details, codex_reasoning_items, codex_message_items, model, input_tokens,
-        output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, platform_message_id, meta, form, rest,
-    ) = row  # fmt: skip
-    restored, from_json = codec.restored, codec.from_json
-    if rest is not None or type(content) is bytes:
-        content = codec.joined(content, rest)
-    return {
-        "id": message_id,
-        "session_id": session_id,
-        "role": restored(role),
-        "content": codec.content_value(content, form),
-        "tool_call_id": restored(tool_call_id),
-        "tool_calls": None if tool_calls is None else from_json(tool_calls),
-        "tool_name": restored(tool_name),
-        "timestamp": timestamp,
-        "token_count": token_count,
-        "finish_reason": restored(finish_reason),
-        "reasoning": restored(reasoning),
-        "reasoning_content": restored(reasoning_content),
-        "reasoning_details": None if reasoning_details is None else from_json(reasoning_details),
-        "codex_reasoning_items": None if codex_reasoning_items is None else from_json(codex_reasoning_items),
-        "codex_message_items": None if codex_message_items is None else from_json(codex_message_items),
-        "model": restored(model),
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-        "cache_read_tokens": cache_read_tokens,
-        "cache_write_tokens": cache_write_tokens,
-        "cost_usd": cost_usd,
-        "platform_message_id": restored(platform_message_id),
-        "meta": None if meta is None else from_json(meta),
-    }
+    """A row of `shown_rows` as the dict that get_messages returns."""
+    *values, form, rest = row
+    message: Any = dict(zip(SHOWN, map(codec.restored, values), strict=True))
+    message["content"] = codec.content_value(codec.joined(message["content"], rest), form)
+    for name in codec.JSON_FIELDS:
+        if message[name] is not None:
+            message[name] = codec.from_json(message[name])
+    return message  # type: ignore[no-any-return]
 
 
-_LEAKED = re.compile(
-    r"\A<memory-context>.*?</memory-context>\s*", re.DOTALL
-)  # put before a prompt by the first program
+# Put before a prompt by the first program.
+_LEAKED = re.compile(r"\A<memory-context>.*?</memory-context>\s*", re.DOTALL)
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 _TURN_COLUMNS = ("id", "role", "content", *_TURN, "content_format", "content_rest")
 
@@ -158,36 +127,17 @@ def _without_leak(content: Any) -> Any:
 
 
 def as_turn(row: Row) -> ChatMessage:
-    """A row of TURN_ROW as an OpenAI chat message, ready to replay. (Unrolled: it runs for every message.)"""
-    _, role, content, calls, call_id, tool_name, finish, reasoning, thought, details, items, outputs, form, rest = row
-    if rest is not None or type(content) is bytes:
-        content = codec.joined(content, rest)
-    if form is not None or (content and content[0] == "\0"):
-        content = codec.content_value(content, form)
-    if role == "user":
-        content = _without_leak(content)
-    turn: ChatMessage = {"role": codec.restored(role) if type(role) is bytes else role, "content": content}
-    if calls is not None and (given := codec.from_json(calls)):
-        turn["tool_calls"] = given
-    if call_id:
-        turn["tool_call_id"] = codec.restored(call_id)
-    if tool_name:
-        turn["tool_name"] = codec.restored(tool_name)
-    if finish:
-        turn["finish_reason"] = codec.restored(finish)
-    if role != "assistant":
-        return turn
-    if reasoning:
-        turn["reasoning"] = codec.restored(reasoning)
-    if thought is not None:  # some endpoints insist on that field, even empty
-        turn["reasoning_content"] = codec.restored(thought)
-    if details is not None and (given := codec.from_json(details)):
-        turn["reasoning_details"] = given
-    if items is not None and (given := codec.from_json(items)):
-        turn["codex_reasoning_items"] = given
-    if outputs is not None and (given := codec.from_json(outputs)):
-        turn["codex_message_items"] = given
-    return turn
+    """A row of TURN_ROW as an OpenAI chat message, ready to replay."""
+    _, role, content, *fields, form, rest = row
+    role, content = codec.restored(role), codec.content_value(codec.joined(content, rest), form)
+    turn: Any = {"role": role, "content": _without_leak(content) if role == "user" else content}
+    for name, value in zip(_TURN, fields, strict=True):
+        if value is None or (role != "assistant" and name in _REPLAYED):
+            continue
+        value = codec.from_json(value) if name in codec.JSON_FIELDS else codec.restored(value)
+        if value or name == "reasoning_content":  # some endpoints insist on that field, even empty
+            turn[name] = value
+    return turn  # type: ignore[no-any-return]
 
 
 def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:

@@ -5,61 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import arguments, codec
+from hermes.store import arguments, codec, masking
 from hermes.store.attachments import as_told, references
+from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.index_text import plain_parts
 
 PREVIEW = 60
 
 
-class StoredColumns(NamedTuple):
-    """A message's row without its id and session id, each value as it is stored: see codec.storable."""
-
-    role: str | bytes
-    content: str | bytes | None
-    tool_call_id: str | bytes | None
-    tool_calls: str | bytes | None
-    tool_name: str | bytes | None
-    timestamp: float
-    token_count: Any
-    finish_reason: str | bytes | None
-    reasoning: str | bytes | None
-    reasoning_content: str | bytes | None
-    reasoning_details: str | bytes | None
-    codex_reasoning_items: str | bytes | None
-    codex_message_items: str | bytes | None
-    writer: int
-    content_format: str | None
-    model: str | bytes | None
-    input_tokens: Any
-    output_tokens: Any
-    cache_read_tokens: Any
-    cache_write_tokens: Any
-    cost_usd: Any
-    content_rest: bytes | None
-    platform_message_id: str | bytes | None
-    meta: str | bytes | None
-
-
-_NUMBERS = (
-    *(
-        (name, "INTEGER")
-        for name in ("token_count", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    ),
-    ("cost_usd", "REAL"),
-)
-_TYPES: dict[str, Any] = {"INTEGER": int, "REAL": float}
-_MOST = 2**63  # see codec.number
+# The columns of a message's row, without its id, its session and how it is hidden.
+STORED = tuple(name for name in MESSAGE_COLUMNS if name not in ("id", "session_id", "hidden"))
+_TEXTS = (
+    "tool_call_id", "tool_name", "finish_reason", "model", "platform_message_id", "reasoning", "reasoning_content",
+)  # fmt: skip
+_NUMBERS = {
+    "token_count": "INTEGER", "input_tokens": "INTEGER", "output_tokens": "INTEGER", "cache_read_tokens": "INTEGER",
+    "cache_write_tokens": "INTEGER", "cost_usd": "REAL",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class Ready:
     """A message in the shape of its row (all but the session id), made before any lock is taken."""
 
-    values: StoredColumns
+    values: dict[str, Any]  # by the names of STORED, in their order, as they are stored: see codec.storable
     calls: int
     timestamp: float
     preview: str | None
@@ -72,7 +44,7 @@ class Ready:
     @property
     def form(self) -> str | None:
         """The content_format."""
-        return self.values.content_format
+        return self.values["content_format"]  # type: ignore[no-any-return]
 
 
 def preview_of(text: str | None) -> str:
@@ -101,29 +73,17 @@ def make_ready(
         raise InvalidInput(f"content is text or a list of parts, not {type(content).__name__}")
     if lift is not None and content:
         content, lifted = lift(content)
-    form, rest = None, None
+        message = {**message, "content": content}
+    if mask is not None:
+        message = masking.message(message, mask)
+    get, encode = message.get, codec.storable
+    content, form, rest = get("content"), None, None
     shown: Any = content
     if isinstance(content, str):
         form = codec.literal_format(content)
     elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"
-    if lift is None:  # from a file, whose numbers are unchecked
-        message = {**message, **{name: codec.number(message.get(name), kind) for name, kind in _NUMBERS}}
-    else:
-        message = _with_numbers(message)
-    get, encode = message.get, codec.storable
-    calls, details, items = get("tool_calls"), get("reasoning_details"), get("codex_reasoning_items")
-    outputs, meta = get("codex_message_items"), get("meta")
-    reasoning, reasoning_content = (
-        _text(get("reasoning"), "reasoning"),
-        _text(get("reasoning_content"), "reasoning_content"),
-    )
-    if mask is not None:
-        content = mask(content) if content else content
-        shown = mask(shown) if shown and form == "json" else (content if form != "json" else shown)
-        reasoning = mask(reasoning) if reasoning else reasoning
-        reasoning_content = mask(reasoning_content) if reasoning_content else reasoning_content
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file, which lists its attachments; else every reference counts
         told = get("attachments")
@@ -132,66 +92,26 @@ def make_ready(
         content, rest = codec.split_output(content)
     stamp = get("timestamp")
     timestamp = time.time() if stamp is None else arguments.checked_time(stamp, "timestamp")
-    values = (
-        StoredColumns(  # by position, in the order of its fields: with keywords, this function takes half as long again
-            encode(role),
-            None if content is None else encode(content),
-            None if (call_id := get("tool_call_id")) is None else _stored_text(call_id, "tool_call_id"),
-            None if calls is None else _stored_json(calls, mask),
-            None if (tool_name := get("tool_name")) is None else _stored_text(tool_name, "tool_name"),
-            timestamp,
-            get("token_count"),
-            None if (finish := get("finish_reason")) is None else _stored_text(finish, "finish_reason"),
-            None if reasoning is None else encode(reasoning),
-            None if reasoning_content is None else encode(reasoning_content),
-            None if details is None else _stored_json(details, mask),
-            None if items is None else _stored_json(items, mask),
-            None if outputs is None else _stored_json(outputs, mask),
-            1,
-            form,
-            None if (model := get("model")) is None else _stored_text(model, "model"),
-            get("input_tokens"),
-            get("output_tokens"),
-            get("cache_read_tokens"),
-            get("cache_write_tokens"),
-            get("cost_usd"),
-            rest,
-            None if (told_id := get("platform_message_id")) is None else _stored_text(told_id, "platform_message_id"),
-            None if meta is None else _stored_json(meta, mask),
-        )
-    )
-    made_here = not (
-        isinstance(calls, str) or isinstance(details, str) or isinstance(items, str) or isinstance(outputs, str)
-        or isinstance(meta, str)
-    )  # fmt: skip
+    values: dict[str, Any] = dict.fromkeys(STORED)
+    values["role"], values["content"] = encode(role), None if content is None else encode(content)
+    values["timestamp"], values["writer"] = timestamp, 1
+    values["content_format"], values["content_rest"] = form, rest
+    for name in _TEXTS:
+        if (value := get(name)) is not None:
+            if not isinstance(value, str):
+                raise InvalidInput(f"{name} is text, not {type(value).__name__}")
+            values[name] = encode(value)
+    for name, kind in _NUMBERS.items():
+        if (value := get(name)) is not None:  # the numbers of a file are unchecked
+            values[name] = codec.number(value, kind) if lift is None else arguments.checked_number(value, name, kind)
+    clean_json = True
+    for name in codec.JSON_FIELDS:
+        if (value := get(name)) is not None:
+            clean_json = clean_json and not isinstance(value, str)
+            values[name] = encode(codec.json_field(value) or "")
     preview = preview_of(shown) if role == "user" and shown else None
-    return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
-
-
-def _with_numbers(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with its numbers as their columns hold them; nearly always it is unchanged."""
-    get = message.get
-    for name, kind in _NUMBERS:
-        value: Any = get(name)
-        is_right: bool = value is None or (type(value) is _TYPES[kind] and -_MOST < value < _MOST)
-        if not is_right:
-            message = {**message, name: arguments.checked_number(value, name, kind)}
-    return message
-
-
-def _text(value: Any, name: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-    return value
-
-
-def _stored_text(value: Any, name: str) -> str | bytes | None:
-    return None if value is None else codec.storable(_text(value, name) or "")
-
-
-def _stored_json(value: Any, mask: Callable[[str], str] | None) -> str | bytes:
-    text = codec.json_field(value) or ""
-    return codec.storable(mask(text) if mask is not None and text else text)
+    calls = count_calls(get("tool_calls"))
+    return Ready(values, calls, timestamp, preview or None, size, whole, form == "json", clean_json, lifted)
 
 
 def count_calls(calls: Any) -> int:

@@ -10,70 +10,61 @@ from collections.abc import Iterable, Sequence
 
 from hermes.errors import SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, Document, Engine, Tx
 from hermes.store.index_text import plain_parts
 from hermes.store.message_attachments import refer
-from hermes.store.message_reading import UNSETTLED, shown_rows
-from hermes.store.message_values import Ready, StoredColumns, count_calls, preview_of
+from hermes.store.message_reading import NEEDED, UNSETTLED, shown_rows
+from hermes.store.message_values import STORED, Ready, count_calls, preview_of
 
-STORED = ("session_id", *StoredColumns._fields)
-_INSERT = f"INSERT INTO messages({', '.join(STORED)}) VALUES({', '.join('?' * len(STORED))})"
-_INSERT_WITH_ID = f"INSERT INTO messages(id, {', '.join(STORED)}) VALUES({', '.join('?' * (len(STORED) + 1))})"
+_MARKS = ", ".join("?" * (1 + len(STORED)))
+_INSERT = f"INSERT INTO messages(session_id, {', '.join(STORED)}) VALUES({_MARKS})"
+_INSERT_WITH_ID = f"INSERT INTO messages(id, session_id, {', '.join(STORED)}) VALUES(?, {_MARKS})"
 _COUNT = (
     "UPDATE sessions SET message_count = coalesce(message_count, 0) + 1,"
     " tool_call_count = coalesce(tool_call_count, 0) + ?,"
     " active_at = CASE WHEN active_at > ? THEN active_at ELSE ? END, first_words = coalesce(first_words, ?)"
     " WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
 )
-_ALL = 1 << 62
 
 
 def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
-    stamp, values = ready.timestamp, ready.values
-    preview = None if ready.preview is None else codec.storable(ready.preview)
+    stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
     message_id = tx.store_message(
         (_COUNT, (ready.calls, stamp, stamp, preview, session_id)),
-        (_INSERT, (session_id, *values)),
-        stamp,
-        (ready.text, values.content_format, values.tool_name, values.tool_calls),
-    )
+        (_INSERT, (session_id, *ready.values.values())), stamp, _document(ready),
+    )  # fmt: skip
     if message_id is None:
         raise SessionNotFound(session_id)
     refer(tx, message_id, ready.lifted)
     return message_id
 
 
+def _document(ready: Ready) -> Document:
+    values = ready.values
+    return ready.text, values["content_format"], values["tool_name"], values["tool_calls"]
+
+
 def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
     """Store a message (under a given id) without updating counters: imports and rebuilds recount afterwards."""
     if message_id is None:
-        message_id = tx.insert(_INSERT, (session_id, *ready.values))
+        message_id = tx.insert(_INSERT, (session_id, *ready.values.values()))
     else:
-        tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values))
-    values = ready.values
-    tx.message_stored(
-        message_id, ready.timestamp, ready.text, values.content_format, values.tool_name, values.tool_calls
-    )
+        tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
+    tx.message_stored(message_id, ready.timestamp, *_document(ready))
     refer(tx, message_id, ready.lifted)
     return message_id
 
 
-def set_content(tx: Tx, message_id: int, ready: Ready) -> None:
-    """Replace the content of a row; the other columns stay."""
-    tx.run(
-        "UPDATE messages SET content = ?, content_format = ?, content_rest = ? WHERE id = ?",
-        (ready.values.content, ready.values.content_format, ready.values.content_rest, message_id),
-    )
-    tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
-    refer(tx, message_id, ready.lifted)
-    tx.changed_by_us([message_id])
+_CONTENT = ("content", "content_format", "content_rest")
+_ALL_BUT_WRITER = tuple(name for name in STORED if name != "writer")
 
 
-def set_values(tx: Tx, message_id: int, ready: Ready) -> None:
-    """Replace a message's row with another version; its id, session and storage time stay."""
-    columns = {name: value for name, value in ready.values._asdict().items() if name != "writer"}
-    names = ", ".join(f"{name} = ?" for name in columns)
-    tx.run(f"UPDATE messages SET {names} WHERE id = ?", (*columns.values(), message_id))
+def set_values(tx: Tx, message_id: int, ready: Ready, *, only_content: bool = False) -> None:
+    """Replace a message's row (or only its content) with another version; its id, session and storage time stay."""
+    names = _CONTENT if only_content else _ALL_BUT_WRITER
+    sets = ", ".join(f"{name} = ?" for name in names)
+    tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(ready.values[name] for name in names), message_id))
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     refer(tx, message_id, ready.lifted)
     tx.changed_by_us([message_id])
@@ -84,9 +75,8 @@ def recount(tx: Tx, session_id: str) -> None:
     tx.hold(session_id)
     count = calls = 0
     last = None
-    for tool_calls, stamp in tx.rows(
-        "SELECT tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL ORDER BY id", (session_id,)
-    ):
+    sql = "SELECT tool_calls, timestamp FROM messages WHERE session_id = ? AND hidden IS NULL ORDER BY id"
+    for tool_calls, stamp in tx.rows(sql, (session_id,)):
         count += 1
         calls += count_calls(codec.restored(tool_calls)) if tool_calls is not None else 0
         last = stamp if last is None else max(last, stamp)
@@ -99,9 +89,8 @@ def recount(tx: Tx, session_id: str) -> None:
 
 def _first_words(tx: Tx, session_id: str) -> str | None:
     """The preview: the first user message a session shows, carried ones included."""
-    for _, role, content, rest, form in shown_rows(
-        tx, session_id, "m.id, m.role, m.content, m.content_rest, m.content_format"
-    ):
+    columns = "m.id, m.role, m.content, m.content_rest, m.content_format"
+    for _, role, content, rest, form in shown_rows(tx, session_id, columns):
         if role == "user" and content:
             value = codec.content_value(codec.joined(content, rest), form)
             preview = preview_of(value if isinstance(value, str) else plain_parts(value))
@@ -113,28 +102,29 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
 # ---------------------------------------------------------------------------------------------- removing
 
 
-def remove_own(engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, cap: int = _ALL) -> int:
-    """Remove a session's own rows (all, or those given, at most `cap`); returns how many were processed.
+def remove_own(
+    engine: Engine,
+    tx: Tx,
+    session_id: str,
+    ids: Iterable[int] | None = None,
+    *,
+    which: str = UNSETTLED,
+    cap: int = 1 << 62,
+) -> int:
+    """Remove a session's own rows (those given, or of a condition on `m`, at most `cap`); returns how many were processed.
 
     Rows that other sessions refer to stay for them, with hidden = -1 unless they are redacted.
     """
+    sql = f"SELECT m.id, {NEEDED} FROM messages m WHERE m.session_id = ? AND"
     if ids is None:
-        sql = f"SELECT m.id FROM messages m WHERE m.session_id = ? AND {UNSETTLED} ORDER BY m.id LIMIT ?"
-        ids = [row[0] for row in tx.rows(sql, (session_id, cap))]
-    ids = list(ids)
-    ranges = tx.rows(
-        "SELECT first_id, last_id FROM session_refs WHERE from_session = ? AND session_id <> ?",
-        (session_id, session_id),
-    )
-    kept = [i for i in ids if any(first <= i <= last for first, last in ranges)]
-    for message_id in kept:
-        tx.run(
-            f"UPDATE messages SET hidden = {KEPT} WHERE id = ? AND (hidden IS NULL OR hidden <> {REDACTED})",
-            (message_id,),
-        )
-    gone = [i for i in ids if i not in set(kept)] if kept else ids
-    delete(engine, tx, gone)
-    return len(ids)
+        rows = tx.rows(f"{sql} {which} ORDER BY m.id LIMIT ?", (session_id, cap))
+    else:
+        rows = [row for one in ids for row in tx.rows(f"{sql} m.id = ?", (session_id, one))]
+    for message_id in (message_id for message_id, needed in rows if needed):
+        sql = f"UPDATE messages SET hidden = {KEPT} WHERE id = ? AND (hidden IS NULL OR hidden <> {REDACTED})"
+        tx.run(sql, (message_id,))
+    delete(engine, tx, [message_id for message_id, needed in rows if not needed])
+    return len(rows)
 
 
 def delete(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:

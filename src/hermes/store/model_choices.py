@@ -6,12 +6,8 @@ branches and compressions, and is deleted with its session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hermes.store import codec
-
-if TYPE_CHECKING:
-    from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, set_meta
 
 CONFIGURED = ""  # the choice to use the configured model again
 
@@ -29,9 +25,10 @@ def get(tx: Tx, conversation: str) -> str | None:
 
 def put(tx: Tx, conversation: str, model: str | None) -> None:
     """Keep a choice; None forgets it."""
-    tx.run("DELETE FROM state_meta WHERE key = ?", (choice_key(conversation),))
-    if model is not None:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?)", (choice_key(conversation), codec.storable(model)))
+    if model is None:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (choice_key(conversation),))
+    else:
+        set_meta(tx, choice_key(conversation), codec.storable(model))
 
 
 def inherit(tx: Tx, parent: str, child: str) -> None:

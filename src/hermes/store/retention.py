@@ -25,8 +25,8 @@ from hermes.store import (
     usage,
 )
 from hermes.store.arguments import checked_period, checked_text
-from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx
-from hermes.store.message_reading import UNSETTLED
+from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, set_meta
+from hermes.store.message_reading import NEEDED, UNSETTLED
 
 if TYPE_CHECKING:
     from hermes.store.rows import AuditEntry, TrashedSession
@@ -36,15 +36,10 @@ DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
-PRUNING_SECONDS = (
-    60.0  # of the lease, renewed with every session: after so long another process goes on for a killed one
-)
+# Of the lease, renewed with every session: after so long another process goes on for a killed one.
+PRUNING_SECONDS = 60.0
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
-_UNNEEDED = (  # no other session shows it
-    "NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id"
-    " AND m.id BETWEEN r.first_id AND r.last_id)"
-)
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
 MOVED = ("trashed_at", "trashed_title", "title", "title_base", "title_no")  # what trashing and restoring change
 
@@ -59,12 +54,10 @@ def audit(tx: Tx, action: str, session_id: str | None, by: str, detail: str = ""
 
 def audit_log(tx: Tx, limit: int) -> list[AuditEntry]:
     """The newest lines of the audit log, the newest first."""
-    sql = "SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?"
-    rows = (map(codec.restored, row) for row in tx.rows(sql, (limit,)))
-    return [
-        {"at": at, "action": action, "session_id": session_id, "by": by, "detail": detail}
-        for at, action, session_id, by, detail in rows
-    ]
+    rows: list[Any] = tx.dicts(
+        "SELECT at, action, session_id, by, detail FROM audit ORDER BY id DESC LIMIT ?", (limit,)
+    )
+    return [sessions.tidy(row) for row in rows]
 
 
 def deleted(tx: Tx) -> dict[str, bool]:
@@ -98,9 +91,8 @@ def trash(tx: Tx, session_id: str, by: str, at: float | None = None) -> bool:
 
 def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     """Take a session out of the trash, with its title or the next number of that title."""
-    row = tx.row(
-        "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL", (session_id,)
-    )
+    here = "SELECT trashed_title FROM sessions WHERE id = ? AND trashed_at IS NOT NULL AND purged IS NULL"
+    row = tx.row(here, (session_id,))
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
@@ -132,31 +124,24 @@ class Witness(Protocol):
 
     def deleted(self, session_id: str) -> None:
         """A session is being deleted: the last step before the commit."""
-        ...
 
     def unused(self, attachments: list[str]) -> None:
         """The last message that referred to these attachments was deleted."""
-        ...
 
     def rewritten(self, session_id: str) -> None:
         """Messages of a session were deleted that it kept for others."""
-        ...
 
     def kept(self, session_id: str) -> None:
         """Rows of a deleted session stay for other sessions."""
-        ...
 
     def cut_off(self, session_ids: list[str]) -> None:
         """These sessions lost their parent."""
-        ...
 
     def mark(self, tx: Tx, session_ids: list[str]) -> None:
         """This transaction changes what the files of these sessions must contain."""
-        ...
 
     def prompt_dropped(self, digest: str) -> None:
         """A session no longer has this system prompt."""
-        ...
 
 
 def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
@@ -191,28 +176,35 @@ def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
 
 
 def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
-    """The long part of a deletion; it can be resumed after a crash."""
+    """The long part of a deletion; it can be resumed after a crash.
+
+    Of a session that is live (or was created again meanwhile) only messages go that it kept for others, and none refers to.
+    """
     from hermes.store import gateway_outbox
 
     hashes: set[str] = set()
+    owners, is_tombstone = list[str](), False
     while True:
         with engine.write() as tx:
-            if _is_live(tx, session_id):
-                return  # it was created again meanwhile, without these rows
+            is_live = _is_live(tx, session_id)
+            which = f"m.hidden = {KEPT} AND NOT {NEEDED}" if is_live else UNSETTLED
             hashes.update(message_attachments.attachments_of(tx, session_id))
-            if not messages.remove_own(engine, tx, session_id, cap=ROWS_AT_ONCE):
-                hashes.update(gateway_outbox.forget_files(tx, session_id))
-                owners, is_tombstone = _drop_rows(tx, session_id)
+            if not messages.remove_own(engine, tx, session_id, which=which, cap=ROWS_AT_ONCE):
+                if not is_live:
+                    hashes.update(gateway_outbox.forget_files(tx, session_id))
+                    owners, is_tombstone = _drop_rows(tx, session_id)
+                    witness.deleted(session_id)  # before the commit: a crash leaves no file of a session that is gone
                 witness.mark(tx, [session_id])
-                witness.deleted(session_id)  # before the commit: a crash leaves no file of a session that is gone
                 gone = [h for h in hashes if not is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
-    if is_tombstone:
+    if is_live:
+        witness.rewritten(session_id)
+    elif is_tombstone:
         witness.kept(session_id)
     witness.unused(gone)
     for other in owners:
-        drop_unneeded(engine, other, witness)
+        finish_deletion(engine, other, witness)
 
 
 def _is_live(tx: Tx, session_id: str) -> bool:
@@ -269,53 +261,20 @@ def _drop_prompt(tx: Tx, digest: str | None) -> None:
         )
 
 
-def drop_unneeded(engine: Engine, session_id: str, witness: Witness) -> None:
-    """Delete the rows that a session keeps for others and no session refers to any more."""
-    with engine.write() as tx:
-        hashes = message_attachments.attachments_of(tx, session_id)
-        is_live = _is_live(tx, session_id)
-        kinds = KEPT, KEPT if is_live else REDACTED
-        sql = f"SELECT m.id FROM messages m WHERE m.session_id = ? AND m.hidden IN (?, ?) AND {_UNNEEDED}"
-        messages.remove_own(engine, tx, session_id, [row[0] for row in tx.rows(sql, (session_id, *kinds))])
-        is_tombstone = not is_live and _drop_rows(tx, session_id)[1]
-        loose = [h for h in hashes if not is_used(tx, h)]
-        witness.mark(tx, [session_id])
-        if not is_live:
-            witness.deleted(session_id)
-    if is_live:
-        witness.rewritten(session_id)
-    elif is_tombstone:
-        witness.kept(session_id)
-    witness.unused(loose)
-
-
 def finish_deletions(engine: Engine, witness: Witness) -> int:
     """Resume deletions that a crash interrupted."""
     with engine.read() as tx:
         left = half_deleted(tx)
     for session_id in left:
         finish_deletion(engine, session_id, witness)
-    with engine.read() as tx:
-        loose = with_unneeded(tx)
-    for session_id in loose:
-        drop_unneeded(engine, session_id, witness)
-    return len({*left, *loose})
+    return len(left)
 
 
 def half_deleted(tx: Tx) -> list[str]:
-    """Sessions whose deletion was interrupted while it removed their messages."""
+    """Sessions whose deletion was interrupted, or that keep messages to which no session refers any more."""
     rows = tx.rows(
         "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
         f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {UNSETTLED}))"
-    )
-    return [row[0] for row in rows]
-
-
-def with_unneeded(tx: Tx) -> list[str]:
-    """Deleted sessions that keep messages to which no session refers: the deletion of the last one that did was interrupted."""
-    rows = tx.rows(
-        "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id"
-        f" AND m.hidden IN ({KEPT}, {REDACTED}) AND {_UNNEEDED})"
     )
     return [row[0] for row in rows]
 
@@ -423,7 +382,4 @@ def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
 
 def finish_auto_prune(tx: Tx) -> None:
     """Begin the interval until the next automatic clean-up: one that was cut off goes on at the next start."""
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (META_LAST_PRUNE, str(time.time())),
-    )
+    set_meta(tx, META_LAST_PRUNE, str(time.time()))

@@ -1,8 +1,7 @@
 """Session events: what happened in a session that is no message; today, that the model failed to answer.
 
 An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
-own, created with the first event; the key `session_events` of state_meta records that the table exists. An event is
-copied with the messages: to transcripts, exports, another store.
+own, created with the first event. An event is copied with the messages: to transcripts, exports, another store.
 """
 
 from __future__ import annotations
@@ -21,23 +20,20 @@ if TYPE_CHECKING:
 
 MODEL_ERROR = "model_error"
 MOST_CHARACTERS = 2_000  # of a text
-_META = "session_events"
 TABLES = schema.EVENTS
 
 
 def are_kept(tx: Tx) -> bool:
-    """Whether this store has a table of events. (The key may remain where the table was dropped with SQL.)"""
-    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (_META,)) is not None and tx.has_table("session_events")
+    """Whether this store has a table of events."""
+    return tx.has_table("session_events")
 
 
 def prepare(engine: Engine) -> None:
     """Create the table, if it does not exist. Not inside a transaction."""
     with engine.read() as tx:
-        if are_kept(tx):
-            return
-    engine.make_tables(TABLES)
-    with engine.write() as tx:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (_META,))
+        there = are_kept(tx)
+    if not there:
+        engine.make_tables(TABLES)
 
 
 def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
@@ -54,20 +50,10 @@ def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
 
 def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
     """The events of a session, oldest first."""
-    return of_sessions(tx, [session_id]).get(session_id, []) if are_kept(tx) else []
-
-
-def of_sessions(tx: Tx, session_ids: Sequence[str]) -> dict[str, list[SessionEvent]]:
-    """The events of several sessions, by their ids, of a store that has a table of events."""
-    found: dict[str, list[SessionEvent]] = {}
-    chosen = ", ".join("?" * len(session_ids))
-    for session_id, at, after, kind, text in tx.rows(
-        f"SELECT session_id, at, after_id, kind, text FROM session_events WHERE session_id IN ({chosen}) ORDER BY ord",
-        session_ids,
-    ):
-        event: SessionEvent = {"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
-        found.setdefault(codec.restored(session_id), []).append(event)
-    return found
+    sql = "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord"
+    rows = tx.rows(sql, (session_id,)) if are_kept(tx) else []
+    return [{"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
+            for at, after, kind, text in rows]  # fmt: skip
 
 
 def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
@@ -124,11 +110,8 @@ def described(event: SessionEvent) -> str:
 
 def _insert(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
     first = 1 + int(tx.value("SELECT coalesce(max(ord), 0) FROM session_events WHERE session_id = ?", (session_id,)))
-    for number, event in enumerate(events, first):
-        tx.run(
-            "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)",
-            (session_id, number, event["at"], event["after"], event["kind"], event["text"]),
-        )
+    sql = "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)"
+    tx.run_many(sql, [(session_id, number, *event.values()) for number, event in enumerate(events, first)])
 
 
 def _checked(event: Any) -> SessionEvent | None:
@@ -136,11 +119,7 @@ def _checked(event: Any) -> SessionEvent | None:
     if not isinstance(event, Mapping):
         return None
     at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))
-    if (
-        (when := codec.number(at, "REAL")) is None
-        or not isinstance(after, int)
-        or not isinstance(kind, str)
-        or not isinstance(text, str)
-    ):
+    when = codec.number(at, "REAL")
+    if when is None or not isinstance(after, int) or not isinstance(kind, str) or not isinstance(text, str):
         return None
     return {"at": when, "after": after, "kind": kind, "text": text[:MOST_CHARACTERS]}

@@ -18,7 +18,7 @@ from hermes.store import (
     sessions,
     transcript_replay,
 )
-from hermes.store.attachments import ABSENT, HAD
+from hermes.store.attachments import ABSENT
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.retention import META_LAST_PRUNE, SHREDDING
 from hermes.store.session_copies import BACKUP
@@ -118,7 +118,7 @@ def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
         for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
         if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
         and not str(codec.restored(key)).startswith(
-            (carried_messages.AWAITED, ABSENT, BACKUP, HAD, IMPORTED_FILE, SHREDDING, _SYNCED)
+            (carried_messages.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
         )
     ]
 

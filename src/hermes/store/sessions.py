@@ -6,15 +6,16 @@ System prompts are stored once, by hash; one that begins like an earlier one ref
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import Row, Tx
-from hermes.store.message_reading import UNSETTLED
+from hermes.store.engines.base import KEPT, REDACTED, Tx, batched
+from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
@@ -22,23 +23,18 @@ if TYPE_CHECKING:
 
 AnySession = TypeVar("AnySession", bound="SessionRow")
 
-SHOWN = (
-    "id", "source", "user_id", "model", "model_config", "system_prompt", "parent_session_id", "started_at", "ended_at",
-    "end_reason", "message_count", "tool_call_count", "input_tokens", "output_tokens", "cache_read_tokens",
-    "cache_write_tokens", "reasoning_tokens", "billing_provider", "billing_base_url", "billing_mode", "estimated_cost_usd",
-    "actual_cost_usd", "cost_status", "cost_source", "pricing_version", "title", "api_call_count", "handoff_state",
-    "handoff_platform", "handoff_error", "kind", "cwd", "last_active", "preview", "pinned_at", "archived_at", "meta",
-)  # fmt: skip
-PROMPT = (
-    "coalesce(s.system_prompt, (SELECT CASE WHEN p.base_hash IS NULL THEN p.text ELSE"
-    " substr((SELECT b.text FROM system_prompts b WHERE b.hash = p.base_hash), 1, p.base_chars) || p.text END"
-    " FROM system_prompts p WHERE p.hash = s.system_prompt_hash))"
-)
+PROMPT = PROMPT_TEXT
+_OWN = frozenset(("transcript", "system_prompt_hash", "title_base", "title_no", "title_seen", "trashed_at", "trashed_title",
+                  "purged", "handoff_requested_at"))  # fmt: skip
 # Columns that have another name in the API: an alias `preview` or `last_active` in people's own SQL must not meet a column.
-_STORED_AS = {"preview": "s.first_words AS preview", "last_active": "s.active_at AS last_active"}
+_SHOWN_AS = {"first_words": "preview", "active_at": "last_active"}
+_COLUMNS = {name: _SHOWN_AS.get(name, name) for name in SESSION_COLUMNS if name not in _OWN}
+SHOWN = tuple(_COLUMNS.values())
 # For lists: the prompts are added afterwards, by `put_prompts`.
-LISTED = ", ".join((*(_STORED_AS.get(name, f"s.{name}") for name in SHOWN), "s.system_prompt_hash"))
-COLUMNS = LISTED.replace("s.system_prompt,", f"{PROMPT} AS system_prompt,").removesuffix(", s.system_prompt_hash")
+LISTED = ", ".join(f"s.{name} AS {shown}" for name, shown in (*_COLUMNS.items(), ("system_prompt_hash",) * 2))
+COLUMNS = ", ".join(
+    f"{PROMPT if name == 'system_prompt' else f's.{name}'} AS {shown}" for name, shown in _COLUMNS.items()
+)
 KINDS = (None, "compression", "branch", "subagent", "reset")
 _ODD = re.compile("[\0\ud800-\udfff\ufdd0]")  # what a database may store as more than one character
 _SHARE_OVER = 1024  # a common beginning shorter than this is not worth a reference
@@ -82,7 +78,8 @@ def free_id(tx: Tx, session_id: str) -> None:
     """Make room for a session whose id a deleted one had; the messages kept for other sessions stay under that id."""
     if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NOT NULL", (session_id,)) is None:
         return
-    if tx.row(f"SELECT 1 FROM messages m WHERE m.session_id = ? AND {UNSETTLED} LIMIT 1", (session_id,)) is not None:
+    left = f"SELECT 1 FROM messages WHERE session_id = ? AND coalesce(hidden, 0) NOT IN ({KEPT}, {REDACTED}) LIMIT 1"
+    if tx.row(left, (session_id,)) is not None:
         raise InvalidInput(f"session {session_id} is being deleted; try again in a moment")
     tx.run("DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL", (session_id,))
 
@@ -92,14 +89,9 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
     if text is None:
         return None
     stored = codec.storable(text)
-    raw = stored if isinstance(stored, bytes) else stored.encode()
-    import hashlib
-
-    digest = hashlib.sha256(raw).hexdigest()
+    digest = hashlib.sha256(stored if isinstance(stored, bytes) else stored.encode()).hexdigest()
     if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
-        base_hash, shared = None, 0
-        if isinstance(stored, str):
-            base_hash, shared = _common_beginning(tx, text)
+        base_hash, shared = _common_beginning(tx, text) if isinstance(stored, str) else (None, 0)
         tx.run(
             "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)",
             (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]),
@@ -108,99 +100,27 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
 
 
 def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
-    last = tx.row(
-        "SELECT p.hash, p.base_hash FROM sessions s JOIN system_prompts p ON p.hash = s.system_prompt_hash"
+    base_hash = tx.value(
+        "SELECT coalesce(p.base_hash, p.hash) FROM sessions s JOIN system_prompts p ON p.hash = s.system_prompt_hash"
         " ORDER BY s.started_at DESC LIMIT 1"
     )
-    if last is None:
-        return None, 0
-    base_hash = last[1] or last[0]
     base = tx.value("SELECT text FROM system_prompts WHERE hash = ? AND base_hash IS NULL", (base_hash,))
     if not isinstance(base, str) or _ODD.search(base):
         return None, 0
-    shared = _shared_length(base, text)
+    differs = (place for place, (one, other) in enumerate(zip(base, text)) if one != other)
+    shared = next(differs, min(len(base), len(text)))
     return (base_hash, shared) if shared >= _SHARE_OVER else (None, 0)
-
-
-def _shared_length(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning, by binary search."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-class _Prompts:
-    """A cache of system prompts by their hash: a list repeats the same ones many times.
-
-    A text is cached when it is requested a second time, and only if it matches its hash.
-    """
-
-    MOST = 8_000_000  # characters
-
-    def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
-        self._size = 0
-        self._asked: set[str] = set()
-
-    def of(self, tx: Tx, hashes: set[str]) -> dict[str, Any]:
-        """The text of each of these prompts, where it exists."""
-        kept = self._kept
-        found: dict[str, Any] = {digest: kept[digest] for digest in hashes if digest in kept}
-        if missing := sorted(hashes - found.keys()):
-            read = _read_prompts(tx, missing)
-            for digest, text in read.items():
-                self._keep(digest, text)
-            found |= read
-        return found
-
-    def _keep(self, digest: str, text: Any) -> None:
-        if digest not in self._asked:
-            if len(self._asked) > 10_000:
-                self._asked.clear()
-            self._asked.add(digest)
-        elif isinstance(text, str) and codec.storable(text) is text:
-            import hashlib
-
-            if hashlib.sha256(text.encode()).hexdigest() == digest:
-                if self._size + len(text) > self.MOST:
-                    self._kept, self._size = {}, 0
-                self._kept[digest] = text
-                self._size += len(text)
-
-
-_prompts = _Prompts()
-
-
-def _read_prompts(tx: Tx, hashes: list[str]) -> dict[str, Any]:
-    columns = "SELECT hash, base_hash, base_chars, text FROM system_prompts WHERE hash IN"
-
-    def rows(some: list[str]) -> Iterator[Row]:
-        for start in range(0, len(some), 500):
-            part = some[start : start + 500]
-            yield from tx.rows(f"{columns} ({', '.join('?' * len(part))})", part)
-
-    wanted = list(rows(hashes))
-    base_hashes = {base_hash for _, base_hash, _, _ in wanted if base_hash is not None}
-    bases = {digest: text for digest, _, _, text in rows(sorted(base_hashes))}
-    found: dict[str, Any] = {}
-    for digest, base_hash, shared, text in wanted:
-        if base_hash is None:
-            found[digest] = text
-        elif bases.get(base_hash) is not None:
-            found[digest] = codec.restored(bases[base_hash])[:shared] + codec.restored(text)
-    return found
 
 
 def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Add the system prompts to rows of `LISTED` columns; each different one is read once."""
     hashes = [row.pop("system_prompt_hash") for row in rows]
-    wanted = {digest for digest in hashes if digest is not None}
-    texts = _prompts.of(tx, wanted) if wanted else {}
+    texts: dict[str, Any] = {}
+    for some in batched(sorted({digest for digest in hashes if digest is not None})):
+        these, params = tx.among("s.system_prompt_hash", some)
+        # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
+        given = f"(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
+        texts |= dict(tx.rows(f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}", params))
     for row, digest in zip(rows, hashes, strict=True):
         if row["system_prompt"] is None and digest is not None:
             row["system_prompt"] = texts.get(digest)
@@ -209,14 +129,13 @@ def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
 def get(tx: Tx, session_id: str, visible_to: User | None = None) -> SessionRow | None:
     """The session as a dict, or None."""
     where, params = session_clause(visible_to)
-    found: list[SessionRow] = tx.dicts(
-        f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}", [session_id, *params]
-    )
+    sql = f"SELECT {COLUMNS} FROM sessions s WHERE s.id = ? AND {where}"
+    found: list[SessionRow] = tx.dicts(sql, [session_id, *params])
     return tidy(found[0]) if found else None
 
 
 def several(tx: Tx, session_ids: Sequence[str], visible_to: User | None = None) -> dict[str, SessionRow]:
-    """Those of these sessions that exist and may be seen, each by its id."""
+    """The visible sessions among these ids, keyed by id."""
     where, params = session_clause(visible_to)
     these, ids = tx.among("s.id", session_ids)
     found: list[SessionRow] = tx.dicts(f"SELECT {COLUMNS} FROM sessions s WHERE {these} AND {where}", [*ids, *params])
@@ -232,10 +151,9 @@ def is_shown(tx: Tx, session_id: str, visible_to: User | None) -> bool:
 def tidy(row: AnySession) -> AnySession:
     """A session row as callers see it."""
     columns: Any = row  # texts that are stored as bytes may lie in any of them
-    if bytes in map(type, columns.values()):
-        for name, value in columns.items():
-            if type(value) is bytes:
-                columns[name] = codec.restored(value)
+    for name, value in columns.items():
+        if type(value) is bytes:
+            columns[name] = codec.restored(value)
     return row
 
 
@@ -249,37 +167,28 @@ def require(tx: Tx, session_id: str) -> SessionRow:
 
 def end(tx: Tx, session_id: str, reason: str | None) -> bool:
     """End a session, unless it was ended already."""
-    return bool(
-        tx.run(
-            "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL AND purged IS NULL",
-            (time.time(), reason, session_id),
-        )
-    )
+    sql = "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL AND purged IS NULL"
+    return bool(tx.run(sql, (time.time(), reason, session_id)))
 
 
 def reopen(tx: Tx, session_id: str) -> bool:
     """Clear a session's end time and end reason."""
-    return bool(
-        tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL", (session_id,))
-    )
+    sql = "UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE id = ? AND purged IS NULL"
+    return bool(tx.run(sql, (session_id,)))
 
 
 def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
     """Replace a session's system prompt."""
-    digest = keep_prompt(tx, text)
-    return bool(
-        tx.run("UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?", (digest, session_id))
-    )
+    sql = "UPDATE sessions SET system_prompt = NULL, system_prompt_hash = ? WHERE id = ?"
+    return bool(tx.run(sql, (keep_prompt(tx, text), session_id)))
 
 
 def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
     """The session with this id, else the only one whose id has this prefix."""
     matches = with_prefix(tx, id_or_prefix, visible_to, 2)
-    if id_or_prefix in matches:
+    if id_or_prefix in matches:  # the exact id sorts first among those that begin with it
         return id_or_prefix
-    if len(matches) == 2:  # the exact id sorts first among those that begin with it
-        return None
-    return matches[0] if matches else None
+    return matches[0] if len(matches) == 1 else None
 
 
 def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> list[str]:
@@ -287,23 +196,11 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    bound = after_prefix(prefix)
-    below = "" if bound is None else " AND s.id < ?"
     rows = tx.rows(
-        f"SELECT s.id FROM sessions s WHERE s.id >= ?{below} AND {where} ORDER BY s.id LIMIT ?",
-        [prefix, *([] if bound is None else [bound]), *params, limit],
+        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
+        [prefix, prefix + "\U0010ffff", *params, limit],
     )
     return [row[0] for row in rows]
-
-
-def after_prefix(prefix: str) -> str | None:
-    """The first text that sorts after everything with this prefix; None when there is none."""
-    while prefix:
-        code = ord(prefix[-1]) + 1
-        if code < 0x110000:
-            return prefix[:-1] + chr(0xE000 if 0xD800 <= code < 0xE000 else code)
-        prefix = prefix[:-1]
-    return None
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
@@ -348,12 +245,7 @@ def set_tags(tx: Tx, session_id: str, add: list[str], remove: list[str]) -> bool
 
 def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
     """A session's tags, sorted."""
-    where, params = session_clause(visible_to)
-    rows = tx.rows(
-        f"SELECT t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id WHERE s.id = ? AND {where} ORDER BY t.tag",
-        [session_id, *params],
-    )
-    return [row[0] for row in rows]
+    return tags_of_several(tx, [session_id], visible_to)[session_id]
 
 
 def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None) -> dict[str, list[str]]:
@@ -367,19 +259,14 @@ def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None)
     )
     found: dict[str, list[str]] = {one: [] for one in session_ids}
     for session_id, tag in rows:
-        found.setdefault(codec.restored(session_id) or "", []).append(tag)
+        found[codec.restored(session_id)].append(tag)
     return found
 
 
 def stamp(tx: Tx, session_id: str, column: str, on: bool) -> bool:
     """Set a column to the current time, or to NULL."""
-    value = time.time() if on else None
-    return bool(
-        tx.run(
-            f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL",
-            (value, session_id),
-        )
-    )
+    sql = f"UPDATE sessions SET {column} = ? WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    return bool(tx.run(sql, (time.time() if on else None, session_id)))
 
 
 def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:

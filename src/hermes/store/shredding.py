@@ -18,7 +18,7 @@ from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
 from hermes.store import codec, gateway_outbox, leases, lineage, prompt_history, retention
 from hermes.store.attachments import Attachments
 from hermes.store.drafts import Drafts
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, Tx, set_meta
 from hermes.store.prompt_files import prompt_path
 from hermes.store.session_copies import copies_of, noted_backups
 from hermes.store.sync import tables as sync_tables
@@ -43,7 +43,6 @@ class Plan:
     messages: int = 0
     attachments: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
-    tombstones: list[str] = field(default_factory=list)  # deleted sessions of which it shows messages
     shared_with: list[str] = field(default_factory=list)
 
 
@@ -76,9 +75,8 @@ def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
     try:  # while the messages are there to compare with
         prompt_history.forget_texts(place.history, typed)
     except OSError as error:
-        raise StoreError(
-            f"{place.history} can't be rewritten ({error.strerror or error}); nothing was deleted"
-        ) from error
+        why = error.strerror or error
+        raise StoreError(f"{place.history} can't be rewritten ({why}); nothing was deleted") from error
     with engine.write() as tx:
         plan, children = _begin(tx, session_id, by)
         place.transcripts.mark(tx, children)
@@ -96,9 +94,8 @@ def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
         backups = noted_backups(tx)
     copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments, backups)]
     if not engine.shared:  # on a stick, or a share that is not mounted
-        copies += [
-            f"{path} (a backup that can't be reached now), perhaps" for path in backups if not path.parent.is_dir()
-        ]
+        away = (path for path in backups if not path.parent.is_dir())
+        copies += [f"{path} (a backup that can't be reached now), perhaps" for path in away]
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -130,12 +127,11 @@ def _refuse(tx: Tx, parts: Sequence[str]) -> None:
     for part in parts:
         if (held := leases.held(tx, leases.session_lease(part))) is not None:
             raise SessionBusy(part, held[0], held[1])
-    if not parts:
-        return
+    (owned, ids), (own, _) = tx.among("r.from_session", parts), tx.among("r.session_id", parts)
     other = tx.row(
         "SELECT r.session_id, s.trashed_at FROM session_refs r LEFT JOIN sessions s ON s.id = r.session_id"
-        f" WHERE r.from_session IN ({_marks(parts)}) AND r.session_id NOT IN ({_marks(parts)}) ORDER BY 1 LIMIT 1",
-        [*parts, *parts],
+        f" WHERE {owned} AND NOT ({own}) ORDER BY 1 LIMIT 1",
+        [*ids, *ids],
     )
     if other is not None:
         where = " in the trash" if other[1] is not None else ""
@@ -147,9 +143,8 @@ def _refuse(tx: Tx, parts: Sequence[str]) -> None:
 def _typed(tx: Tx, parts: Sequence[str]) -> Iterator[str]:
     """What the user wrote in it, and the commands that gave it its titles, as the prompt's history has them."""
     for part in parts:
-        for content, rest, form in tx.rows(
-            "SELECT content, content_rest, content_format FROM messages WHERE session_id = ? AND role = 'user'", (part,)
-        ):
+        written = "SELECT content, content_rest, content_format FROM messages WHERE session_id = ? AND role = 'user'"
+        for content, rest, form in tx.rows(written, (part,)):
             with suppress(HermesError):  # a damaged text is in no history
                 yield from _texts(codec.content_value(codec.joined(content, rest), form))
         for title in tx.row("SELECT title, trashed_title FROM sessions WHERE id = ?", (part,)) or ():
@@ -187,37 +182,29 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
         _drop_prompt(tx, digest)
     if key is not None:
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan))),
-    )
+    set_meta(tx, retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan)))
     return plan, children
 
 
 def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
-    marks = _marks(parts) if parts else "NULL"
+    (shown, ids), (owned, _) = tx.among("r.session_id", parts), tx.among("r.from_session", parts)
     owners = tx.rows(
         "SELECT DISTINCT r.from_session, s.purged FROM session_refs r LEFT JOIN sessions s ON s.id = r.from_session"
-        f" WHERE r.session_id IN ({marks}) AND r.from_session NOT IN ({marks})",
-        [*parts, *parts],
+        f" WHERE {shown} AND NOT ({owned})",
+        [*ids, *ids],
     )
     tombstones = [owner for owner, purged in owners if purged is not None]
-    shared = [owner for owner, purged in owners if purged is None]
-    for tombstone in tombstones:
-        shared += _column(tx, "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", tombstone)
+    sharing = "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?"
     own = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
     prompt = "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash IS NOT NULL"
     count = "SELECT count(*) FROM messages WHERE session_id = ?"
+    shared = _once([owner for owner, purged in owners if purged is None], _column(tx, sharing, tombstones))
+    files = (file for part in parts for file in gateway_outbox.sent_files(tx, part))
     return Plan(
         parts=_once(earlier.parts, parts),
-        messages=earlier.messages + sum(int(tx.value(count, (part,))) for part in parts),
-        attachments=_once(
-            earlier.attachments,
-            *(_column(tx, own, one) for one in [*parts, *tombstones]),
-            *(gateway_outbox.sent_files(tx, part) for part in parts),
-        ),
-        prompts=_once(earlier.prompts, *(_column(tx, prompt, part) for part in parts)),
-        tombstones=_once(earlier.tombstones, tombstones),
+        messages=earlier.messages + sum(map(int, _column(tx, count, parts))),
+        attachments=_once(earlier.attachments, _column(tx, own, [*parts, *tombstones]), files),
+        prompts=_once(earlier.prompts, _column(tx, prompt, parts)),
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
 
@@ -228,9 +215,8 @@ def _drop_prompt(tx: Tx, digest: str) -> None:
     if row is None or tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ?", (digest,)) is not None:
         return
     base, text = row
-    for other, shared, end in tx.rows(
-        "SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?", (digest,)
-    ):
+    based = tx.rows("SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?", (digest,))
+    for other, shared, end in based:
         whole = codec.storable(codec.restored(text)[:shared] + codec.restored(end))
         tx.run("UPDATE system_prompts SET base_hash = NULL, base_chars = NULL, text = ? WHERE hash = ?", (whole, other))
     tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
@@ -239,16 +225,12 @@ def _drop_prompt(tx: Tx, digest: str) -> None:
 
 
 def _remove_rows(place: StoreFiles, plan: Plan) -> None:
-    """The newest part first: it shows messages of the earlier ones."""
-    for session_id in [*reversed(plan.parts), *plan.tombstones]:
-        with place.engine.read() as tx:
-            row = tx.row("SELECT purged FROM sessions WHERE id = ?", (session_id,))
-        if row is not None and row[0] is None:
-            continue  # a new session that was given the id after an earlier try had deleted the old one
-        if session_id in plan.tombstones:
-            retention.drop_unneeded(place.engine, session_id, place.transcripts)
-        else:
-            retention.finish_deletion(place.engine, session_id, place.transcripts)
+    """The newest part first: it shows messages of the earlier ones. An id that a new session was given meanwhile is its own."""
+    with place.engine.read() as tx:
+        gone = _column(tx, "SELECT id FROM sessions WHERE id = ? AND purged IS NOT NULL", plan.parts)
+    for session_id in reversed(gone):
+        retention.finish_deletion(place.engine, session_id, place.transcripts)
+    retention.finish_deletions(place.engine, place.transcripts)  # what an earlier try has left
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -274,17 +256,16 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     left += [prompt_path(place.sessions, digest) for digest in prompts]
     leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
     leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]
-    leftovers += [place.attachments.path(digest).parent.glob(f"{digest}.*.part") for digest in hashes]
+    leftovers += [place.attachments.path(digest).parent.glob(f".{digest}.*.part") for digest in hashes]
     for path in (one for some in leftovers for one in some):
         with suppress(OSError):
             path.unlink(missing_ok=True)
     told = [f"{path} can't be removed; remove it" for path in left if path.exists()]
+    index = place.sessions / "sessions.json"
     try:
-        _forget_titles(place.sessions / "sessions.json", gone)
+        _forget_titles(index, gone)
     except (OSError, ValueError) as error:
-        told.append(
-            f"{place.sessions / 'sessions.json'} can't be rewritten ({error}); remove it, a gateway makes it again"
-        )
+        told.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
     return told
 
 
@@ -301,12 +282,8 @@ def _forget_titles(index: Path, session_ids: Iterable[str]) -> None:
     write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
-
-
-def _column(tx: Tx, sql: str, key: str) -> list[str]:
-    return [str(row[0]) for row in tx.rows(sql, (key,))]
+def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
+    return [str(row[0]) for key in keys for row in tx.rows(sql, (key,))]
 
 
 def _once(*lists: Iterable[str]) -> list[str]:

@@ -41,9 +41,8 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
 def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: bool = False) -> bool:
     """Give a session a title (or remove it); False when there is no such session, or it has one and `only_if_untitled`."""
     clean = sanitize_title(title)
-    session = tx.row(
-        "SELECT s.title FROM sessions s WHERE s.id = ? AND s.trashed_at IS NULL AND s.purged IS NULL", (session_id,)
-    )
+    here = "SELECT title FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    session = tx.row(here, (session_id,))
     if session is None or (only_if_untitled and session[0] is not None):
         return False
     if clean is None:

@@ -20,7 +20,7 @@ from hermes.store import codec, transcript_replay
 from hermes.store.attachments import PREFIX, Attachments, listed
 from hermes.store.carried_messages import Touched
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.message_values import Ready, StoredColumns
+from hermes.store.message_values import Ready
 from hermes.store.transcript import Entry, TranscriptFolder, event, highest_id, highest_known, line
 
 LOST = "newest_lost"  # key of state_meta: transcripts have messages that this database lost
@@ -359,7 +359,7 @@ class TranscriptWriter:
 def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
     entry: Entry = {"type": "message", "id": message_id}
-    for name, value in zip(StoredColumns._fields, ready.values):
+    for name, value in ready.values.items():
         if value is None or name in _LEFT_OUT:
             continue
         if name in _RAW:

@@ -9,7 +9,7 @@ import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store.arguments import checked_number, checked_text
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, set_meta
 
 COUNTERS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
@@ -18,6 +18,7 @@ COSTS = ("estimated_cost_usd", "actual_cost_usd")
 FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # set only where empty
 NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last value counts
 COLUMNS = (*COUNTERS, *COSTS, *FILLED, *NEWEST)
+_KINDS = {**dict.fromkeys(COUNTERS, "INTEGER"), **dict.fromkeys(COSTS, "REAL")}
 
 
 def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -29,13 +30,10 @@ def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is not a usage counter of a session; available: {', '.join(COLUMNS)}")
     used = dict(values or ())
-    for names, kind in ((COUNTERS, "INTEGER"), (COSTS, "REAL")):
-        for name in names:
-            if used.get(name) is not None:
-                used[name] = checked_number(used[name], name, kind)
-    for name in (*FILLED, *NEWEST):
-        if used.get(name) is not None:
-            used[name] = checked_text(used[name], name)
+    for name, value in used.items():
+        if value is not None:
+            kind = _KINDS.get(name)
+            used[name] = checked_text(value, name) if kind is None else checked_number(value, name, kind)
     return used
 
 
@@ -110,8 +108,7 @@ def side_of(tx: Tx, session_id: str) -> SideUsage | None:
 def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
     """Add to what the side tasks of a session used."""
     tx.hold(session_id)
-    before = side_of(tx, session_id)
-    if before is not None:
+    if (before := side_of(tx, session_id)) is not None:
         costs = before["cost_usd"], used["cost_usd"]
         used = {
             "calls": before["calls"] + used["calls"],
@@ -119,7 +116,4 @@ def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
             "output_tokens": before["output_tokens"] + used["output_tokens"],
             "cost_usd": None if costs[0] is None or costs[1] is None else costs[0] + costs[1],
         }
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (side_key(session_id), msgspec.json.encode(used).decode()),
-    )
+    set_meta(tx, side_key(session_id), msgspec.json.encode(used).decode())

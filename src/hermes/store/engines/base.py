@@ -8,11 +8,11 @@ is opened with alone=False.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hermes.errors import StoreError
 from hermes.store import codec
@@ -22,6 +22,7 @@ from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 Params = Sequence[Any]
@@ -32,6 +33,17 @@ HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL
 # messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
 # an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
+
+
+def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The values, 500 at a time: as many as `Tx.among` takes on every engine."""
+    return (values[first : first + 500] for first in range(0, len(values), 500))
+
+
+def set_meta(tx: Tx, key: str, value: Any) -> None:
+    """Set a value of state_meta."""
+    sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
+    tx.run(sql, (key, value))
 
 
 def finding(kind: str, where: str, detail: str) -> Finding:

@@ -1,8 +1,7 @@
 """The tables on PostgreSQL: those of a state.db with the same names and columns, and their own full-text index.
 
 The declarations are the ones of the SQLite engine, with PostgreSQL's type names. Texts sort by code point
-(COLLATE "C"), as they do there. There are no foreign keys: an import stores rows in any order, and what a deleted session
-leaves to others changes its id.
+(COLLATE "C"), as they do there. There are no foreign keys: an import stores rows in any order.
 """
 
 from __future__ import annotations
