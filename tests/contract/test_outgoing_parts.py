@@ -69,6 +69,19 @@ def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) 
     assert texts == [(None, False), ("its title", True), (None, False)]
 
 
+def test_what_could_not_be_sent_is_shredded_with_its_session(db: Any) -> None:
+    gateway = GatewayDB(db)
+    db.create_session("gone", "plain")
+    db.append_message("gone", "user", "hello")
+    part = gateway.post("plain/work", destination(CHAT, {"t": 1}, session="gone"), "its history", "n1")
+    gateway.batch([lambda tx: gateway_outbox.unsendable(tx, part.id, "too late", 1.0)])
+    assert [row["text"] for row in db.sql("SELECT text FROM gateway_outbox")] == ["its history"]
+    assert "reply_context" not in stored(gateway)[0]
+    remove(db, "shred_session", "gone")
+    assert [row["text"] for row in db.sql("SELECT text FROM gateway_outbox")] == [None]
+    assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}]
+
+
 def remove(db: Any, way: str, session_id: str) -> None:
     """Delete or shred it. Shredding says so, and is repeated, while a transaction of the server (ANALYZE) sees deleted rows."""
     done, end = getattr(db, way)(session_id), time.monotonic() + 60
