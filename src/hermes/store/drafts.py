@@ -29,12 +29,13 @@ from hermes.store.leases import OPEN, is_gone, session_lease
 
 _MASKED_AGAIN = 2_000  # characters, about
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
-# What may follow the beginning of a secret: with one of these behind it, masking recognises it.
+# What may follow the beginning of a secret, where a text has this in it: with it behind, masking recognises the secret.
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
 _BASE64 = tuple("A" * count + "Onh4" for count in range(4))  # of a name and a password
 _ENDINGS = (
-    _ENDING, f"{_ENDING}@host", f"{_ENDING}.eyJ{_ENDING}.{_ENDING}", f"{_ENDING}.{_ENDING}", *_BASE64,
-    *(ending + quote for quote in ('\\\\\\"', '\\"', '"', "'", "`") for ending in (_ENDING, *_BASE64)),
+    ("", _ENDING), ("://", f"{_ENDING}@host"), ("eyJ", f"{_ENDING}.eyJ{_ENDING}.{_ENDING}"), ("eyJ", f"{_ENDING}.{_ENDING}"),
+    *(("asic", ending) for ending in _BASE64),
+    *((quote, ending + quote) for quote in ('\\\\\\"', '\\"', '"', "'", "`") for ending in (_ENDING, *_BASE64)),
 )  # fmt: skip
 # A last word that is no plain word may become a token that masking recognises by its length.
 _NO_PLAIN_WORD = re.compile(r"(?<![\w.:~+/-])(?![A-Za-z]?[a-z]+$)[\w.:~+/-]{8,}$")
@@ -193,7 +194,7 @@ def _certain(mask: Callable[[str], str], text: str) -> str:
     known = masked[: len(masked) - len(tail)]
     if word := _NO_PLAIN_WORD.search(tail):
         return known + tail[: word.start()]
-    for ending in (one for one in _ENDINGS if one[-1].isalnum() or one[-1] in tail):
+    for ending in (ending for needle, ending in _ENDINGS if needle in tail):
         longer = mask(tail + ending)
         if not longer.endswith(ending):  # the ending became part of a secret, and so would what is there of it
             return known + longer[: longer.rindex("[masked:")]

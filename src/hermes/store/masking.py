@@ -64,7 +64,7 @@ def _value(value: Any, mask: Mask) -> Any:
     """A text, or what JSON text holds, masked; the same object when there is no secret in it."""
     if isinstance(value, str):
         return mask(value)
-    if not isinstance(value, (list, dict)):
+    if isinstance(value, (int, float)):
         return value
     text = codec.to_json(value)
     masked = mask(text)

@@ -25,20 +25,19 @@ def forget_texts(path: Path, texts: Collection[str]) -> None:
 
 def rewrite_history(path: Path, change: Callable[[str], str]) -> None:
     """Change the text of the file, if there is one; OSError when that is not possible."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not path.exists() or change(text := _read(path)) == text:
         return
-    with os.fdopen(handle, "r+b") as file:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        text = file.read().decode("utf-8", "surrogateescape")
-        changed = change(text)
-        if changed != text:
-            file.seek(0)
-            file.write(changed.encode("utf-8", "surrogateescape"))
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
+        changed = change(_read(path)).encode("utf-8", "surrogateescape")  # terminals may have added to it
+        file.write(changed)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def load_history(path: Path) -> list[str]:
