@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hermes.errors import NotADatabase, StoreError, StoreReadOnly
 from hermes.home import make_private
+from hermes.store.engines.base import from_os
 from hermes.store.engines.sqlite import cipher, migrate
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
-from hermes.store.engines.sqlite.error_mapping import from_os
 
 _NO_ROOM = (4618, 4874, 5386)  # SQLITE_IOERR_SHMOPEN, _SHMSIZE, _SHMMAP: the shared-memory file can't be made
 
