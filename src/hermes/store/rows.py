@@ -6,39 +6,6 @@ At run time they are plain dicts; a store of a later version may add keys.
 # Annotations are evaluated here: only so `__required_keys__` knows what NotRequired means.
 from typing import Any, NotRequired, TypedDict
 
-__all__ = [
-    "AttachmentEntry",
-    "AuditEntry",
-    "ChatMessage",
-    "ExportedSession",
-    "Facets",
-    "Finding",
-    "HandoffState",
-    "HiddenMessage",
-    "Insights",
-    "InsightsActivity",
-    "InsightsCost",
-    "InsightsDay",
-    "InsightsModel",
-    "InsightsSession",
-    "InsightsSource",
-    "InsightsStreaks",
-    "InsightsTokens",
-    "InsightsTool",
-    "MaintenanceResult",
-    "MeaningStatus",
-    "MessageRow",
-    "PendingHandoff",
-    "RedactedMessage",
-    "Relative",
-    "SearchContext",
-    "SearchHit",
-    "SessionEvent",
-    "SessionRow",
-    "ShredResult",
-    "TrashedSession",
-]
-
 
 class SessionRow(TypedDict):
     """A session: `get_session`, `list_sessions_rich`, `search_sessions`."""
