@@ -56,7 +56,7 @@ class ExchangeCalls(OpenStore):
             with self._writing(session_id) as tx:
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched.all())
-        if done.is_new or done.revised:
+        if done.is_new:
             self._transcripts.arrived(session_id, done.touched)
         elif done:
             self._transcripts.complete([session_id])

@@ -182,11 +182,10 @@ class Ingested:
     is_new: bool = False  # the session was not here
     touched: Touched = field(default_factory=Touched)
     added: int = 0  # messages, to a session that was here
-    revised: int = 0  # messages that were changed, hidden or shown again
-    columns: int = 0  # of the session's row that were changed
+    revised: int = 0  # messages that were changed, hidden or shown again, and columns of the session's row
 
     def __bool__(self) -> bool:
-        return bool(self.is_new or self.added or self.revised or self.columns)
+        return bool(self.is_new or self.added or self.revised)
 
 
 def checked(data: Any) -> str:
@@ -388,7 +387,7 @@ class _Follow:
         if was["end_reason"] in _ENDS:
             new = {name: self.data[name] for name in _FOLLOWED if self.data.get(name) not in (None, was[name])}
             self.into.set_columns(self.id, new)
-            self.done.columns += len(new)
+            self.done.revised += len(new)
         there = self.data.get("title")
         if self.source is None or there is None or there == (known := self.source.get("title")):
             return
@@ -396,7 +395,7 @@ class _Follow:
             titles.take_in(self.tx)
             self.into.set_title(self.id, there)
             self._record(title=there)
-            self.done.columns += 1
+            self.done.revised += 1
 
     def _record(self, **values: Any) -> None:
         self.source = {**(self.source or {}), **values}
