@@ -96,7 +96,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
         return self._note_backup(target)
 
     def _note_backup(self, target: Path) -> bool:
-        """What is shredded later is looked for there, too."""
+        """Record where a backup lies, so that shredding can name it; False when the store can't be written."""
         try:
             self._write(note_backup, target)
         except StoreError:
@@ -104,7 +104,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
         return True
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
-        """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
+        """The problems of the store: [{"kind", "where", "detail"}], [] when it is sound.
 
         Rows that another program has written are adopted first, as before a list. `progress` is called with the current
         subject, the number of items done, and their total.
@@ -151,7 +151,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
 
 
 class Transactions:
-    """What the other modules of store/ may do with an open SessionDB: its transactions, with its fences and its mask."""
+    """The transactions of an open SessionDB, with its fences and its mask, for the other modules of store/."""
 
     def __init__(self, db: SessionDB) -> None:
         self._db = db

@@ -126,7 +126,7 @@ class UpkeepCalls(OpenStore):
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
-        """What was trashed, restored, deleted and shredded, and what `record_audit` added; the newest first."""
+        """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
         return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
     def record_audit(self, action: str, session_id: str | None, *, by: str, detail: str = "") -> None:

@@ -146,7 +146,7 @@ class SessionCalls(OpenStore):
                 _usage.add_side(tx, session_id, used)
 
     def get_side_usage(self, session_id: str) -> SideUsage | None:
-        """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
+        """The usage of titles and summaries of a session (calls, tokens, cost); None when there were none."""
         return self._read(_usage.side_of, session_id)
 
     def choose_model(self, conversation: str, model: str | None) -> None:

@@ -125,7 +125,7 @@ class Ingest:
         return number
 
     def _move_versions(self, row: StoredRow, number: int, session_id: str) -> None:
-        """What a message said before it was edited goes with it."""
+        """Move the earlier versions of an edited message with it."""
         at = self.tx.row("SELECT timestamp, role FROM messages WHERE id = ?", (number,))
         assert at is not None
         sql = "SELECT id FROM messages WHERE session_id = ? AND hidden = ? AND timestamp = ? AND role = ?"
@@ -177,7 +177,7 @@ class Ingest:
 
 @dataclass(slots=True)
 class Ingested:
-    """What an import changed."""
+    """The changes that an import made."""
 
     is_new: bool = False  # the session was not here
     touched: Touched = field(default_factory=Touched)

@@ -1,4 +1,4 @@
-"""What a display needs beside rows: the values to filter by, a session's relatives, which watched sessions changed."""
+"""Values for displays: names to filter by, a session's relatives, which watched sessions changed."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: Sessio
 
 
 def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | None:
-    """What sessions other than the owner export of a hidden message: a redacted one's place, no earlier version."""
+    """A hidden message in an export for a user who is not the owner: a redacted one's place, no earlier version."""
     if message["hidden"] == REPLACED:
         return None
     if message["hidden"] != REDACTED:
