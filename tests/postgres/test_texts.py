@@ -163,8 +163,12 @@ def test_of_an_enormous_text_there_are_the_parts_only() -> None:
 
 
 def test_tables_are_read_from_their_declarations() -> None:
-    plain = declared("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, UNIQUE (a, id))")
-    assert plain is not None and (plain.columns, plain.key, plain.numbered) == (("id", "a"), ("id",), True)
-    pair = declared("CREATE TABLE IF NOT EXISTS t (a TEXT NOT NULL, b REAL, PRIMARY KEY (a, b)) WITHOUT ROWID")
-    assert pair is not None and (pair.columns, pair.key, pair.numbered) == (("a", "b"), ("a", "b"), False)
-    assert declared("CREATE TABLE IF NOT EXISTS t (a TEXT)") is None
+    numbered, pair = declared(
+        [
+            "CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, UNIQUE (a, id))",
+            "CREATE TABLE IF NOT EXISTS u (b REAL, a TEXT NOT NULL, PRIMARY KEY (a, b)) WITHOUT ROWID",
+            "CREATE TABLE IF NOT EXISTS without_a_key (a TEXT)",
+        ]
+    )
+    assert (numbered.columns, numbered.key, numbered.is_numbered) == (("id", "a"), ("id",), True)
+    assert (pair.columns, pair.key, pair.is_numbered) == (("b", "a"), ("a", "b"), False)

@@ -410,10 +410,11 @@ def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Pat
 def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
     """A new kind of event can't be forgotten, even if no test above makes one."""
     store = ROOT / "src/hermes/store"
-    files = (*store.glob("db*.py"), store / "transcript_replay.py", store / "transcript_writer.py")
-    text = "".join(path.read_text() for path in files)
-    named = set(re.findall(r"(?:_transcripts|self)\.(?:changed|restated)\(\s*\w+, \"(\w+)\"", text))
-    named |= set(re.findall(r"_mark\(.*?\"(\w+)\"\)$", text, re.MULTILINE)) | set(re.findall(r"event\(\"(\w+)\"", text))
+    calls = "".join(path.read_text() for path in store.glob("db*.py"))
+    text = calls + (store / "transcript_replay.py").read_text() + (store / "transcript_writer.py").read_text()
+    named = set(re.findall(r"(?:_transcripts|self)\.(?:changed|restated)\(\s*[\w.]+, \"(\w+)\"", text))
+    named |= set(re.findall(r"event\(\"(\w+)\"", text)) | set(re.findall(r"(?:what|_[A-Z]+) = \(\"(\w+)\"", calls))
+    named |= set(re.findall(r"self\._(?:change\w*|stamp)\(\s*(?:session_id, )?\(\"(\w+)\"", calls))
     named |= set(re.findall(r"^[A-Z_]+ = \"(\w+_error)\"$", (store / "session_events.py").read_text(), re.MULTILINE))
     assert len(named) > 10
     assert {f"event {name}" for name in named} == {_kind(entry) for entry in _samples() if entry["type"] == "event"}

@@ -34,12 +34,14 @@ def guarded(store: _Class) -> _Class:
 
 
 def _guarded(call: FunctionType) -> Callable[..., Any]:
+    declared = getattr(call, "__wrapped__", call)  # the function with the annotations, in a decorated method
+
     @wraps(call)
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except (OSError, StoreError, ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
-            ours = _explained(error, call, args, kwargs)
+            ours = _explained(error, declared, args, kwargs)
             if ours is error:
                 raise
             raise ours from error
@@ -53,7 +55,7 @@ def _explained(error: Exception, call: FunctionType, args: Sequence[Any], kwargs
     if (isinstance(error, HermesError) and not refused) or _is_callers(error):
         return error
     if isinstance(error, OSError):
-        from hermes.store.engines.sqlite.error_mapping import from_os
+        from hermes.store.engines.base import from_os
 
         return from_os(error, Path(str(error.filename or getattr(args[0], "path", "the store"))))
     names = {**collections.abc.__dict__, **call.__globals__}

@@ -16,9 +16,8 @@ from hermes.errors import InvalidInput, StoreCorrupt, StoreError
 from hermes.store import codec, session_exports
 from hermes.store.arguments import guarded
 from hermes.store.db_exchange import ExchangeCalls
-from hermes.store.db_keeping import Keeping
+from hermes.store.db_keeping import UpkeepCalls
 from hermes.store.db_messages import MessageCalls
-from hermes.store.db_open import read_again
 from hermes.store.db_sessions import SessionCalls
 from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
@@ -31,7 +30,7 @@ __all__ = ["SessionDB"]
 
 
 @guarded
-class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
+class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
     """Every conversation in one place.
 
     `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (created if it does not exist).
@@ -69,10 +68,8 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
             counts = self.import_sessions(found, attachments=other.read_attachment, again=again)
             if only is not None:
                 return counts
-            with other._engine.read() as tx:
-                values = [(key, self._masked(codec.restored(value))) for key, value in session_exports.meta_of(tx)]
-        with self._engine.write() as tx:
-            session_exports.bring_meta(tx, values)
+            values = [(key, self._masked(codec.restored(value))) for key, value in other._read(session_exports.meta_of)]
+        self._write(session_exports.bring_meta, values)
         return counts
 
     def backup(self, path: Path | str) -> bool:
@@ -99,23 +96,22 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
         return self._note_backup(target)
 
     def _note_backup(self, target: Path) -> bool:
-        """What is shredded later is looked for there, too."""
+        """Record where a backup lies, so that shredding can name it; False when the store can't be written."""
         try:
-            with self._engine.write() as tx:
-                note_backup(tx, target)
+            self._write(note_backup, target)
         except StoreError:
             return False
         return True
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
-        """What is wrong with the store: [{"kind", "where", "detail"}], [] when it is sound.
+        """The problems of the store: [{"kind", "where", "detail"}], [] when it is sound.
 
         Rows that another program has written are adopted first, as before a list. `progress` is called with the current
         subject, the number of items done, and their total.
         """
         from hermes.store.check import check
 
-        with suppress(StoreError), self._take_in():  # if they can't be, the check finds out why
+        with suppress(StoreError), self._engine.taking_in():  # if they can't be, the check finds out why
             pass
         return check(self._engine, self._transcripts, self._attachments, progress)
 
@@ -155,7 +151,7 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, Keeping):
 
 
 class Transactions:
-    """What the other modules of store/ may do with an open SessionDB: its transactions, with its fences and its mask."""
+    """The transactions of an open SessionDB, with its fences and its mask, for the other modules of store/."""
 
     def __init__(self, db: SessionDB) -> None:
         self._db = db
@@ -165,7 +161,7 @@ class Transactions:
 
     def write(self, *, lasting: bool = True) -> AbstractContextManager[Tx]:
         """A write transaction under this thread's fences (see SessionDB.fenced, Engine.write)."""
-        return self._db._changing(lasting=lasting)
+        return self._db._writing(lasting=lasting)
 
     def masked(self, text: str | None) -> str | None:
         """The text as the store would store it (secrets masked); None stays None."""
@@ -182,13 +178,3 @@ class Transactions:
 def transactions(db: SessionDB) -> Transactions:
     """The transactions of an open SessionDB, for other tables in the same store (gateway_db.py)."""
     return Transactions(db)
-
-
-_READING = """get_session get_sessions get_side_usage chosen_model session_count source_counts resolve_session_id
-    session_ids_with_prefix list_sessions_rich search_sessions insights facets session_states get_session_title
-    get_session_by_title resolve_session_by_title get_next_title_in_lineage get_tags tags_of get_compression_tip
-    get_compression_chain get_subagents get_family resolve_resume_session_id get_messages get_messages_as_conversation
-    get_session_events message_count session_of_message search_messages list_trash audit_log get_meta lease_holder is_live
-    session_holder get_handoff_state list_pending_handoffs export_session sql"""
-for _name in _READING.split():
-    setattr(SessionDB, _name, read_again(getattr(SessionDB, _name)))

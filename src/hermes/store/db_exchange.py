@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import (
-    HermesError,
-    StoreBusy,
-    StoreClosed,
-    StoreCorrupt,
-    StoreFull,
-    StoreGone,
-    StoreReadOnly,
-    StoreUnreachable,
-)
+from hermes.errors import HermesError, StoreError
 from hermes.store import codec, ingest, message_attachments, retention, session_events, session_exports
 from hermes.store.arguments import checked_text
 from hermes.store.attachments import Attachments, Read, note
@@ -26,8 +17,6 @@ from hermes.store.visibility import User
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession
 
-_STORE_TROUBLE = (StoreBusy, StoreClosed, StoreCorrupt, StoreFull, StoreGone, StoreReadOnly, StoreUnreachable)
-
 
 class ExchangeCalls(OpenStore):
     """Export and import of sessions."""
@@ -36,8 +25,7 @@ class ExchangeCalls(OpenStore):
 
     def export_session(self, session_id: str, *, visible_to: User | None = None) -> ExportedSession | None:
         """The session with its messages, or None."""
-        with self._engine.read() as tx:
-            return session_exports.export(tx, session_id, visible_to)
+        return self._read(session_exports.export, session_id, visible_to)
 
     def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[ExportedSession]:
         """Every session with its messages, as a list (iter_export streams)."""
@@ -68,27 +56,22 @@ class ExchangeCalls(OpenStore):
             with self._writing(session_id) as tx:
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched.all())
-        if done.is_new or done.revised:
+        if done.is_new:
             self._transcripts.arrived(session_id, done.touched)
-        else:
-            for message_id, ready in done.added:
-                self._transcripts.message_stored(session_id, message_id, ready)
-            if done.columns:
-                self._transcripts.changed(session_id, "import", *done.columns)
+        elif done:
+            self._transcripts.complete([session_id])
         if done or read is not None or files:  # an import that was killed may have left some of them behind
             self._files_came(session_id, read, files, again=not done)
         return done
 
     def _files_came(self, session_id: str, read: Read | None, files: Mapping[str, bytes | str], *, again: bool) -> None:
         """Copy the attachments of an imported session from another store or the export, and record which of them are missing."""
-        with self._engine.read() as tx:
-            wanted = message_attachments.attachments_shown(tx, session_id)
+        wanted = self._read(message_attachments.attachments_shown, session_id)
         taken = [digest for digest in wanted if self._attachments.take_over(read, digest, files.get(digest))]
         if not wanted or (again and not taken):
             return
         here = [digest for digest in wanted if self._attachments.has(digest)]
-        with self._engine.write(alone=False) as tx:
-            note(tx, here, [digest for digest in wanted if digest not in here])
+        self._write(note, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,
@@ -116,8 +99,7 @@ class ExchangeCalls(OpenStore):
         counts = {"sessions": 0, "messages": 0, "skipped": 0, **({"updated": 0} if update else {})}
         ids: dict[int, int] = {}
         policy: ingest.Policy = "follow" if update else "keep"
-        with self._engine.read() as tx:
-            deleted, trashed = retention.deleted(tx), retention.trashed_ids(tx)
+        deleted, trashed = self._read(retention.deleted), self._read(retention.trashed_ids)
         for data in exported:
             gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
             if gone or (gone is not None and not again):
@@ -125,23 +107,21 @@ class ExchangeCalls(OpenStore):
                 continue
             try:
                 done = self._ingest(data, policy, ids, attachments)
-            except _STORE_TROUBLE:  # the store failed, not this session: the next one would fail as well
-                raise
             except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-                if refused is None:
+                is_trouble = isinstance(error, StoreError) and type(error) is not StoreError  # the next would fail, too
+                if refused is None or is_trouble:
                     raise
                 refused(data, error)
                 continue
             if done.is_new:
                 if gone is not None:
-                    with self._engine.write() as tx:
-                        retention.audit(tx, "restore", data["id"], "import")
+                    self._write(retention.audit, "restore", data["id"], "import")
                 counts["sessions"] += 1
                 rows = data.get("messages") or ()
                 counts["messages"] += sum(m.get("session_id", data["id"]) == data["id"] for m in rows)
             elif done:
                 counts["updated"] += 1
-                counts["messages"] += len(done.added)
+                counts["messages"] += done.added
             else:
                 counts["skipped"] += 1
                 if data["id"] in trashed:
@@ -150,6 +130,6 @@ class ExchangeCalls(OpenStore):
 
     def foreign_message_ids(self, session_id: str) -> set[str]:
         """The ids that a session's messages had on their platform or in the program they come from."""
-        with self._engine.read() as tx:
-            sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
-            return {str(codec.restored(row[0])) for row in tx.rows(sql, (codec.storable(session_id),))}
+        sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
+        rows = self._read(lambda tx: tx.rows(sql, (codec.storable(session_id),)))
+        return {str(codec.restored(row[0])) for row in rows}

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         TrashedSession,
     )
 
-Outcome = TypeVar("Outcome", bool, "int | None")
+R = TypeVar("R")
+_END = ("end", "ended_at", "end_reason")
+_HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
 
-class Keeping(OpenStore):
+class UpkeepCalls(OpenStore):
     """Trash, pruning, key/value meta, leases and handoffs."""
 
     # ------------------------------------------------------------------------------------------ keeping and removing
@@ -89,8 +91,7 @@ class Keeping(OpenStore):
         by_source: Mapping[str, float] | None = None,
     ) -> list[str]:
         """The ids that prune_sessions would remove; with `whole`, the newest part of each conversation."""
-        with self._engine.read() as tx:
-            return retention.prunable(tx, older_than_days, source, whole, by_source)
+        return self._read(retention.prunable, older_than_days, source, whole, by_source)
 
     def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
         """Put a session in the trash: it is neither listed nor found, its title is free, and it can be restored.
@@ -98,28 +99,22 @@ class Keeping(OpenStore):
         With `whole`, all parts of a compressed conversation are moved, or none.
         """
         now = time.time()
-        moved = self._each_part(session_id, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
-        for part in moved:
-            self._transcripts.changed(part, "trash", *retention.MOVED)
-        return bool(moved)
+        what = ("trash", *retention.MOVED)
+        return self._change_parts(session_id, what, lambda tx, part: retention.trash(tx, part, by, now), whole=whole)
 
     def restore_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
         """Take a session (with `whole`, all parts of its conversation) out of the trash, with its title or the next
         number of that title."""
-        moved = self._each_part(session_id, lambda tx, part: retention.restore(tx, part, by), whole=whole)
-        for part in moved:
-            self._transcripts.changed(part, "restore", *retention.MOVED)
-        return bool(moved)
+        what = ("restore", *retention.MOVED)
+        return self._change_parts(session_id, what, lambda tx, part: retention.restore(tx, part, by), whole=whole)
 
     def list_trash(self) -> list[TrashedSession]:
         """The sessions in the trash, the newest first."""
-        with self._engine.read() as tx:
-            return retention.trashed(tx)
+        return self._read(retention.trashed)
 
     def deleted_sessions(self) -> dict[str, bool]:
         """The ids of sessions that were deleted for good and have not come back, each with whether it was shredded."""
-        with self._engine.read() as tx:
-            return retention.deleted(tx)
+        return self._read(retention.deleted)
 
     def empty_trash(self, older_than_days: float = 7, *, by: str = "empty_trash") -> int:
         """Delete the sessions that have been in the trash longer than this; returns how many.
@@ -127,14 +122,12 @@ class Keeping(OpenStore):
         Deletions that a crash interrupted are finished, too.
         """
         retention.finish_deletions(self._engine, self._transcripts)
-        with self._engine.read() as tx:
-            ids = retention.trashed_before(tx, older_than_days)
+        ids = self._read(retention.trashed_before, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
     def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
-        """What was trashed, restored, deleted and shredded, and what `record_audit` added; the newest first."""
-        with self._engine.read() as tx:
-            return retention.audit_log(tx, session_lists.checked_page(limit, 0)[0])
+        """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
+        return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
     def record_audit(self, action: str, session_id: str | None, *, by: str, detail: str = "") -> None:
         """Add a line to the audit log about a change that the store does not record there itself (secrets masked).
@@ -144,23 +137,16 @@ class Keeping(OpenStore):
         checked_text(action, "action"), checked_text(session_id, "session_id")
         if action in retention.OWN_ACTIONS:
             raise InvalidInput(f"{action} is an action that the store records itself")
-        with self._engine.write() as tx:
-            retention.audit(tx, action, session_id, by, self._masked(detail) or "")
+        self._write(retention.audit, action, session_id, by, self._masked(detail) or "")
 
     def prune_empty_ghost_sessions(self, sessions_dir: Path | str | None = None) -> int:
         """Remove untitled, ended sessions without messages that are older than a day; returns how many."""
-        with self._engine.read() as tx:
-            ids = retention.ghosts(tx)
+        ids = self._read(retention.ghosts)
         return sum(self.delete_session(session_id, sessions_dir, by="prune_empty_ghost_sessions") for session_id in ids)
 
     def finalize_orphaned_compression_sessions(self) -> int:
         """End compression children older than a week that never made a model call; returns how many."""
-        with self._engine.write() as tx:
-            ids = retention.close_orphaned_compressions(tx)
-            self._transcripts.mark(tx, ids)
-        for session_id in ids:
-            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
-        return len(ids)
+        return self._change_all(_END, retention.close_orphaned_compressions)
 
     def vacuum(self) -> None:
         """Return free space to the file system now, regardless of the amount."""
@@ -214,8 +200,7 @@ class Keeping(OpenStore):
 
     def get_meta(self, key: str) -> str | None:
         """A value of state_meta."""
-        with self._engine.read() as tx:
-            value = tx.value("SELECT value FROM state_meta WHERE key = ?", (key,))
+        value = self._read(lambda tx: tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))
         return None if value is None else str(codec.restored(value))
 
     def set_meta(self, key: str, value: str) -> None:
@@ -223,11 +208,8 @@ class Keeping(OpenStore):
         stored = checked_text(key, "key"), self._masked(checked_text(value, "value"))
         if key is None:
             raise InvalidInput("a value of state_meta needs a key")
-        with self._changing(alone=False) as tx:
-            tx.run(
-                "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-                stored,
-            )
+        sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
+        self._write(lambda tx: tx.run(sql, stored))
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
         """Take a lease; its fencing token (higher each time), or None while another process holds it."""
@@ -254,8 +236,7 @@ class Keeping(OpenStore):
 
     def lease_holder(self, name: str) -> str | None:
         """The holder name of a lease; None when the lease is free."""
-        with self._engine.read() as tx:
-            return leases.holder_of(tx, name)
+        return self._read(leases.holder_of, name)
 
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: open in a running process, never pruned. The token of the lease "session:<id>", to renew and
@@ -284,8 +265,7 @@ class Keeping(OpenStore):
 
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""
-        with self._engine.read() as tx:
-            return leases.is_live(tx, session_id)
+        return self._read(leases.is_live, session_id)
 
     def session_holder(self, session_id: str) -> str | None:
         """The holder name of the session's lease; None when it is not live."""
@@ -293,18 +273,12 @@ class Keeping(OpenStore):
 
     def turn_holder(self, session_id: str) -> str | None:
         """The holder name of the session's lease, if that process does more than to have it open; else None."""
-        with self._engine.read() as tx:
-            held = leases.held(tx, leases.session_lease(session_id))
+        held = self._read(leases.held, leases.session_lease(session_id))
         return None if held is None or held[1] == leases.OPEN else held[0]
 
     def end_abandoned_sessions(self, after_hours: float = 24) -> int:
         """End sessions whose holder's lease expired longer ago than this, with reason "abandoned"; returns how many."""
-        with self._engine.write() as tx:
-            ids = leases.end_abandoned(tx, after_hours)
-            self._transcripts.mark(tx, ids)
-        for session_id in ids:
-            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
-        return len(ids)
+        return self._change_all(_END, lambda tx: leases.end_abandoned(tx, after_hours))
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
@@ -312,13 +286,11 @@ class Keeping(OpenStore):
 
     def get_handoff_state(self, session_id: str) -> HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
-        with self._engine.read() as tx:
-            return handoffs.state(tx, session_id)
+        return self._read(handoffs.state, session_id)
 
     def list_pending_handoffs(self) -> list[PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
-        with self._engine.read() as tx:
-            return handoffs.pending(tx)
+        return self._read(handoffs.pending)
 
     def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Claim a pending handoff; one caller wins. The claim expires after `lease` seconds without a heartbeat."""
@@ -331,8 +303,7 @@ class Keeping(OpenStore):
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
         """Renew a claim."""
-        with self._changing(session_id, alone=False) as tx:
-            return leases.renew(tx, leases.handoff_lease(session_id), None, lease)
+        return self._write(leases.renew, leases.handoff_lease(session_id), None, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
@@ -340,8 +311,7 @@ class Keeping(OpenStore):
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
-        with self._engine.read() as tx:
-            return handoffs.seconds_left(tx, session_id)
+        return self._read(handoffs.seconds_left, session_id)
 
     def complete_handoff(self, session_id: str) -> bool:
         """Mark a handoff as completed."""
@@ -354,9 +324,5 @@ class Keeping(OpenStore):
     def _told_error(self, error: str) -> str:
         return self._masked(checked_text(error, "error")) or ""
 
-    def _handoff(self, session_id: str, step: Callable[[Tx], Outcome]) -> Outcome:
-        with self._writing(session_id, alone=False) as tx:
-            done = step(tx)
-        if done:
-            self._transcripts.changed(session_id, "handoff", "handoff_state", "handoff_platform", "handoff_error")
-        return done
+    def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
+        return self._change(session_id, _HANDOFF, step, alone=False)

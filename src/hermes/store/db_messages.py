@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import (
-    InvalidInput,
-    StoreError,
-    StoreUnreachable,
-)
+from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store import (
     codec,
     lineage,
@@ -26,12 +22,16 @@ from hermes.store import (
 )
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
-from hermes.store.db_open import OpenStore
-from hermes.store.engines.base import Tx
+from hermes.store.db_open import OpenStore, read_again
+from hermes.store.engines.base import Row, Tx
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
+
+
+def _visible(tx: Tx, session_id: str, visible_to: User | None) -> list[Row]:
+    return message_reading.shown_rows(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
 
 
 class MessageCalls(OpenStore):
@@ -72,19 +72,10 @@ class MessageCalls(OpenStore):
         transaction: either both are there or neither. An unknown (or deleted) session is SessionNotFound, content that
         is neither text, a list nor a dict is InvalidInput; nothing is stored then.
         """
+        message = locals()  # a message is read by the names of its columns; the other arguments do no harm
         counts = _usage.checked(usage)
-        ready = self._ready(
-            {
-                "role": role, "content": content, "tool_name": tool_name, "tool_calls": tool_calls,
-                "tool_call_id": tool_call_id, "token_count": token_count, "finish_reason": finish_reason,
-                "reasoning": reasoning, "reasoning_content": reasoning_content, "reasoning_details": reasoning_details,
-                "codex_reasoning_items": codex_reasoning_items, "codex_message_items": codex_message_items,
-                "timestamp": timestamp, "model": model, "input_tokens": input_tokens, "output_tokens": output_tokens,
-                "cache_read_tokens": cache_read_tokens, "cache_write_tokens": cache_write_tokens, "cost_usd": cost_usd,
-                "platform_message_id": platform_message_id, "meta": meta if meta is None else dict(meta),
-            }
-        )  # fmt: skip
-        return self._append(session_id, ready, counts)
+        message["meta"] = meta if meta is None else dict(meta)
+        return self._append(session_id, self._ready(message), counts)
 
     def _append(
         self,
@@ -127,38 +118,30 @@ class MessageCalls(OpenStore):
         """
         from hermes.store.attachments import PREFIX
 
-        with self._engine.read():  # a closed store keeps nothing
-            pass
+        self._require_open()
         return PREFIX + self._attachments.keep(data)
 
     def replace_messages(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Replace a session's own messages with others: all of them or none, in one transaction."""
-        self._replace(session_id, [self._ready(message) for message in messages])
+        self._replace(session_id, [self._ready(message) for message in messages], "replace")
 
-    def _replace(self, session_id: str, ready: Sequence[message_values.Ready]) -> None:
+    def clear_messages(self, session_id: str) -> None:
+        """Remove a session's messages and keep the session. An unknown session is ignored."""
+        self._replace(session_id, [], "clear")
+
+    def _replace(self, session_id: str, ready: Sequence[message_values.Ready], action: str) -> None:
         with self._writing(session_id) as tx:
-            sessions.require(tx, session_id)
-            self._clear(tx, session_id, "replace")
+            if action == "replace":
+                sessions.require(tx, session_id)
+            if count := messages.remove_own(self._engine, tx, session_id):
+                retention.audit(tx, action, session_id, "", f"{count} messages")
+            for table in ("session_refs", "session_rewinds"):
+                tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
             for message in ready:
                 self._attachments.secure(tx, message.lifted)
                 messages.append(tx, session_id, message)
             messages.recount(tx, session_id)
         self._transcripts.rewritten(session_id)
-
-    def clear_messages(self, session_id: str) -> None:
-        """Remove a session's messages and keep the session. An unknown session is ignored."""
-        with self._writing(session_id) as tx:
-            self._clear(tx, session_id, "clear")
-            messages.recount(tx, session_id)
-            tx.run("UPDATE sessions SET first_words = NULL WHERE id = ?", (session_id,))
-        self._transcripts.rewritten(session_id)
-
-    def _clear(self, tx: Tx, session_id: str, action: str) -> None:
-        count = messages.remove_own(self._engine, tx, session_id)
-        if count:
-            retention.audit(tx, action, session_id, "", f"{count} messages")
-        for table in ("session_refs", "session_rewinds"):
-            tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
     def redact_message(self, message_id: int) -> bool:
         """Redact one message; False when there is none, or it is already redacted.
@@ -166,8 +149,7 @@ class MessageCalls(OpenStore):
         No session shows it any more, nor does one that carries it over; it is not replayed, found or counted, and undoing
         a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
         """
-        with self._engine.read() as tx:
-            place = message_edits.find(tx, message_id)
+        place = self._read(message_edits.find, message_id)
         if place is None:
             return False
         with self._writing(*place.sessions) as tx:
@@ -175,8 +157,7 @@ class MessageCalls(OpenStore):
             if place is None:
                 return False
             message_edits.redact(tx, message_id, place)
-            owner = place.owner
-        self._transcripts.restated(owner, "redact", hides=[message_id])
+        self._transcripts.restated(place.owner, "redact", hides=[message_id])
         return True
 
     def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:
@@ -185,11 +166,10 @@ class MessageCalls(OpenStore):
         The earlier content moves to a separate row that is never shown (`hidden` -4). Sessions that carry the message
         over show the new text as well. Identical content changes nothing and returns True.
         """
-        with self._engine.read() as tx:
-            place = message_edits.find(tx, message_id)
-            role = tx.value("SELECT role FROM messages WHERE id = ?", (message_id,))
+        place = self._read(message_edits.find, message_id)
         if place is None:
             return False
+        role = self._read(lambda tx: tx.value("SELECT role FROM messages WHERE id = ?", (message_id,)))
         ready = self._ready({"role": codec.restored(role), "content": content})
         with self._writing(*place.sessions) as tx:
             place = message_edits.find(tx, message_id)
@@ -204,12 +184,9 @@ class MessageCalls(OpenStore):
 
     def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
-        with self._engine.read() as tx:
-            if not sessions.is_shown(tx, session_id, visible_to):
-                return []
-            rows = message_reading.shown_rows(tx, session_id)
-        return [message_reading.decode(row) for row in rows]
+        return [message_reading.decode(row) for row in self._read(_visible, session_id, visible_to)]
 
+    @read_again
     def get_messages_as_conversation(
         self,
         session_id: str,
@@ -243,8 +220,7 @@ class MessageCalls(OpenStore):
         What was a `data:` address becomes one again, bare base64 stays bare base64. A reference without a file stays.
         """
         digests = [digest for digest, _, _ in references(codec.to_json(message))]
-        with self._engine.read() as tx:
-            kinds = message_attachments.kinds_of(tx, digests)
+        kinds = self._read(message_attachments.kinds_of, digests)
         if isinstance(message, dict) and "role" in message:
             return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
         return self._attachments.inlined(message, kinds)
@@ -266,29 +242,30 @@ class MessageCalls(OpenStore):
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
-        with self._engine.read() as tx:
-            return session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+        return self._read(
+            lambda tx: (
+                session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
+            )
+        )
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
-        with self._engine.read() as tx:
-            return message_reading.count(tx, session_id, visible_to)
+        return self._read(message_reading.count, session_id, visible_to)
 
     def carried_message_counts(self, session_ids: Sequence[str]) -> dict[str, int]:
         """How many messages of other sessions each of these shows: a branch those before it, a compressed one its edges.
 
         With a session's own `message_count` that is how many `get_messages` gives. Sessions that show none are left out.
         """
-        with self._engine.read() as tx:
-            return message_reading.carried_counts(tx, list(session_ids))
+        return self._read(message_reading.carried_counts, list(session_ids))
 
     def session_of_message(self, message_id: int, *, visible_to: User | None = None) -> str | None:
         """The session that shows a message: its own, else one that carries it; None when none visible does."""
-        with self._engine.read() as tx:
-            return message_reading.session_of(tx, message_id, visible_to)
+        return self._read(message_reading.session_of, message_id, visible_to)
 
     # ------------------------------------------------------------------------------------------ search
 
+    @read_again
     def search_messages(
         self,
         query: str,
@@ -329,8 +306,8 @@ class MessageCalls(OpenStore):
 
     def index_status(self) -> dict[str, int]:
         """The state of the full-text index: {"indexed_to": message id, "pending": messages}. Search never waits."""
-        with self._engine.read() as tx:
-            return {"indexed_to": self._engine.fulltext.mark(tx), "pending": self._engine.fulltext.pending(tx)}
+        index = self._engine.fulltext
+        return self._read(lambda tx: {"indexed_to": index.mark(tx), "pending": index.pending(tx)})
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index everything that is not indexed yet; returns how many messages that were."""

@@ -6,18 +6,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import wraps
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from hermes.errors import AttachmentNotFound, InvalidInput, StoreError, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
 from hermes.store import foreign_rows, leases, lineage, message_values, sessions
 from hermes.store.arguments import checked_number, checked_text
 from hermes.store.attachments import DIGEST, Attachments, TableAttachments
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Tx
 from hermes.store.engines.store_address import file_of, open_engine
 from hermes.store.meaning.vector_indexer import VectorIndexer
 from hermes.store.transcript_writer import TranscriptWriter
@@ -52,6 +51,15 @@ def read_again(call: Callable[P, R]) -> Callable[P, R]:
 class OpenStore:
     """The base class of every part of SessionDB."""
 
+    path: Path
+    """The database file (for a store on a server: the path its local folders are next to); also as `db_path`."""
+    read_only: bool
+    """Whether this store can only be read."""
+    where: str
+    """The location of the store for display: a path, or a URL without its password."""
+    is_shared: bool
+    """Whether the store is on a server that other hosts can use as well."""
+
     def __init__(
         self,
         db_path: Path | str | None = None,
@@ -65,16 +73,16 @@ class OpenStore:
         timeout: float = 30.0,
         patience: float = 15.0,
     ) -> None:
-        if durability not in ("full", "normal"):
-            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
-        if transcripts not in ("all", "gateway", "off"):
-            raise InvalidInput(f"transcripts is 'all', 'gateway' or 'off', not {transcripts!r}")
-        if prepared_statements not in ("auto", "on", "off"):
-            raise InvalidInput(f"prepared_statements is 'auto', 'on' or 'off', not {prepared_statements!r}")
-        if not (isinstance(timeout, int | float) and timeout > 0):
-            raise InvalidInput(f"timeout is a number of seconds, not {timeout!r}")
-        if not (isinstance(patience, int | float) and patience > 0):
-            raise InvalidInput(f"patience is a number of seconds, not {patience!r}")
+        for name, choice, allowed in (
+            ("durability", durability, ("full", "normal")),
+            ("transcripts", transcripts, ("all", "gateway", "off")),
+            ("prepared_statements", prepared_statements, ("auto", "on", "off")),
+        ):
+            if choice not in allowed:
+                raise InvalidInput(f"{name} is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {choice!r}")
+        for name, seconds in (("timeout", timeout), ("patience", patience)):
+            if not (isinstance(seconds, int | float) and seconds > 0):
+                raise InvalidInput(f"{name} is a number of seconds, not {seconds!r}")
         file = None if url is None else file_of(url)
         if file is not None:
             if db_path is not None:
@@ -88,32 +96,31 @@ class OpenStore:
 
             self._temporary = TemporaryDirectory(prefix="hermes-memory-")
             db_path, durability, transcripts = Path(self._temporary.name, "state.db"), "normal", "off"
-        self.path = settled(db_path if db_path is not None else default_database())
+        self.path = self.db_path = settled(db_path if db_path is not None else default_database())
         self.sessions_dir = companion(self.path, "sessions")
         self.attachments_dir = companion(self.path, "attachments")
-        self._mask: Callable[[str], str] | None = None
-        if redact_secrets:
-            self._mask = self._redact
+        self._mask = self._redact if redact_secrets else None
         self._fences = threading.local()  # the leases this thread's writes depend on
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
         self._patience = patience
         self._pruning: int | None = None  # the token of the lease, while this store runs the automatic clean-up
-        self._options = (url, read_only, durability, transcripts, prepared_statements, timeout)
+        self._which_transcripts = transcripts
+        self._connect = partial(
+            open_engine, self.path, url, read_only=read_only, durability=durability,
+            prepared_statements=prepared_statements, timeout=timeout, patience=patience,
+        )  # fmt: skip
         self._open()
 
     def _open(self) -> None:
-        url, read_only, durability, transcripts, prepared, timeout = self._options
-        self._engine: Engine = open_engine(
-            self.path, url, read_only=read_only, durability=durability, prepared_statements=prepared, timeout=timeout,
-            patience=self._patience,
-        )  # fmt: skip
+        self._engine = self._connect()
+        self.read_only, self.where, self.is_shared = self._engine.read_only, self._engine.where, self._engine.shared
         self.is_encrypted = not self._engine.shared and has_key_file(self.path) and self._keeps_everything_inside()
         if self._engine.shared or self.is_encrypted:
             self._attachments: Attachments = TableAttachments(self._engine, self.attachments_dir)
         else:
             self._attachments = Attachments(self.attachments_dir)
-        mode = "off" if self._engine.read_only or self.is_encrypted else transcripts
+        mode = "off" if self._engine.read_only or self.is_encrypted else self._which_transcripts
         self._transcripts = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._meaning = VectorIndexer(self._engine)
         self._engine.on_parts = self._lift_parts
@@ -126,9 +133,7 @@ class OpenStore:
 
         if not cipher.is_encrypted(self.path):
             return False  # it is being encrypted, or a killed process left the key file
-        with self._engine.read() as tx:
-            is_ready = tx.has_table("drafts")
-        if not is_ready and not self._engine.read_only:
+        if not self._engine.read_only and not self._read(lambda tx: tx.has_table("drafts")):
             self._engine.make_tables(schema.INSIDE)
         return True
 
@@ -138,33 +143,12 @@ class OpenStore:
             if self._transcripts.files.exists(session_id):
                 self._transcripts.rewritten(session_id)
 
-    @property
-    def db_path(self) -> Path:
-        """The database file (for a store on a server: the path its local folders are next to)."""
-        return self.path
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.where}{' (read-only)' if self.read_only else ''}>"
 
     def __contains__(self, session_id: object) -> bool:
         """Whether there is a session with this id."""
-        with self._engine.read() as tx:
-            return isinstance(session_id, str) and sessions.is_shown(tx, session_id, None)
-
-    @property
-    def read_only(self) -> bool:
-        """Whether this store can only be read."""
-        return self._engine.read_only
-
-    @property
-    def where(self) -> str:
-        """The location of the store for display: a path, or a URL without its password."""
-        return self._engine.where
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the store is on a server that other hosts can use as well."""
-        return self._engine.shared
+        return self._read(lambda tx: isinstance(session_id, str) and sessions.is_shown(tx, session_id, None))
 
     @property
     def drafts(self) -> Drafts:
@@ -188,11 +172,14 @@ class OpenStore:
 
     def _require_hash(self, digest: str) -> None:
         """AttachmentNotFound for what is no hash: it names a file."""
-        with self._engine.read():
-            pass  # StoreClosed, if it is
+        self._require_open()
         text = checked_text(digest, "the hash of an attachment") or ""
         if not DIGEST.fullmatch(text):
             raise AttachmentNotFound(text)
+
+    def _require_open(self) -> None:
+        with self._engine.read():
+            pass  # StoreClosed, if it is
 
     def size(self) -> int:
         """How many bytes the store takes, without its transcript and attachment files."""
@@ -205,9 +192,7 @@ class OpenStore:
             self._stop_pruning()
             self._transcripts.settle()
         self._engine.close()
-        if (
-            self._process == os.getpid() and self._temporary is not None
-        ):  # a forked child leaves the parent's files alone
+        if self._temporary is not None and self._process == os.getpid():  # a fork leaves the parent's files alone
             self._temporary.cleanup()
 
     def _stop_pruning(self) -> None:
@@ -217,6 +202,7 @@ class OpenStore:
             with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
                 leases.release(tx, leases.AUTO_PRUNE, token)
 
+    @read_again
     def sql(self, query: str, params: Sequence[str | bytes | float | bool | None] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT over the tables of docs/format.md, each a dict keyed by column name; `?` stands for a parameter.
 
@@ -229,36 +215,77 @@ class OpenStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def _writing(self, *session_ids: str, alone: bool = True, storing: bool = False) -> Iterator[Tx]:
-        """A write transaction; it marks these sessions, whose transcripts have to follow."""
-        with self._changing(*session_ids, alone=alone, storing=storing) as tx:
-            yield tx
-            self._transcripts.mark(tx, session_ids)
+    # ------------------------------------------------------------------------------------------ transactions
 
-    def _changing(
+    @read_again
+    def _read(self, ask: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function that only reads with a transaction, and with it again if the connection was lost meanwhile."""
+        with self._engine.read() as tx:
+            return ask(tx, *args, **kwargs)
+
+    def _look_up(self, ask: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function that lists sessions or looks for a title, after rows of other programs were adopted."""
+        with self._engine.taking_in():
+            return self._read(ask, *args, **kwargs)
+
+    @contextmanager
+    def _writing(
         self, *session_ids: str, alone: bool = True, storing: bool = False, lasting: bool = True
-    ) -> AbstractContextManager[Tx]:
-        """A write transaction that commits only while this thread's fences hold."""
-        fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
-        if fences:
-            return self._fenced_write(session_ids, alone, fences, lasting)
-        return self._engine.write(holding=session_ids, alone=alone, storing=storing, lasting=lasting)
-
-    @contextmanager
-    def _fenced_write(
-        self, session_ids: Sequence[str], alone: bool, fences: tuple[tuple[str, int], ...], lasting: bool
     ) -> Iterator[Tx]:
-        with self._engine.write(holding=session_ids, alone=alone, lasting=lasting) as tx:
-            for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
-                tx.hold(session_id)
-            leases.check(tx, fences)
+        """A write transaction that commits only while this thread's fences hold. The transcripts of these sessions follow."""
+        fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
+        storing = storing and not fences
+        with self._engine.write(holding=session_ids, alone=alone, storing=storing, lasting=lasting) as tx:
+            if fences:
+                for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
+                    tx.hold(session_id)
+                leases.check(tx, fences)
             yield tx
+            if session_ids:
+                self._transcripts.mark(tx, session_ids)
+
+    def _write(self, change: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function that writes single rows beside sessions, each statement of it correct in any interleaving."""
+        with self._writing(alone=False) as tx:
+            return change(tx, *args, **kwargs)
+
+    def _change(self, session_id: str, what: Sequence[str], change: Callable[[Tx], R], *, alone: bool = True) -> R:
+        """Change a session; if the result is true, a line in its transcript follows: see _note."""
+        with self._writing(session_id, alone=alone) as tx:
+            done = change(tx)
+        if done:
+            self._note(session_id, *what)
+        return done
+
+    def _change_all(self, what: Sequence[str], change: Callable[[Tx], list[str]], *session_ids: str) -> int:
+        """Change several sessions in one transaction, and their transcripts; `change` returns those that it changed."""
+        with self._writing(*session_ids) as tx:
+            changed = change(tx)
+            self._transcripts.mark(tx, changed)
+        for session_id in changed:
+            self._note(session_id, *what)
+        return len(changed)
+
+    def _change_parts(
+        self, session_id: str, what: Sequence[str], change: Callable[[Tx, str], bool], *, whole: bool = True
+    ) -> bool:
+        """Change every part of a compressed conversation (or not the `whole`: one session); whether one changed."""
+        known = self.get_compression_chain(session_id) if whole else [session_id]
+
+        def each(tx: Tx) -> list[str]:
+            return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
+
+        return self._change_all(what, each, *known) > 0
+
+    def _note(self, session_id: str, what: str, *columns: str) -> None:
+        """Write a line about a change into a session's transcript: of these columns, or else of what is beside its row."""
+        if columns:
+            self._transcripts.changed(session_id, what, *columns)
+        else:
+            self._transcripts.restated(session_id, what)
 
     @contextmanager
     def fenced(self, name: str, token: int) -> Iterator[None]:
@@ -302,23 +329,11 @@ class OpenStore:
     def _ready(self, message: Mapping[str, Any]) -> message_values.Ready:
         return message_values.make_ready(message, mask=self._mask, lift=self._attachments.lift)
 
-    def _take_in(self) -> Any:
-        """Before a list or a title look-up: adopt rows that another program wrote into the file."""
-        return self._engine.taking_in()
-
-    def _each_part(self, session_id: str, change: Callable[[Tx, str], bool], *, whole: bool = True) -> list[str]:
-        """Change every part of a conversation in one transaction; returns the ids of those that changed."""
-        known = self.get_compression_chain(session_id) if whole else [session_id]
-        with self._writing(*known) as tx:
-            return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
-
     def get_compression_chain(self, session_id: str) -> list[str]:
         """The sessions of one compressed conversation, the oldest first; only the id itself when it
         was never compressed. For a session in the trash: those in the trash."""
-        with self._engine.read() as tx:
-            return lineage.parts(tx, session_id)
+        return self._read(lineage.parts, session_id)
 
     def get_subagents(self, session_id: str) -> list[str]:
         """The sessions of sub-agents that worked for this session, the oldest first; none that are in the trash."""
-        with self._engine.read() as tx:
-            return lineage.subagents(tx, session_id)
+        return self._read(lineage.subagents, session_id)

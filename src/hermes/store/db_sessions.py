@@ -5,18 +5,8 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import (
-    InvalidInput,
-)
-from hermes.store import (
-    codec,
-    lineage,
-    model_choices,
-    overview,
-    session_lists,
-    sessions,
-    titles,
-)
+from hermes.errors import InvalidInput
+from hermes.store import codec, lineage, model_choices, overview, session_lists, sessions, titles
 from hermes.store import usage as _usage
 from hermes.store.arguments import checked_message_id, checked_text, checked_time
 from hermes.store.db_open import OpenStore
@@ -29,6 +19,11 @@ if TYPE_CHECKING:
 
     from hermes.store.rows import Facets, Insights, Relative, SessionRow
     from hermes.store.usage import SideUsage
+
+# What a transcript's line tells of a change: its name, and the columns of the session.
+_END = ("end", "ended_at", "end_reason")
+_REOPEN = ("reopen", "ended_at", "end_reason")
+_TITLE = ("title", "title", "title_base", "title_no")
 
 
 class SessionCalls(OpenStore):
@@ -76,28 +71,20 @@ class SessionCalls(OpenStore):
 
     def get_session(self, session_id: str, *, visible_to: User | None = None) -> SessionRow | None:
         """The session as a dict of its columns, or None."""
-        with self._engine.read() as tx:
-            return sessions.get(tx, session_id, visible_to)
+        return self._read(sessions.get, session_id, visible_to)
 
     def get_sessions(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, SessionRow]:
         """Several sessions at once, each by its id as get_session() gives it; those that do not exist are left out."""
-        with self._engine.read() as tx:
-            return sessions.several(tx, list(session_ids), visible_to)
+        return self._read(sessions.several, list(session_ids), visible_to)
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first end reason stays until the session is reopened."""
-        end_reason = self._masked(checked_text(end_reason, "end_reason"))
-        with self._writing(session_id, alone=False) as tx:
-            done = sessions.end(tx, session_id, end_reason)
-        if done:
-            self._transcripts.changed(session_id, "end", "ended_at", "end_reason")
+        reason = self._masked(checked_text(end_reason, "end_reason"))
+        self._change(session_id, _END, lambda tx: sessions.end(tx, session_id, reason), alone=False)
 
     def reopen_session(self, session_id: str) -> None:
         """Reopen a session: clear its end time and end reason."""
-        with self._writing(session_id, alone=False) as tx:
-            done = sessions.reopen(tx, session_id)
-        if done:
-            self._transcripts.changed(session_id, "reopen", "ended_at", "end_reason")
+        self._change(session_id, _REOPEN, lambda tx: sessions.reopen(tx, session_id), alone=False)
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
@@ -144,66 +131,54 @@ class SessionCalls(OpenStore):
 
     def move_folder(self, old: str, new: str) -> int:
         """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
-        with self._engine.read() as tx:
-            held = sessions.held_in(tx, old)
-        with self._writing(*(session_id for session_id, _ in held)) as tx:
-            moved = sessions.move_folder(tx, old, new)
-        for session_id in moved:
-            self._transcripts.changed(session_id, "folder", "cwd")
-        return len(moved)
+        held = self._read(sessions.held_in, old)
+        return self._change_all(
+            ("folder", "cwd"), lambda tx: sessions.move_folder(tx, old, new), *(session_id for session_id, _ in held)
+        )
 
     def add_side_usage(
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
     ) -> None:
         """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
         used = _usage.checked_side(input_tokens, output_tokens, cost_usd)
-        with self._engine.write(alone=False) as tx:
+        with self._writing(alone=False) as tx:
             if sessions.is_shown(tx, session_id, None):
                 _usage.add_side(tx, session_id, used)
 
     def get_side_usage(self, session_id: str) -> SideUsage | None:
-        """What titles and summaries of a session used (calls, tokens, cost); None when there were none."""
-        with self._engine.read() as tx:
-            return _usage.side_of(tx, session_id)
+        """The usage of titles and summaries of a session (calls, tokens, cost); None when there were none."""
+        return self._read(_usage.side_of, session_id)
 
     def choose_model(self, conversation: str, model: str | None) -> None:
         """Keep the model chosen for a session ("": the configured one; None forgets the choice). It passes to its continuations.
 
         Before the first message `conversation` may be any other name, until `begin_with_choice`.
         """
-        model = checked_text(model, "model")
-        with self._engine.write(alone=False) as tx:
-            model_choices.put(tx, conversation, model)
+        self._write(model_choices.put, conversation, checked_text(model, "model"))
 
     def chosen_model(self, conversation: str) -> str | None:
         """The model chosen for a session: its name, "" for the configured one, None when nothing was chosen."""
-        with self._engine.read() as tx:
-            return model_choices.get(tx, conversation)
+        return self._read(model_choices.get, conversation)
 
     def begin_with_choice(self, conversation: str, session_id: str) -> None:
         """The session has begun in this conversation: what was chosen before belongs to the session."""
-        with self._engine.write(alone=False) as tx:
-            model_choices.move(tx, conversation, session_id)
+        self._write(model_choices.move, conversation, session_id)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""
-        with self._engine.read() as tx:
-            return sessions.count(tx, source, visible_to)
+        return self._read(sessions.count, source, visible_to)
 
     def source_counts(self, *, visible_to: User | None = None) -> dict[str, int]:
         """How many sessions each source has, the largest first."""
-        with self._engine.read() as tx:
-            return sessions.count_by_source(tx, visible_to)
+        return self._read(sessions.count_by_source, visible_to)
 
     def resolve_session_id(self, session_id_or_prefix: str, *, visible_to: User | None = None) -> str | None:
         """The exact id, else the one id with that prefix, else None (also when several ids match)."""
-        with self._engine.read() as tx:
-            return sessions.resolve_id(tx, session_id_or_prefix, visible_to)
+        return self._read(sessions.resolve_id, session_id_or_prefix, visible_to)
 
     def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
         """Ids with this prefix: the candidates when it is ambiguous."""
-        with self._engine.read() as tx:
-            return sessions.with_prefix(tx, prefix, visible_to, session_lists.checked_page(limit, 0)[0])
+        return self._read(sessions.with_prefix, prefix, visible_to, session_lists.checked_page(limit, 0)[0])
 
     def list_sessions_rich(
         self,
@@ -238,19 +213,17 @@ class SessionCalls(OpenStore):
         for condition, values in session_lists.narrowed(model, cwd, since, until):
             extra.append(condition)
             params += values
-        with self._take_in(), self._engine.read() as tx:
-            return session_lists.rich(
-                tx, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
-                include_children=include_children, project_tips=project_compression_tips,
-                by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
-            )  # fmt: skip
+        return self._look_up(
+            session_lists.rich, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
+            include_children=include_children, project_tips=project_compression_tips,
+            by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
+        )  # fmt: skip
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
     ) -> list[SessionRow]:
         """Recent sessions, each with `last_active`, the one with the newest message first."""
-        with self._take_in(), self._engine.read() as tx:
-            return session_lists.recent(tx, source, limit, offset, visible_to)
+        return self._look_up(session_lists.recent, source, limit, offset, visible_to)
 
     def insights(
         self,
@@ -268,20 +241,17 @@ class SessionCalls(OpenStore):
         """
         from hermes.store import insights
 
-        with self._take_in(), self._engine.read() as tx:
-            return insights.insights(
-                tx, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
-            )  # fmt: skip
+        return self._look_up(
+            insights.insights, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
+        )
 
     def facets(self, *, visible_to: User | None = None) -> Facets:
         """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""
-        with self._engine.read() as tx:
-            return overview.facets(tx, visible_to)
+        return self._read(overview.facets, visible_to)
 
     def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
-        with self._engine.read() as tx:
-            return overview.states(tx, session_ids)
+        return self._read(overview.states, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles
 
@@ -295,13 +265,13 @@ class SessionCalls(OpenStore):
 
         With `only_if_untitled` a session that already has a title keeps it, and the result is False.
         """
-        title = self._masked(checked_text(title, "title"))
-        with self._writing(session_id) as tx:
+        words = self._masked(checked_text(title, "title"))
+
+        def change(tx: Tx) -> bool:
             titles.take_in(tx)
-            done = titles.set_title(tx, session_id, title, only_if_untitled=only_if_untitled)
-        if done:
-            self._transcripts.changed(session_id, "title", "title", "title_base", "title_no")
-        return done
+            return titles.set_title(tx, session_id, words, only_if_untitled=only_if_untitled)
+
+        return self._change(session_id, _TITLE, change)
 
     def get_session_title(self, session_id: str, *, visible_to: User | None = None) -> str | None:
         """The session's title, or None."""
@@ -310,19 +280,16 @@ class SessionCalls(OpenStore):
 
     def get_session_by_title(self, title: str, *, visible_to: User | None = None) -> SessionRow | None:
         """The session with exactly this title, or None."""
-        with self._take_in(), self._engine.read() as tx:
-            session_id = titles.by_title(tx, title, visible_to)
-            return None if session_id is None else sessions.get(tx, session_id, visible_to)
+        session_id = self._look_up(titles.by_title, title, visible_to)
+        return None if session_id is None else self.get_session(session_id, visible_to=visible_to)
 
     def resolve_session_by_title(self, title: str, *, visible_to: User | None = None) -> str | None:
         """The id of the newest session of the family this title names, or None."""
-        with self._take_in(), self._engine.read() as tx:
-            return titles.resolve(tx, title, visible_to)
+        return self._look_up(titles.resolve, title, visible_to)
 
     def get_next_title_in_lineage(self, base_title: str) -> str:
         """`base_title` if it is unused, else "base_title #n" with the next free number."""
-        with self._take_in(), self._engine.read() as tx:
-            return titles.next_title(tx, base_title)
+        return self._look_up(titles.next_title, base_title)
 
     # ------------------------------------------------------------------------------------------ marks
 
@@ -335,71 +302,50 @@ class SessionCalls(OpenStore):
         return self._tags(session_id, [], [sessions.clean_tag(tag) for tag in tags])
 
     def _tags(self, session_id: str, add: list[str], remove: list[str]) -> bool:
-        def change(tx: Tx, part: str) -> bool:
-            return sessions.set_tags(tx, part, add, remove)
-
-        changed = self._each_part(session_id, change)
-        for part in changed:
-            self._transcripts.restated(part, "tags")
-        return bool(changed)
+        return self._change_parts(session_id, ("tags",), lambda tx, part: sessions.set_tags(tx, part, add, remove))
 
     def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
         """A session's tags, sorted."""
-        with self._engine.read() as tx:
-            return sessions.tags(tx, session_id, visible_to)
+        return self._read(sessions.tags, session_id, visible_to)
 
     def tags_of(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, list[str]]:
         """The tags of several sessions at once, each list sorted."""
-        with self._engine.read() as tx:
-            return sessions.tags_of_several(tx, list(session_ids), visible_to)
+        return self._read(sessions.tags_of_several, list(session_ids), visible_to)
 
     def pin_session(self, session_id: str, pinned: bool = True) -> bool:
         """Pin or unpin a conversation, with all its parts if it was compressed; a pinned one is never pruned."""
-        return self._mark(session_id, "pinned_at", pinned, "pin")
+        return self._stamp(session_id, ("pin", "pinned_at"), pinned)
 
     def archive_session(self, session_id: str, archived: bool = True) -> bool:
         """Archive or unarchive a conversation, with all its parts if it was compressed; it is still searched."""
-        return self._mark(session_id, "archived_at", archived, "archive")
+        return self._stamp(session_id, ("archive", "archived_at"), archived)
 
-    def _mark(self, session_id: str, column: str, on: bool, what: str) -> bool:
-        changed = self._each_part(session_id, lambda tx, part: sessions.stamp(tx, part, column, on))
-        for part in changed:
-            self._transcripts.changed(part, what, column)
-        return bool(changed)
+    def _stamp(self, session_id: str, what: tuple[str, str], on: bool) -> bool:
+        return self._change_parts(session_id, what, lambda tx, part: sessions.stamp(tx, part, what[1], on))
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
         """Let another user see a session; False when there is no such session."""
-        with self._writing(session_id) as tx:
-            done = sessions.share(tx, session_id, source, user_id)
-        if done:
-            self._transcripts.restated(session_id, "share")
-        return done
+        return self._change(session_id, ("share",), lambda tx: sessions.share(tx, session_id, source, user_id))
 
     # ------------------------------------------------------------------------------------------ lineage
 
     def get_compression_tip(self, session_id: str) -> str:
         """The newest session of a chain of compressions; the id itself when there is no chain."""
-        with self._engine.read() as tx:
-            return lineage.compression_tip(tx, session_id)
+        return self._read(lineage.compression_tip, session_id)
 
-    def get_compression_lineage(self, session_id: str) -> list[str]:
-        """The sessions of one compressed conversation, the oldest first (get_compression_chain)."""
-        return self.get_compression_chain(session_id)
+    get_compression_lineage = OpenStore.get_compression_chain
 
     def get_conversation_root(self, session_id: str) -> str:
         """The first of a session's ancestors; the id itself when it has no parent."""
-        with self._engine.read() as tx:
-            return lineage.ancestors(tx, session_id)[0]
+        return self._read(lineage.ancestors, session_id)[0]
 
     def get_family(self, session_id: str, *, visible_to: User | None = None) -> list[Relative]:
         """The session and all its relatives (branches, compressions, their parents) that may be seen, parents first."""
-        with self._engine.read() as tx:
-            return overview.family(tx, session_id, visible_to)
+        return self._read(overview.family, session_id, visible_to)
 
     def resolve_resume_session_id(self, session_id: str) -> str:
         """The session that a resume continues: this one, else its first descendant that shows messages."""
-        with self._engine.read() as tx:
-            return lineage.resume_target(tx, session_id)
+        return self._read(lineage.resume_target, session_id)
 
     def branch_session(
         self, session_id: str, new_session_id: str, *, at_message: int | None = None, title: str | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Literal
 
 from hermes.errors import InvalidInput
@@ -124,7 +125,7 @@ class Ingest:
         return number
 
     def _move_versions(self, row: StoredRow, number: int, session_id: str) -> None:
-        """What a message said before it was edited goes with it."""
+        """Move the earlier versions of an edited message with it."""
         at = self.tx.row("SELECT timestamp, role FROM messages WHERE id = ?", (number,))
         assert at is not None
         sql = "SELECT id FROM messages WHERE session_id = ? AND hidden = ? AND timestamp = ? AND role = ?"
@@ -176,16 +177,15 @@ class Ingest:
 
 @dataclass(slots=True)
 class Ingested:
-    """What an import changed."""
+    """The changes that an import made."""
 
     is_new: bool = False  # the session was not here
     touched: Touched = field(default_factory=Touched)
-    added: list[tuple[int, Ready]] = field(default_factory=list)  # to a session that was here
-    revised: int = 0  # messages that were changed, hidden or shown again
-    columns: list[str] = field(default_factory=list)  # of the session's row
+    added: int = 0  # messages, to a session that was here
+    revised: int = 0  # messages that were changed, hidden or shown again, and columns of the session's row
 
     def __bool__(self) -> bool:
-        return bool(self.is_new or self.added or self.revised or self.columns)
+        return bool(self.is_new or self.added or self.revised)
 
 
 def checked(data: Any) -> str:
@@ -211,10 +211,9 @@ def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) ->
         if isinstance(content, (str, list, dict)):
             content, named = attachments.lift(content)
             found = listed(tuple(one for one in named if one[1]))  # payloads: a reference has no type
-        if attached is None and not found:
-            return message
-        told = (attached or {}).get(str(message.get("id")))
-        if attached is None:
+        if attached is not None:
+            told = attached.get(str(message.get("id")))
+        else:
             told = listed(references(content if isinstance(content, str) else codec.to_json(content)))
         return {**message, "content": content, "attachments": [*found, *(told if isinstance(told, list) else ())]}
 
@@ -258,9 +257,8 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
             row = stored.take(one, ids.get(one["id"], one["id"]))
             number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
             places[one["id"]] = (number, owner)
-    carried = {old: place[0] for old, place in places.items()}
-    ids.update(carried)
-    new = {**here, **carried}
+    new = {**here, **{old: place[0] for old, place in places.items()}}
+    ids.update(new)
     state: transcript_replay.ToldState = {key: data[key] for key in ("tags", "members") if key in data}
     state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
     state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
@@ -270,12 +268,6 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
          here.get(after, -1) if after else 0, rewound_, born)  # a missing anchor: they are placed at the end, as before
         for _, owner, first, last, after, rewound_, born in refs
     ])  # fmt: skip
-    numbers = {id(one): number for one, number in zip(own, given, strict=True)}
-    expected = [numbers[id(one)] if id(one) in numbers else carried[one["id"]] for one in shown]
-    gone = f"SELECT 1 FROM messages WHERE id = ? AND hidden = {REDACTED}"  # redacted here since the export was made
-    expected = [one for one in expected if not others or tx.row(gone, (one,)) is None]
-    if [place[0] for place in lineage.shown_places(tx, session_id)] != expected:
-        _lay_out(into, session_id, expected, {place[0]: place for place in places.values()})
     if data["events"]:
         session_events.bring_in(tx, session_id, data["events"], new)
     into.finish(session_id)
@@ -293,29 +285,13 @@ def _parted(
             return True
         return not any(whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
 
-    for message in (*shown, *rewound):
-        if not is_own(message):
-            others.setdefault(message["session_id"], []).append(message)
-    for entries in others.values():
-        entries.sort(key=lambda message: message["id"])
-    own, hidden = list(filter(is_own, shown)), list(filter(is_own, rewound))
-    numbers: list[Any] = [message.get("id") for message in own]
-    every = [*own, *hidden]
-    if all(usable_id(one.get("id")) for one in every) and all(first < second for first, second in pairwise(numbers)):
-        every.sort(key=lambda message: message["id"])  # rewound messages at their place
-    return every, others
-
-
-def _lay_out(into: Ingest, session_id: str, expected: list[int], places: dict[int, Place]) -> None:
-    """An export whose ranges don't give the messages it shows: the messages count, and its rewinds can't be undone here."""
-    into.tx.run("DELETE FROM session_rewinds WHERE session_id = ?", (session_id,))
-    refs: list[tuple[list[Place], int, None, None]] = [([], 0, None, None)]
-    for number in expected:
-        if number in places:
-            refs[-1][0].append(places[number])
-        else:
-            refs.append(([], number, None, None))
-    into.refer(session_id, refs)
+    for message in sorted((one for one in (*shown, *rewound) if not is_own(one)), key=itemgetter("id")):
+        others.setdefault(message["session_id"], []).append(message)
+    own = [one for one in (*shown, *rewound) if is_own(one)]
+    numbers: list[Any] = [one.get("id") for one in shown if is_own(one)]
+    if all(usable_id(one.get("id")) for one in own) and all(first < second for first, second in pairwise(numbers)):
+        own.sort(key=itemgetter("id"))  # rewound messages at their place
+    return own, others
 
 
 # ---------------------------------------------------------------------------------------------- another program's
@@ -357,13 +333,17 @@ class _Follow:
                 self.tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (row.id,))
                 self.stored[name] = StoredRow(row.id, row.owner, None)
                 self.done.revised += 1
-        numbers = {one.get("id"): self._take(one) for one in shown}
+        self.done.added = len(names - self.stored.keys())
+        rewound = [one for one in self.data["rewound_messages"] if one.get("platform_message_id")]
+        for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
+            self._take(one)
         undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
-        if undone:
+        if undone:  # hidden as by a rewind, which can be undone
             sql = "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?"
-            before = self.tx.value(sql, (self.id, min(undone)))
-            ours.append(self._hide(undone, before or 0))
-        ours += self._branches(numbers)
+            ours.append(lineage.new_rewind(self.tx, self.id, self.tx.value(sql, (self.id, min(undone))) or 0))
+            for number in undone:
+                self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (ours[-1], number))
+            self.done.revised += len(undone)
         if ours and self.done.revised:
             lineage.drop_empty_rewinds(self.tx, self.id)
             there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
@@ -373,14 +353,14 @@ class _Follow:
             self.into.finish(self.id)
         return self.done
 
-    def _take(self, told: Told) -> int:
-        """Store a message, or what was changed in it; its id here."""
-        message, row = ready(told), self.stored.get(told["platform_message_id"])
+    def _take(self, told: Told) -> None:
+        """Store a message, or what was changed in it."""
+        name = told["platform_message_id"]
+        message, row = ready(told), self.stored.get(name)
         if row is None:
-            self.done.added.append((self.into.add(self.id, message), message))
-            return self.done.added[-1][0]
-        if row.hidden is not None:
-            return row.id
+            self.stored[name] = StoredRow(self.into.add(self.id, message), self.id, None)
+        if row is None or row.hidden is not None:
+            return
         columns = ", ".join((*_COMPARED, *_COUNTED))
         was = self.tx.row(
             f"SELECT content, content_rest, content_format, {columns} FROM messages WHERE id = ?", (row.id,)
@@ -390,31 +370,13 @@ class _Follow:
         if text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED):
             self.into.replace(row.id, self.id, self.id, told)
             self.done.revised += 1
-            return row.id
+            return
         counted = {name: message.values[name] for name in _COUNTED}  # programs write these after the words
         if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
             self.tx.changed_by_us([row.id])
             self.done.revised += 1
-        return row.id
-
-    def _hide(self, ids: Sequence[int], cut: int) -> int:
-        """Hide messages as a rewind does it; the number of the rewind."""
-        batch = lineage.new_rewind(self.tx, self.id, cut)
-        for number in ids:
-            self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (batch, number))
-        self.done.revised += len(ids)
-        return batch
-
-    def _branches(self, numbers: Mapping[Any, int]) -> list[int]:
-        """Branches that were begun and left there since the last import: hidden here as by rewinds, which can be undone."""
-        cuts, branches = dict(self.data.get("rewinds") or ()), dict[Any, list[int]]()
-        for one in self.data["rewound_messages"]:
-            name = one.get("platform_message_id")
-            if name and name not in self.stored:
-                branches.setdefault(one.get("hidden", 0), []).append(self.into.add(self.id, ready(one)))
-        return [self._hide(ids, numbers.get(cuts.get(there), 0)) for there, ids in branches.items()]
 
     def _columns(self) -> None:
         """Take over what the other program has changed about the session itself."""
@@ -425,7 +387,7 @@ class _Follow:
         if was["end_reason"] in _ENDS:
             new = {name: self.data[name] for name in _FOLLOWED if self.data.get(name) not in (None, was[name])}
             self.into.set_columns(self.id, new)
-            self.done.columns += new
+            self.done.revised += len(new)
         there = self.data.get("title")
         if self.source is None or there is None or there == (known := self.source.get("title")):
             return
@@ -433,7 +395,7 @@ class _Follow:
             titles.take_in(self.tx)
             self.into.set_title(self.id, there)
             self._record(title=there)
-            self.done.columns += ["title", "title_base", "title_no", "meta"]
+            self.done.revised += 1
 
     def _record(self, **values: Any) -> None:
         self.source = {**(self.source or {}), **values}

@@ -28,38 +28,33 @@ def open_configured(config: Config, *, read_only: bool = False, path: Path | Non
     config.require_set("privacy", "sessions")
     config.require_known("store")
     missing = url is None and path is None and not default_database().exists()
-
-    def opened(reading: bool) -> SessionDB:
-        return SessionDB(
-            path,
-            url=url,
-            read_only=reading,
-            durability=config.store.durability,
-            prepared_statements=config.store.prepared_statements,
-            timeout=config.store.timeout,
-            patience=config.store.patience,
-            redact_secrets=config.privacy.redact_secrets,
-            transcripts=config.sessions.transcripts,
-        )
-
     try:
-        return opened(read_only and not missing)
+        return _open(config, url, path, read_only=read_only and not missing)
     except NothingThere:
-        return opened(False)
+        return _open(config, url, path, read_only=False)
 
 
 def open_existing(config: Config) -> SessionDB | None:
     """The user's store for reading only; None when there is none yet."""
     config.require_known("store")
-    if store_url(config) is None and not default_database().exists():
+    url = store_url(config)
+    if url is None and not default_database().exists():
         return None
     try:
-        return SessionDB(
-            url=store_url(config),
-            read_only=True,
-            prepared_statements=config.store.prepared_statements,
-            timeout=config.store.timeout,
-            patience=config.store.patience,
-        )
+        return _open(config, url, None, read_only=True)
     except NothingThere:
         return None
+
+
+def _open(config: Config, url: str | None, path: Path | None, *, read_only: bool) -> SessionDB:
+    return SessionDB(
+        path,
+        url=url,
+        read_only=read_only,
+        durability=config.store.durability,
+        prepared_statements=config.store.prepared_statements,
+        timeout=config.store.timeout,
+        patience=config.store.patience,
+        redact_secrets=config.privacy.redact_secrets,
+        transcripts=config.sessions.transcripts,
+    )

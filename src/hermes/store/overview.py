@@ -1,4 +1,4 @@
-"""What a display needs beside rows: the values to filter by, a session's relatives, which watched sessions changed."""
+"""Values for displays: names to filter by, a session's relatives, which watched sessions changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _MOST = 50  # names of each kind
 _RECENT = 20_000  # messages, the newest, among which the names of tools are looked for: reading all takes too long
 _RELATIVES = 500
-_AT_ONCE = 500
 
 
 def facets(tx: Tx, visible_to: User | None) -> Facets:
@@ -52,13 +51,10 @@ def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
     found: dict[str, Relative] = {}
     by_id = "s.id"
     while level and len(found) < _RELATIVES:
-        some, level = level[:_AT_ONCE], level[_AT_ONCE:]
-        rows = tx.rows(
-            f"SELECT {columns} FROM sessions s WHERE {by_id} IN ({', '.join('?' * len(some))}) AND {where}"
-            " ORDER BY s.started_at, s.id",
-            [*some, *params],
-        )
-        for row in rows:
+        among, values = tx.among(by_id, level)
+        sql = f"SELECT {columns} FROM sessions s WHERE {among} AND {where} ORDER BY s.started_at, s.id"
+        level = []
+        for row in tx.rows(sql, [*values, *params]):
             one, parent, kind, end_reason, title, preview, count, started = (codec.restored(value) for value in row)
             if one in found:
                 continue
@@ -73,13 +69,7 @@ def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
 
 def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """See SessionDB.session_states."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for start in range(0, len(session_ids), _AT_ONCE):
-        some = session_ids[start : start + _AT_ONCE]
-        rows = tx.rows(
-            "SELECT s.id, s.message_count, s.active_at, s.ended_at, s.trashed_at FROM sessions s"
-            f" WHERE s.id IN ({', '.join('?' * len(some))})",
-            list(some),
-        )
-        found.update((str(codec.restored(row[0])), tuple(row[1:])) for row in rows)
-    return found
+    among, values = tx.among("s.id", list(session_ids))
+    columns = "s.id, s.message_count, s.active_at, s.ended_at, s.trashed_at"
+    rows = tx.rows(f"SELECT {columns} FROM sessions s WHERE {among}", values)
+    return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows}

@@ -6,39 +6,6 @@ At run time they are plain dicts; a store of a later version may add keys.
 # Annotations are evaluated here: only so `__required_keys__` knows what NotRequired means.
 from typing import Any, NotRequired, TypedDict
 
-__all__ = [
-    "AttachmentEntry",
-    "AuditEntry",
-    "ChatMessage",
-    "ExportedSession",
-    "Facets",
-    "Finding",
-    "HandoffState",
-    "HiddenMessage",
-    "Insights",
-    "InsightsActivity",
-    "InsightsCost",
-    "InsightsDay",
-    "InsightsModel",
-    "InsightsSession",
-    "InsightsSource",
-    "InsightsStreaks",
-    "InsightsTokens",
-    "InsightsTool",
-    "MaintenanceResult",
-    "MeaningStatus",
-    "MessageRow",
-    "PendingHandoff",
-    "RedactedMessage",
-    "Relative",
-    "SearchContext",
-    "SearchHit",
-    "SessionEvent",
-    "SessionRow",
-    "ShredResult",
-    "TrashedSession",
-]
-
 
 class SessionRow(TypedDict):
     """A session: `get_session`, `list_sessions_rich`, `search_sessions`."""
@@ -215,7 +182,7 @@ class HandoffState(TypedDict):
 
 
 class MaintenanceResult(TypedDict):
-    """What `maybe_auto_prune_and_vacuum` did."""
+    """The result of `maybe_auto_prune_and_vacuum`."""
 
     skipped: bool
     pruned: int
@@ -233,7 +200,7 @@ class SessionEvent(TypedDict):
 
 
 class AuditEntry(TypedDict):
-    """What was trashed, restored, deleted, shredded, or changed through a page: `audit_log`."""
+    """A session that was trashed, restored, deleted, shredded, or changed through a page: `audit_log`."""
 
     at: float
     action: str
@@ -243,7 +210,7 @@ class AuditEntry(TypedDict):
 
 
 class ShredResult(TypedDict):
-    """What became of a shredded conversation: `shred_session`.
+    """The result of `shred_session`.
 
     `parts` are the sessions it was made of, `messages` how many they owned. `shared_with` names sessions that still show
     messages the conversation showed without owning them; `copies` are files and places that still hold it; `unfinished`
@@ -283,7 +250,7 @@ class ExportedSession(SessionRow):
 
 
 class Facets(TypedDict):
-    """What sessions can be narrowed to, each name with how often it occurs, the most frequent first: `facets`."""
+    """Names to filter sessions by, each with how often it occurs, the most frequent first: `facets`."""
 
     sources: dict[str, int]
     models: dict[str, int]
@@ -316,7 +283,7 @@ class InsightsTokens(TypedDict):
 
 
 class InsightsCost(TypedDict):
-    """What the sessions cost; None where no price is known."""
+    """The cost of the sessions; None where no price is known."""
 
     estimated_usd: float | None
     actual_usd: float | None
@@ -395,7 +362,7 @@ class InsightsActivity(TypedDict):
 
 
 class Insights(InsightsActivity):
-    """What was used in a period: `insights`."""
+    """The usage in a period: `insights`."""
 
     days: float
     since: float

@@ -16,11 +16,11 @@ from hermes.errors import HermesError
 from hermes.home import has_key_file
 from hermes.store import codec
 from hermes.store.engines.base import Tx
+from hermes.store.engines.sqlite.foreign_database import is_database
 from hermes.store.engines.store_address import open_engine
 
 _PIECE = 1 << 20  # bytes read at once
 _OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
-_HEAD = b"SQLite format 3\0"
 BACKUP = "backup:"  # keys of state_meta, followed by the path of a backup: when it was made
 
 
@@ -73,14 +73,12 @@ def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
 
 
 def _holds(path: Path, session_ids: Sequence[str]) -> bool:
-    with path.open("rb") as file:
-        start = file.read(len(_HEAD))
-    if start == _HEAD or has_key_file(path):
+    words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
+    if is_database(path) or has_key_file(path):
         try:
             return _database_holds(path, session_ids)
         except HermesError:  # damaged, or not a record: its bytes tell
-            return _names(path, [one.encode(errors="surrogatepass") for one in session_ids])
-    words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
+            words = set(session_ids)
     return _names(path, [word.encode(errors="surrogatepass") for word in words])
 
 

@@ -77,34 +77,23 @@ def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: Sessio
 
 
 def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | None:
-    """What sessions other than the owner export of a hidden message: a redacted one's place, no earlier version."""
+    """A hidden message in an export for a user who is not the owner: a redacted one's place, no earlier version."""
     if message["hidden"] == REPLACED:
         return None
     if message["hidden"] != REDACTED:
         return message
-    return {
-        "id": message["id"],
-        "session_id": message["session_id"],
-        "role": message["role"],
-        "timestamp": message["timestamp"],
-        "hidden": REDACTED,
-        "content": None,
-    }
-
-
-def export_ids(tx: Tx, source: str | None, visible_to: User | None) -> list[str]:
-    """The sessions in an export of all, oldest first (so that a parent comes before its children)."""
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"{where} AND s.source = ?", [*params, source]
-    return [row[0] for row in tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)]
+    place: Any = {name: message.get(name) for name in ("id", "session_id", "role", "timestamp", "hidden")}
+    return cast("RedactedMessage", {**place, "content": None})
 
 
 def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[ExportedSession]:
-    """Exported sessions one by one, in constant memory."""
+    """Exported sessions one by one, in constant memory: oldest first, so that a parent comes before its children."""
+    where, params = session_clause(visible_to)
+    if source is not None:
+        where, params = f"{where} AND s.source = ?", [*params, source]
     with engine.read() as tx:
-        ids = export_ids(tx, source, visible_to)
-    for session_id in ids:
+        ids = tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)
+    for (session_id,) in ids:
         with engine.read() as tx:
             data = export(tx, session_id, visible_to)
         if data is not None:
@@ -113,14 +102,10 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
 
 def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
     """Values that programs have set with set_meta, without the store's own keys."""
-    return [
-        (key, value)
-        for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key")
-        if codec.restored(key) not in (*OWN_KEYS, META_LAST_PRUNE)
-        and not str(codec.restored(key)).startswith(
-            (carried_messages.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
-        )
-    ]
+    own = (carried_messages.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
+    rows = ((codec.restored(key), value) for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key"))
+    named = (row for row in rows if row[0] not in (*OWN_KEYS, META_LAST_PRUNE))
+    return [(codec.storable(key), value) for key, value in named if not str(key).startswith(own)]
 
 
 def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:

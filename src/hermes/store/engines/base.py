@@ -8,13 +8,14 @@ is opened with alone=False.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hermes.errors import StoreError
+from hermes.errors import StoreError, StoreFull, StoreReadOnly
 from hermes.store import codec
 from hermes.store.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
 from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
@@ -30,6 +31,7 @@ Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole cont
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
+FULL = "has no space left to grow; free some and try again"
 # messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
 # an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
@@ -53,6 +55,15 @@ def finding(kind: str, where: str, detail: str) -> Finding:
 
 class NothingThere(StoreError):
     """A store that does not exist was opened for reading."""
+
+
+def from_os(error: OSError, path: Path) -> Exception:
+    """What this program raises for an error of the system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"{path} {FULL}")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreReadOnly(f"{path} can't be written ({error.strerror}); check its permissions and its folder's")
+    return StoreError(f"{path}: {error.strerror or error}")
 
 
 class Tx(Protocol):

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
-from hermes.store.engines.base import NothingThere, Progress
+from hermes.store.engines.base import NothingThere, Progress, from_os
 from hermes.store.engines.sqlite import cipher, migrate, upkeep
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, code, codes, identity, is_busy, pragma
-from hermes.store.engines.sqlite.error_mapping import as_ours, from_os
+from hermes.store.engines.sqlite.error_mapping import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.engines.sqlite.write_queue import QUEUE_SECONDS, WriteQueue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 from contextlib import suppress
@@ -19,6 +18,7 @@ from hermes.errors import (
     StoreReadOnly,
 )
 from hermes.home import default_database
+from hermes.store.engines.base import FULL, from_os
 from hermes.store.engines.sqlite import cipher
 from hermes.store.engines.sqlite.connection import code, codes, identity, is_busy
 
@@ -33,11 +33,10 @@ _DAMAGE = (
     "vtable constructor failed",  # a table of the full-text index is not listed any more
     "Could not decode",  # text that is no valid UTF-8
 )
-_FULL = "has no space left to grow; free some and try again"
 _HINTS: dict[int, tuple[type[StoreError], str]] = {
     codes.SQLITE_NOTADB: (NotADatabase, "is not a database; move it away, or choose another file"),
     codes.SQLITE_CORRUPT: (StoreCorrupt, "is damaged"),
-    codes.SQLITE_FULL: (StoreFull, _FULL),
+    codes.SQLITE_FULL: (StoreFull, FULL),
     codes.SQLITE_READONLY: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
     codes.SQLITE_CANTOPEN: (StoreError, "can't be opened; check the path and its permissions"),
     codes.SQLITE_PERM: (StoreReadOnly, "can't be used; check its permissions"),
@@ -59,7 +58,7 @@ def as_ours(error: BaseException, path: Path) -> Exception:
     if any(sign in str(error) for sign in _DAMAGE) or isinstance(error, UnicodeDecodeError):
         return StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
     if number == codes.SQLITE_IOERR:
-        return StoreFull(f"{path} {_FULL}") if _no_space(path) else StoreError(
+        return StoreFull(f"{path} {FULL}") if _no_space(path) else StoreError(
             f"{path} could not be read or written ({error})"
         )  # fmt: skip
     if "binding parameter" in str(error):
@@ -101,12 +100,3 @@ def _no_space(path: Path) -> bool:
         is_limited = largest != resource.RLIM_INFINITY and size + (1 << 16) > largest
         return is_limited or free.f_bavail * free.f_frsize < 1 << 20
     return False
-
-
-def from_os(error: OSError, path: Path) -> Exception:
-    """What this program raises for an error of the system."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFull(f"{path} {_FULL}")
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return StoreReadOnly(f"{path} can't be written ({error.strerror}); check its permissions and its folder's")
-    return StoreError(f"{path}: {error.strerror or error}")

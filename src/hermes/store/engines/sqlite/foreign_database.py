@@ -5,9 +5,11 @@ A database in WAL mode that no process has open is read as immutable: no lock is
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hermes.errors import HermesError
@@ -43,7 +45,7 @@ def tables_of(path: Path) -> frozenset[str]:
         return frozenset()
 
 
-class ForeignDatabase:
+class ForeignDatabase(AbstractContextManager["ForeignDatabase"]):
     """Another program's database: `columns` by table, and its rows as dicts."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +61,7 @@ class ForeignDatabase:
         except driver.Error as error:
             raise UnreadableDatabase(f"{path}: {error}") from None
         self._path = path
-        self._found_by: dict[tuple[str, str], str | None] = {}
+        self._found_by: dict[tuple[str, str], dict[Any, list[int]]] = {}
 
     def rows(self, table: str, where: Mapping[str, Any] | None = None, order: Sequence[str] = ()) -> Iterator[Row]:
         """The rows of a table with these values, in this order; columns that the table does not have are left out of it."""
@@ -67,58 +69,35 @@ class ForeignDatabase:
         if columns is None:
             return
         asked = {key: value for key, value in (where or {}).items() if key in columns}
-        sorted_by = [f"t.{_name(key)}" for key in order if key in columns]
+        conditions, values = [f"{_name(key)} IS ?" for key in asked], list(asked.values())
+        sorted_by = [_name(key) for key in order if key in columns]
         try:
-            beside = self._index(table, next(iter(asked))) if asked else None
-            sql = f"SELECT t.* FROM {_name(table)} t"
-            if beside is not None:
-                sql = f"SELECT t.* FROM temp.{beside} i CROSS JOIN {_name(table)} t ON t.rowid = i.row"
-            if asked:
-                first = "t." + _name(next(iter(asked))) if beside is None else "i.value"
-                rest = [f"t.{_name(key)}" for key in [*asked][1:]]
-                sql += " WHERE " + " AND ".join(f"{key} IS ?" for key in (first, *rest))
+            for key in [*asked][:1]:
+                if (found := self._row_ids(table, key)) is not None:
+                    conditions.append("rowid IN (SELECT value FROM json_each(?))")
+                    values.append(json.dumps(found.get(asked[key], [])))
+            sql = f"SELECT * FROM {_name(table)} WHERE {' AND '.join(conditions) or 'TRUE'}"
             if sorted_by:
                 sql += " ORDER BY " + ", ".join(sorted_by)
-            for row in self._connection.execute(sql, tuple(asked.values())):
+            for row in self._connection.execute(sql, values):
                 yield dict(zip(columns, row, strict=True))
         except driver.Error as error:
             raise UnreadableDatabase(f"{self._path}: {error}") from None
 
-    def _index(self, table: str, column: str) -> str | None:
-        """An index made beside the database, in memory, where that program has none: else each look-up reads the table."""
+    def _row_ids(self, table: str, column: str) -> dict[Any, list[int]] | None:
+        """The rows of each value, read once: not every program has an index, without which each look-up reads the table."""
         if (table, column) not in self._found_by:
-            self._found_by[table, column] = None if self._is_indexed(table, column) else self._indexed(table, column)
+            found = defaultdict[Any, list[int]](list)
+            try:
+                for value, row in self._connection.execute(f"SELECT {_name(column)}, rowid FROM {_name(table)}"):
+                    found[value].append(row)
+            except driver.Error:  # a table without row ids
+                return None
+            self._found_by[table, column] = found
         return self._found_by[table, column]
 
-    def _is_indexed(self, table: str, column: str) -> bool:
-        names = [row[1] for row in self._connection.execute(f"PRAGMA index_list({_name(table)})")]
-        first = [self._connection.execute(f"PRAGMA index_info({_name(name)})").fetchone() for name in names]
-        keys = [row for row in self._connection.execute(f"PRAGMA table_info({_name(table)})") if row[5]]
-        return any(row is not None and row[2] == column for row in first) or [row[1] for row in keys] == [column]
-
-    def _indexed(self, table: str, column: str) -> str | None:
-        name = f"index_{len(self._found_by)}"
-        try:
-            self._connection.execute("PRAGMA temp_store = MEMORY")  # an encrypted store leaves no plain text in a file
-            self._connection.execute(
-                f"CREATE TEMP TABLE {name} AS SELECT {_name(column)} AS value, rowid AS row FROM main.{_name(table)}"
-            )
-            self._connection.execute(f"CREATE INDEX temp.{name}_by ON {name}(value)")
-        except driver.Error:  # a table without row ids
-            return None
-        return name
-
-    def close(self) -> None:
-        """Close the connection."""
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
-
-    def __enter__(self) -> ForeignDatabase:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _name(text: str) -> str:
