@@ -69,7 +69,7 @@ class ExchangeCalls(OpenStore):
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched.all())
         if done.is_new or done.revised:
-            self._transcripts.arrived(session_id, done.touched)
+            self._transcripts.arrived({session_id}, done.touched)
         else:
             for message_id, ready in done.added:
                 self._transcripts.message_stored(session_id, message_id, ready)

@@ -176,7 +176,7 @@ class MessageCalls(OpenStore):
                 return False
             message_edits.redact(tx, message_id, place)
             owner = place.owner
-        self._transcripts.restated(owner, "redact", hides=[message_id])
+        self._transcripts.changed(owner, "redact", hides=[message_id])
         return True
 
     def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:

@@ -65,8 +65,6 @@ class Ready:
     preview: str | None
     size: int
     text: str | None = None  # the whole content, as its transcript line has it
-    is_json: bool = False
-    clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
 
     @property
@@ -160,12 +158,8 @@ def make_ready(
             None if meta is None else _stored_json(meta, mask),
         )
     )
-    made_here = not (
-        isinstance(calls, str) or isinstance(details, str) or isinstance(items, str) or isinstance(outputs, str)
-        or isinstance(meta, str)
-    )  # fmt: skip
     preview = preview_of(shown) if role == "user" and shown else None
-    return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, form == "json", made_here, lifted)
+    return Ready(values, count_calls(calls), timestamp, preview or None, size, whole, lifted)
 
 
 def _with_numbers(message: Mapping[str, Any]) -> Mapping[str, Any]:

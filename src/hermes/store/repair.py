@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.store import codec, messages, sessions, transcript_replay
+from hermes.store import codec, messages, sessions
 from hermes.store.attachments import Attachments
 from hermes.store.check import DAMAGED, DELETED, TABLES, check
 from hermes.store.engines.base import Engine, Tx
@@ -102,7 +102,10 @@ def mend_orphans(tx: Tx) -> list[str]:
         messages.recount(tx, session_id)
     if lost:
         done.append(f"recreated {len(lost)} sessions that messages belong to")
-    cut = transcript_replay.cut_loose_parents(tx)
+    cut = tx.run(
+        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
+    )
     if cut:
         done.append(f"cut {cut} links to parents that do not exist")
     for table in TABLES:
