@@ -191,7 +191,7 @@ def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one:
         return "its transcript is missing" if is_missed else None
     except OSError as error:
         return f"its transcript is unreadable: {error.strerror or error}"
-    if told.loose and not told.is_ours:
+    if told.loose and not told.is_begun:
         return None  # another program's file
     found = transcript_replay.differences(tx, session_id, told)
     return f"its transcript differs: {', '.join(found)}" if found else None
@@ -210,7 +210,7 @@ def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[
             except OSError as error:
                 yield path.name, f"it is unreadable: {error.strerror or error}"
                 continue
-            if told.is_empty or told.is_copy(path):
+            if told.is_none(path):
                 continue
             if is_deleted(tx, path, told):
                 yield path.name, DELETED

@@ -101,7 +101,7 @@ def _read_transcripts(engine: Engine, files: Iterable[Path], unread: list[str], 
     for path in files:
         try:
             session = transcript_replay.read_transcript(path)
-            if session.is_empty or session.is_copy(path):
+            if session.is_none(path):
                 continue
             if session.events:
                 session_events.prepare(engine)
@@ -140,7 +140,7 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
     if counts:
         rows = [transcript_replay.message(tx, one) for one in stored.keys() - untold]
         for now in transcript_replay.with_attachments(tx, session_id, rows):
-            if not transcript_replay.same_message(session.messages[now["id"]], now):
+            if session.messages[now["id"]] != transcript_replay.as_read(now):
                 messages.set_values(tx, now["id"], ready(session.messages[now["id"]]))  # a lost edit, or damage
                 engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)

@@ -14,7 +14,7 @@ from hermes.store import codec, messages, sessions
 from hermes.store.attachments import Attachments
 from hermes.store.check import DAMAGED, DELETED, TABLES, check
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.sqlite.salvage import copy_name, set_aside
+from hermes.store.engines.sqlite.salvage import copy_name
 from hermes.store.retention import finish_deletions
 from hermes.store.transcript_writer import TranscriptWriter
 
@@ -76,18 +76,10 @@ def _rewrite_transcripts(transcripts: TranscriptWriter, found: list[Finding]) ->
             done.append(f"removed the transcript {where} of a deleted session")
         elif where.startswith("session "):
             path = transcripts.files.path(where.removeprefix("session "))
-            aside = f"; the old one is {_put_aside(path).name}" if path.exists() else ""
+            aside = f"; the old one is {path.rename(copy_name(path)).name}" if path.exists() else ""
             transcripts.kept(where.removeprefix("session "))
             done.append(f"wrote the transcript of {where} again{aside}")
     return done
-
-
-def _put_aside(path: Path) -> Path:
-    """A copy of a transcript (other processes may be writing to it); where it can't be read, the file itself."""
-    try:
-        return set_aside(path)
-    except OSError:
-        return path.rename(copy_name(path))
 
 
 def mend_orphans(tx: Tx) -> list[str]:

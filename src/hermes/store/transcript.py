@@ -74,38 +74,26 @@ def _readable(entry: Entry) -> Entry:
     return {**shown, "exact": base64.b64encode(exact).decode()}
 
 
-def _exact(entry: Entry) -> Entry:
-    """The inverse of _readable()."""
-    try:
-        exact = json.loads(base64.b64decode(entry["exact"], validate=True).decode("utf-8", "surrogatepass"))
-    except (ValueError, TypeError):
-        return entry
-    rest = {key: value for key, value in entry.items() if key != "exact"}
-    return {**rest, **exact} if isinstance(exact, dict) else rest
-
-
-def _decode(raw: bytes) -> Any:
-    """The value of a line; Python's own parser accepts what the fast one rejects (lone surrogates, huge numbers)."""
-    from msgspec import DecodeError
-    from msgspec.json import decode
-
-    try:
-        return decode(raw)
-    except DecodeError:
-        return json.loads(raw)
+def read(raw: bytes) -> Entry | None:
+    """The entry of a line, with the exact values of `_readable`; None for one that is no object, ValueError for no JSON."""
+    entry = json.loads(raw)
+    if not isinstance(entry, dict) or not isinstance(entry.get("exact"), str):
+        return entry if isinstance(entry, dict) else None
+    exact = json.loads(base64.b64decode(entry.pop("exact"), validate=True).decode("utf-8", "surrogatepass"))
+    return {**entry, **exact}
 
 
 def entries(path: Path, unread: list[bytes]) -> Iterator[Entry]:
     """The lines of a transcript that can be read; one that is no JSON is added to `unread`."""
     with path.open("rb") as file:
-        for raw in file:
+        for raw in filter(bytes.strip, file):
             try:
-                entry = _decode(raw)
-            except (ValueError, RecursionError):
-                unread += [raw] if raw.strip() else []
+                entry = read(raw)
+            except (TypeError, ValueError, RecursionError):
+                unread.append(raw)
                 continue
-            if isinstance(entry, dict):
-                yield _exact(entry) if "exact" in entry else entry
+            if entry is not None:
+                yield entry
 
 
 def event(kind: str, **values: Any) -> Entry:

@@ -7,16 +7,15 @@ members, carried ranges and rewinds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.store import codec, message_attachments, message_reading, session_events, titles
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.sessions import PROMPT, free_id, keep_prompt, tidy
-from hermes.store.transcript import FORMAT, VERSION, Entry, entries, event, file_name
+from hermes.store.transcript import FORMAT, VERSION, Entry, entries, event, file_name, line, read
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SessionEvent
@@ -36,28 +35,16 @@ _STATE = {  # by name, the table and its columns
     "refs": ("session_refs", "ord, from_session, first_id, last_id, after_id, rewound, born"),
     "rewinds": ("session_rewinds", "batch, cut_id"),
 }
-_DERIVED = frozenset(("id", "first_words", "title_base", "title_no", "purged"))  # columns that are not compared
+_DERIVED = ("id", "first_words", "title_base", "title_no", "purged")
+_COMPARED = ("system_prompt", *(name for name in COLUMNS if name not in _DERIVED))
 _DAMAGED = "damaged or doubled lines"
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # what values of another type lead to
 _PART = 2000  # messages that are in memory at once while a transcript is written: some 5 MB
 
 
-class SessionState(TypedDict):
-    """What belongs to a session beside its columns and messages: rows of the tables that are about it."""
-
-    tags: list[str]
-    members: list[list[str]]
-    """source, user_id"""
-    refs: list[list[Any]]
-    """ord, from_session, first_id, last_id, after_id, rewound, born"""
-    rewinds: list[list[int]]
-    """batch, cut_id"""
-    hidden: list[list[int]]
-    """The id of a message, and its `hidden`."""
-
-
 Columns = dict[str, Any]  # of a session, by name
-ToldState = dict[str, list[Any]]  # the same as a file tells it, or a part of it
+SessionState = dict[str, list[Any]]  # rows of the tables that are about it, and `hidden`: ids of messages, and theirs
+ToldState = SessionState  # as a file tells it, or a part of it
 
 
 def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entry:
@@ -77,13 +64,16 @@ def session_columns(tx: Tx, session_id: str) -> Columns:
 
 def session_state(tx: Tx, session_id: str) -> SessionState:
     """The state of a session besides its columns and messages."""
-    state: dict[str, Any] = {}
+    state: SessionState = {}
     for name, (table, columns) in _STATE.items():
         rows = tx.rows(f"SELECT {columns} FROM {table} WHERE session_id = ? ORDER BY {columns}", (session_id,))
         state[name] = [list(map(codec.restored, row)) for row in rows]
     sql = "SELECT id, hidden FROM messages WHERE session_id = ? AND hidden IS NOT NULL ORDER BY id"
-    hidden = list(map(list, tx.rows(sql, (session_id,))))
-    return cast("SessionState", {**state, "tags": [tag for (tag,) in state["tags"]], "hidden": hidden})
+    return {
+        **state,
+        "tags": [tag for (tag,) in state["tags"]],
+        "hidden": [list(row) for row in tx.rows(sql, (session_id,))],
+    }
 
 
 def owners(tx: Tx, session_id: str) -> list[str]:
@@ -138,49 +128,31 @@ def lines(tx: Tx, session_id: str) -> Iterator[Entry]:
         yield event("state", **state)
 
 
+def as_read(entry: Entry) -> Entry:
+    """An entry as it is read back from its line."""
+    return cast("Entry", read(line(entry)))
+
+
 def differences(tx: Tx, session_id: str, told: ReplayedSession) -> list[str]:
-    """How a transcript differs from its session's rows: [] where it agrees."""
-    try:
-        return list(_differences(tx, session_id, told))
-    except MALFORMED:
-        return [_DAMAGED]
-
-
-def _differences(tx: Tx, session_id: str, told: ReplayedSession) -> Iterator[str]:
-    if told.is_damaged or told.has_doubles or not told.is_begun:
-        yield _DAMAGED
-    stored = {one["id"]: one for one in with_attachments(tx, session_id, own_messages(tx, session_id))}
-    both = stored.keys() & told.messages.keys()
-    changed = [one for one in both if not same_message(told.messages[one], stored[one])]
+    """How a transcript differs from the one that its session's rows give: [] where it agrees."""
+    wanted = ReplayedSession(session_id)
+    for entry in lines(tx, session_id):
+        wanted.apply(as_read(entry))
+    found = [_DAMAGED] if told.is_damaged or told.has_doubles or not told.is_begun else []
+    both = wanted.messages.keys() & told.messages.keys()
     for ids, how in (
         (told.messages.keys() - both, "not in the database"),
-        (stored.keys() - both, "without a line"),
-        (changed, "with another text"),
+        (wanted.messages.keys() - both, "without a line"),
+        ({one for one in both if told.messages[one] != wanted.messages[one]}, "with another text"),
     ):
-        if ids:
-            yield f"{len(ids)} messages ({min(ids)} …) {how}"
-    columns, of_file = _from_json(session_columns(tx, session_id)), _from_json(told.columns)
-    yield from (one for one in columns.keys() - _DERIVED if (columns[one] or None) != (of_file.get(one) or None))
-    for name, rows in session_state(tx, session_id).items():
-        if sorted(rows, key=repr) != sorted(told.state.get(name, []), key=repr):  # type: ignore[call-overload]
-            yield name
-    events = {(one["at"], one["kind"], one["text"]) for one in session_events.of_session(tx, session_id)}
-    if events != {(one["at"], one["kind"], one["text"]) for one in told.events}:
-        yield "events"
-
-
-def same_message(told: Entry, stored: Entry) -> bool:
-    """Whether a line tells a message as its row has it."""
-    return told == stored or _plain(told) == _plain(stored)
-
-
-def _plain(entry: Entry) -> Any:
-    """An entry after a JSON round trip (it joins the halves of a surrogate pair), its attachments in a fixed order."""
-    return _from_json({**entry, "attachments": sorted(entry.get("attachments") or (), key=str)})
-
-
-def _from_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
+        found += [f"{len(ids)} messages ({min(ids)} …) {how}"] if ids else []
+    found += [name for name in _COMPARED if (told.columns.get(name) or None) != (wanted.columns.get(name) or None)]
+    found += [
+        name for name in wanted.state if sorted(map(repr, wanted.state[name])) != sorted(map(repr, told.state[name]))
+    ]
+    if sorted(map(repr, told.events)) != sorted(map(repr, wanted.events)):
+        found.append("events")
+    return found
 
 
 # ------------------------------------------------------------------------------------------- from files to rows
@@ -197,7 +169,6 @@ class ReplayedSession:
         self.events: list[SessionEvent] = []
         self.unread: list[bytes] = []  # lines that are damaged, or that a crash has torn
         self.has_doubles = False
-        self.is_ours = False  # it has lines as this program writes them
         self.is_begun = False  # it has a first line, with all columns that are not empty
         self.complete_to = 0  # every own message up to this id that was not removed has a line
         self.redacted: set[int] = set()
@@ -207,20 +178,15 @@ class ReplayedSession:
         """Whether it has a damaged line that no crash has torn."""
         return any(raw.rstrip().endswith(b"}") for raw in self.unread)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it tells of no session: an empty file, or another program's."""
-        return not self.messages and not self.loose and self.columns["source"] == "unknown"
-
-    def is_copy(self, path: Path) -> bool:
-        """Whether this file is a copy of the session's own transcript."""
+    def is_none(self, path: Path) -> bool:
+        """Whether it tells of no session (an empty file, or another program's), or is a copy of the session's transcript."""
         own = path.with_name(file_name(str(self.columns["id"])))
-        return own != path and own.exists()
+        is_empty = not self.messages and not self.loose and self.columns["source"] == "unknown"
+        return is_empty or (own != path and own.exists())
 
     def apply(self, entry: Entry) -> None:
         """Apply one line."""
         kind = entry.get("type")
-        self.is_ours = self.is_ours or kind is not None
         if kind == "session" and isinstance(entry.get("session"), dict):
             self.columns.update(entry["session"])
             self.is_begun = True
@@ -229,7 +195,7 @@ class ReplayedSession:
             if (happened := session_events.told_by(entry)) is not None:
                 self.events.append(happened)
             self.columns.update(entry.get("set") or {})
-            self.state.update({key: entry[key] for key in self.state if key in entry})
+            self.state.update({key: list(entry[key]) for key in self.state if key in entry})
             self.redacted.update(one for one, hidden in entry.get("hidden") or () if hidden == REDACTED)
             for one in entry.get("replaces") or ():  # messages as they are now, and in `keeps` as they were
                 self.messages.pop(one["id"], None)

@@ -8,7 +8,6 @@ caller whose change is already committed.
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -17,21 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import StoreClosed, StoreError, StoreUnreachable
-from hermes.store import codec, message_reading, transcript_replay
+from hermes.store import codec, message_reading, transcript, transcript_replay
 from hermes.store.attachments import Attachments, listed
 from hermes.store.carried_messages import Touched
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.message_values import Ready
-from hermes.store.transcript import (
-    Entry,
-    TranscriptFile,
-    TranscriptFolder,
-    event,
-    highest_id,
-    highest_known,
-    line,
-    tail,
-)
+from hermes.store.transcript import Entry, TranscriptFile, TranscriptFolder, event, line
 
 LOST = "newest_lost"  # key of state_meta: transcripts have messages that this database lost
 NOT_GATEWAY = ("cli", "acp", "batch", "cron", "web")
@@ -60,7 +50,6 @@ class TranscriptWriter:
         self._engine = engine
         self._kept: dict[str, bool] = {}  # whether a session has a transcript
         self._behind: set[str] = set()  # sessions whose line could not be written
-        self._marked: dict[int, tuple[Tx | None, set[str]]] = {}  # by thread: its last transaction, what that marked
         self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
         self._mark = f"UPDATE sessions SET transcript = 0 WHERE id = ? AND {_MARKED[which]}"
@@ -76,11 +65,7 @@ class TranscriptWriter:
         """This transaction changes these sessions: if their lines are not written, the next opening compares them."""
         if self._engine.shared:  # each host has the transcripts of the sessions it serves
             return
-        thread, changed = threading.get_ident(), set(session_ids)
-        before, marked = self._marked.get(thread, (None, set()))
-        if before is not tx:  # the lines of this thread's earlier transaction are written
-            self._written |= marked
-            marked = set()
+        changed = set(session_ids)
         self._written -= changed
         if len(self._written) > _MARKS or not changed:
             cleared, self._written = self._written, set()
@@ -88,12 +73,10 @@ class TranscriptWriter:
                 tx.run("UPDATE sessions SET transcript = 1 WHERE id = ? AND transcript = 0", (session_id,))
         for session_id in changed:
             tx.run(self._mark, (session_id,))
-        if self.which != "off":
-            self._marked[thread] = (tx, marked | changed)
 
     def settle(self) -> None:
-        """Clear this thread's marks before it closes the store."""
-        if self._written or self._marked.get(threading.get_ident()):
+        """Clear the marks before the store is closed."""
+        if self._written:
             with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
                 self.mark(tx, ())
 
@@ -105,7 +88,11 @@ class TranscriptWriter:
             active = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32 if self._engine.shared else 8,))}
             marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
         if self._engine.shared:
-            told = {one: highest_id(tail(self.files.path(one))) for one in active if self.files.exists(one)}
+            told = {
+                one: transcript.highest_id(transcript.tail(self.files.path(one)))
+                for one in active
+                if self.files.exists(one)
+            }
             marked = [one for one, newest in told.items() if newest < active[one]]
         elif self._is_newer([*marked, *active]):
             hint = "`hermes sessions rebuild` brings them back from the transcripts"
@@ -123,7 +110,7 @@ class TranscriptWriter:
 
         The ids of the lost messages are not given again. Of an empty database, which may be new, no more than that is noted.
         """
-        told = highest_known(map(self.files.path, session_ids) if session_ids else self.files.all())
+        told = transcript.highest_known(map(self.files.path, session_ids) if session_ids else self.files.all())
         with self._engine.read() as tx:  # a line follows its commit
             is_noted = tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None
             is_newer = told > tx.last_number("messages")
@@ -132,7 +119,7 @@ class TranscriptWriter:
         return is_noted or (is_newer and bool(session_ids))
 
     def _note_lost(self, *, is_known: bool = True) -> None:
-        told = highest_known(self.files.all())
+        told = transcript.highest_known(self.files.all())
         with self._engine.write() as tx:
             tx.reserve(told)
             if is_known:
@@ -142,7 +129,6 @@ class TranscriptWriter:
         """Write the transcripts of these sessions anew where they differ."""
         for session_id in session_ids:
             self.rewritten(session_id, only_different=True)
-            self._written.add(session_id)
 
     # ------------------------------------------------------------------ lines
 
@@ -152,12 +138,12 @@ class TranscriptWriter:
             self._kept[session_id] = self.wanted(source)
             if not self._kept[session_id]:
                 return
-            if not self._engine.shared and (told := highest_id(tail(self.files.path(session_id)))):
-                with self._engine.read() as tx:
-                    is_there = tx.row("SELECT 1 FROM messages WHERE id = ? AND session_id = ?", (told, session_id))
-                if is_there is None:  # a session that this database does not know any more
-                    self._note_lost()
-            self._write(session_id)
+            with self._engine.read() as tx:
+                is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
+            if is_revived or self._engine.shared or not transcript.tail(self.files.path(session_id)):
+                self._write(session_id)
+            else:  # a session that this database does not know any more: its transcript stays for a rebuild
+                self._note_lost()
 
     def message_stored(
         self, session_id: str, message_id: int, ready: Ready, used: Mapping[str, Any] | None = None
@@ -310,6 +296,8 @@ class TranscriptWriter:
         """Have the next write or the next opening complete the transcript if this fails: the change itself is stored."""
         try:
             yield
+            if self.which != "off":
+                self._written.add(session_id)
         except Exception as error:
             self._behind.add(session_id)
             if not self._warned and not isinstance(error, StoreClosed | StoreUnreachable):
@@ -325,4 +313,4 @@ def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
     values = ready.values
     row = (message_id, "", values.role, ready.text, *values[2:13], *values[15:21], *values[22:], ready.form, None)
-    return transcript_replay.message_entry(message_reading.decode(row), listed(ready.lifted))
+    return transcript_replay.message_entry(message_reading.decode(row), listed(tuple(sorted(ready.lifted))))

@@ -25,7 +25,10 @@ _PATIENCE = 15.0  # seconds to wait for the write lock
 Later = list[tuple[str, dict[str, Any]]]  # rows, by table
 _DERIVED = ("words", "indexed_texts", "schema_version", "changed_messages")
 _NOT_COPIED = ("sqlite_", "messages_fts", "old_messages_fts")  # what names begin with
-_NO_SHADOWS = " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"  # of virtual tables
+_TABLES = (  # and their indexes after them, without the shadow tables of virtual ones
+    "SELECT type, tbl_name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql > '' AND name NOT IN"
+    " (SELECT name FROM pragma_table_list WHERE type = 'shadow') ORDER BY type = 'index'"
+)
 _LONG = ("sessions", "messages", "audit")  # tables that are read on behind a damaged page
 _GIVE_UP = 20_000  # rows that can't be read one after the other
 _OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_FORM, migrate.META_ADOPTED))
@@ -92,23 +95,17 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
         connection = driver.connect(damaged, key=cipher.key_of(damaged), read_only=True)
         connection.execute("PRAGMA cell_size_check=ON")
         connection.text_factory = decoded  # text that is no UTF-8 must not end the reading
-        tables = connection.execute(f"SELECT name, sql FROM sqlite_master WHERE type = 'table'{_NO_SHADOWS}").fetchall()
-        indexes = connection.execute(
-            "SELECT tbl_name, sql FROM sqlite_master WHERE type = 'index' AND sql > ''"
-        ).fetchall()
+        tables = connection.execute(_TABLES).fetchall()
     except driver.Error:
         return 0, later
     with engine.write() as tx:
-        for table, sql in tables:
+        for kind, table, sql in tables:
             if not isinstance(table, str) or table in _DERIVED or table.startswith(_NOT_COPIED):
                 continue
-            if not (known := set(migrate.live_columns(tx.connection, table))):
-                made = [str(sql), *(str(more) for of, more in indexes if of == table)]
-                with suppress(*driver.Error):  # a damaged definition, or a module that is not here
-                    for statement in made:
-                        tx.run(statement)
-                known = set(migrate.live_columns(tx.connection, table))
-            for row, is_whole in _rows_of(connection, table):
+            with suppress(*driver.Error):  # it is there; or a damaged definition, or a module that is not here
+                tx.run(str(sql))
+            known = set(migrate.live_columns(tx.connection, table)) if kind == "table" else ()
+            for row, is_whole in _rows_of(connection, table) if known else ():
                 if table == "state_meta" and row.get("key") in _OURS_ONLY:
                     continue
                 if table == "sessions" and not isinstance(row["id"], str):
