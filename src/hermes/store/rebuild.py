@@ -17,6 +17,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store import codec, messages, retention, session_events, transcript_replay
+from hermes.store.carried_messages import StoredRow, references_kept
 from hermes.store.check import is_deleted
 from hermes.store.engines.base import REDACTED, Engine, Tx
 from hermes.store.ingest import Ingest, ready
@@ -24,6 +25,8 @@ from hermes.store.repair import mend_orphans
 from hermes.store.transcript import Entry, TranscriptFolder, file_name, highest_id, tail
 from hermes.store.transcript_replay import ReplayedSession
 from hermes.store.transcript_writer import LOST
+
+_HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
 
 
 def rebuild_store(path: Path, folder: Path) -> list[str]:
@@ -87,7 +90,8 @@ def _lacks_newest(tx: Tx, path: Path) -> bool:
 @dataclass(slots=True)
 class _Merged:
     session: ReplayedSession
-    ids: dict[int, int]  # by the id in the transcript, the id of each message that was added
+    ids: dict[int, int]  # by the id in the transcript, the id of each message that was added or moved
+    added: int
     is_new: bool  # only the transcript had the session
     counts: bool  # the transcript is newer than the rows
 
@@ -115,7 +119,8 @@ def _read_transcripts(engine: Engine, files: Iterable[Path], unread: list[str], 
     for one in merged.values():  # now that every session they may refer to exists
         with suppress(*transcript_replay.MALFORMED), engine.write() as tx:
             _set_state(tx, one, ids)
-    return sum(one.is_new and not one.session.columns.get("purged") for one in merged.values()), len(ids)
+    fresh = [one for one in merged.values() if one.is_new and not one.session.columns.get("purged")]
+    return len(fresh), sum(one.added for one in merged.values())
 
 
 def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost: bool) -> _Merged | None:
@@ -144,19 +149,22 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
                 messages.set_values(tx, now["id"], ready(session.messages[now["id"]]))  # a lost edit, or damage
                 engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)
-    into = Ingest(engine, tx)
-    is_taken = any(tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None for one in lacking)
-    if lacking and not is_taken:  # else another session uses one of these ids: they get new ones, in their order
+    into, ids = Ingest(engine, tx), dict[int, int]()
+    if any(tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None for one in lacking):
+        # Another session uses one of these ids: they get new ones, and so do the messages after them.
+        rows_here = {row[0]: StoredRow(row[0], session_id, row[1]) for row in tx.rows(_HIDDEN, (session_id,))}
+        order = sorted(rows_here.keys() | lacking)
+        with references_kept(tx, {session_id}, into.touched) as moved:
+            given = into.arrange(session_id, [(session.messages.get(one), rows_here.get(one)) for one in order], moved)
+        ids = dict(zip(order, given, strict=True))
+    elif lacking:
         tx.reserve(max(lacking))
-    ids = {
-        one: into.add(session_id, ready(session.messages[one]), None if is_taken else one) for one in sorted(lacking)
-    }
-    for number, entry in enumerate(one for one in session.loose if _identity(one) not in there):
-        ids[-1 - number] = into.add(session_id, ready(entry))
+        ids = {one: into.add(session_id, ready(session.messages[one]), one) for one in sorted(lacking)}
+    loose = [into.add(session_id, ready(one)) for one in session.loose if _identity(one) not in there]
     into.index()
     if session.events:
         session_events.bring_in(tx, session_id, session.events, ids)
-    return _Merged(session, ids, is_new, counts)
+    return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 
 def _identity(entry: Entry) -> tuple[Any, ...]:

@@ -20,14 +20,11 @@ from hermes.store.transcript import FORMAT, VERSION, Entry, entries, event, file
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SessionEvent
 
-COLUMNS = (
-    "id", "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
-    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "billing_provider",
-    "billing_base_url", "billing_mode", "estimated_cost_usd", "actual_cost_usd", "cost_status", "cost_source",
-    "pricing_version", "title", "api_call_count", "handoff_state", "handoff_platform", "handoff_error", "kind", "cwd",
-    "first_words", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
-    "meta",
+_NOT_TOLD = (  # counted again, or of this database alone; the prompt is told as text
+    "system_prompt", "system_prompt_hash", "message_count", "tool_call_count", "active_at", "title_seen", "transcript",
+    "handoff_requested_at",
 )  # fmt: skip
+COLUMNS = tuple(name for name in SESSION_COLUMNS if name not in _NOT_TOLD)
 _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
 _STATE = {  # by name, the table and its columns
     "tags": ("session_tags", "tag"),
@@ -37,12 +34,10 @@ _STATE = {  # by name, the table and its columns
 }
 _DERIVED = ("id", "first_words", "title_base", "title_no", "purged")
 _COMPARED = ("system_prompt", *(name for name in COLUMNS if name not in _DERIVED))
-_DAMAGED = "damaged or doubled lines"
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # what values of another type lead to
 _PART = 2000  # messages that are in memory at once while a transcript is written: some 5 MB
 
 
-Columns = dict[str, Any]  # of a session, by name
 SessionState = dict[str, list[Any]]  # rows of the tables that are about it, and `hidden`: ids of messages, and theirs
 ToldState = SessionState  # as a file tells it, or a part of it
 
@@ -55,7 +50,7 @@ def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entr
     return {"type": "message", "id": message["id"], **body}
 
 
-def session_columns(tx: Tx, session_id: str) -> Columns:
+def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
     """A session's own columns, as stored; its system prompt as text."""
     names = ", ".join(f"s.{name}" for name in COLUMNS)
     found = tx.dicts(f"SELECT {names}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?", (session_id,))
@@ -138,7 +133,8 @@ def differences(tx: Tx, session_id: str, told: ReplayedSession) -> list[str]:
     wanted = ReplayedSession(session_id)
     for entry in lines(tx, session_id):
         wanted.apply(as_read(entry))
-    found = [_DAMAGED] if told.is_damaged or told.has_doubles or not told.is_begun else []
+    is_damaged = any(raw.rstrip().endswith(b"}") for raw in told.unread)  # a crash would have torn it
+    found = ["damaged or doubled lines"] if is_damaged or told.has_doubles or not told.is_begun else []
     both = wanted.messages.keys() & told.messages.keys()
     for ids, how in (
         (told.messages.keys() - both, "not in the database"),
@@ -162,7 +158,7 @@ class ReplayedSession:
     """A session as its transcript describes it."""
 
     def __init__(self, session_id: str) -> None:
-        self.columns: Columns = {"id": session_id, "source": "unknown"}
+        self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
         self.messages: dict[int, Entry] = {}
         self.loose: list[Entry] = []  # messages of older files, which have no ids
         self.state: ToldState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
@@ -172,11 +168,6 @@ class ReplayedSession:
         self.is_begun = False  # it has a first line, with all columns that are not empty
         self.complete_to = 0  # every own message up to this id that was not removed has a line
         self.redacted: set[int] = set()
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether it has a damaged line that no crash has torn."""
-        return any(raw.rstrip().endswith(b"}") for raw in self.unread)
 
     def is_none(self, path: Path) -> bool:
         """Whether it tells of no session (an empty file, or another program's), or is a copy of the session's transcript."""

@@ -30,7 +30,7 @@ _TABLES = (  # and their indexes after them, without the shadow tables of virtua
     " (SELECT name FROM pragma_table_list WHERE type = 'shadow') ORDER BY type = 'index'"
 )
 _LONG = ("sessions", "messages", "audit")  # tables that are read on behind a damaged page
-_GIVE_UP = 20_000  # rows that can't be read one after the other
+_GIVE_UP = 100_000  # rows that can't be read one after the other
 _OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_FORM, migrate.META_ADOPTED))
 
 
@@ -152,12 +152,12 @@ def _rows_of(connection: Connection, table: str) -> Iterator[tuple[dict[str, Any
         kinds = {str(row[1]): (str(row[2]).upper(), bool(row[3])) for row in found}
     except driver.Error:
         return
-    names, last, failed = ", ".join(map(_quoted, kinds)), -(1 << 62), 0
+    key, where = ("rowid", "rowid > ? ORDER BY rowid") if table in _LONG else ("0", "? IS NOT NULL")
+    sql = f"SELECT {key}, {', '.join(map(_quoted, kinds))} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
+    last, failed = -(1 << 62), 0
     while kinds and failed < _GIVE_UP:
-        where = " WHERE rowid > ? ORDER BY rowid" if table in _LONG else " WHERE ? IS NOT NULL"
-        key = "rowid" if table in _LONG else "0"
         try:
-            for row in connection.execute(f"SELECT {key}, {names} FROM {_quoted(table)} NOT INDEXED{where}", (last,)):
+            for row in connection.execute(sql, (last,)):
                 last, failed = row[0], 0
                 yield _readable(kinds, row[1:])
             return
