@@ -15,10 +15,8 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hermes.home import make_private
 
@@ -32,7 +30,7 @@ _WHOLE_LINE = re.compile(rb'^\{"type":(?:"message"|' + _EDIT + rb'),"id":(\d{1,1
 _COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
 _MESSAGE_ID = re.compile(rb'{"type":"message","id":\d{1,18},')
 _TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
-_open_private = partial(os.open, mode=0o600)
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _LONE = re.compile("[\ud800-\udfff]")
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
@@ -117,24 +115,24 @@ def _has_line(lines: bytes, data: bytes) -> bool:
 # ------------------------------------------------------------------------------------------- files
 
 
-class TranscriptFile(FileIO):
+class TranscriptFile:
     """A transcript, open and locked: no other process writes to it until it is closed."""
 
     def __init__(self, path: Path) -> None:
         try:
-            super().__init__(path, "a+", opener=_open_private)
+            self.handle = os.open(path, _FLAGS, 0o600)
         except FileNotFoundError:
             make_private(path.parent)
-            super().__init__(path, "a+", opener=_open_private)
+            self.handle = os.open(path, _FLAGS, 0o600)
         self.is_locked = self._lock()
-        self.size = os.fstat(self.fileno()).st_size
+        self.size = os.fstat(self.handle).st_size
 
     def _lock(self) -> bool:
         """Lock the file, unless its holder hangs: then writing the line matters more than the order of lines."""
         end = time.monotonic() + _PATIENCE
         while True:
             try:
-                fcntl.flock(self.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except OSError:
                 if time.monotonic() > end:
@@ -143,22 +141,24 @@ class TranscriptFile(FileIO):
 
     def append(self, data: bytes) -> None:
         """Append whole lines in one write; a torn last line stays a separate line."""
-        if self.size and os.pread(self.fileno(), 1, self.size - 1) != b"\n":
+        if self.size and os.pread(self.handle, 1, self.size - 1) != b"\n":
             data = b"\n" + data
         self.size += len(data)
         while data:
-            data = data[self.write(data) :]
+            data = data[os.write(self.handle, data) :]
 
     def clear(self) -> None:
         """Empty the file; other processes go on in it."""
-        self.truncate(0)
+        os.ftruncate(self.handle, 0)
         self.size = 0
 
-    def close(self) -> None:
-        """Close and unlock the file: a forked child that has it open would keep it locked."""
-        if not self.closed and self.is_locked:
-            fcntl.flock(self.fileno(), fcntl.LOCK_UN)
-        super().close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_locked:
+            fcntl.flock(self.handle, fcntl.LOCK_UN)  # a forked child that has the file open would keep it locked
+        os.close(self.handle)
 
 
 class TranscriptFolder:

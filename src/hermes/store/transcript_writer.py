@@ -266,7 +266,7 @@ class TranscriptWriter:
                 raise BlockingIOError("another process is still writing this transcript")
             with self._engine.read() as tx:  # after the lock: the lines of all later commits follow
                 told = transcript_replay.read_transcript(path) if only_different else None
-                if told is not None and self._has_more(tx, session_id, told, os.fstat(file.fileno()).st_mtime):
+                if told is not None and self._has_more(tx, session_id, told, os.fstat(file.handle).st_mtime):
                     return False
                 if told is None or transcript_replay.differences(tx, session_id, told):
                     file.clear()
@@ -313,4 +313,6 @@ def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
     values = ready.values
     row = (message_id, "", values.role, ready.text, *values[2:13], *values[15:21], *values[22:], ready.form, None)
-    return transcript_replay.message_entry(message_reading.decode(row), listed(tuple(sorted(ready.lifted))))
+    return transcript_replay.message_entry(
+        message_reading.decode(row), listed(tuple(sorted(ready.lifted))) if ready.lifted else ()
+    )
