@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes.store.store_copy import move
 from hermes_state import SessionDB
 
@@ -99,7 +99,7 @@ def test_transcripts_bring_events_back(tmp_path: Path) -> None:
         db.repair()  # written again from the database
         assert (folder / "s.jsonl").read_text().count('"event":"model_error"') == 1
         assert db.check() == []
-    rebuild(folder, tmp_path / "rebuilt.db")
+    rebuild_store(tmp_path / "rebuilt.db", folder)
     with SessionDB(tmp_path / "rebuilt.db") as again:
         assert again.get_session_events("s") == before
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hermes.errors import InvalidInput
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 
 from . import contents, found, shown, talk
@@ -206,7 +206,7 @@ def test_a_transcript_that_was_not_written_at_the_time_is_completed(make_db, tmp
     with make_db("a.db") as db:
         assert db.check() == []
         folder, whole = db.sessions_dir, db.get_messages("p")
-    rebuild(folder, tmp_path / "again.db")
+    rebuild_store(tmp_path / "again.db", folder)
     with SessionDB(tmp_path / "again.db") as again:
         assert contents(again.get_messages("p")) == contents(whole) == ["one puma", "three heron", "four"]
         assert found(again, "ocelot") == found(again, "lynx") == set()

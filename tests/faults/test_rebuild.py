@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from hermes.errors import HermesError
 from hermes_state import SessionDB
 from tests.support.labs.base import until
-from tests.support.lives import LIVES, Life, Step, all_ids, assert_stays_away, facts
+from tests.support.lives import LIVES, Life, Step, all_ids, assert_stays_away, facts, undone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lost its newest messages")
 
@@ -37,10 +38,11 @@ def lost(home: Path, *, database: Path | None) -> Path:
     return copy
 
 
-@given(before=LIVES, after=LIVES, more=st.integers(0, 3), whole=st.booleans())
+@given(before=LIVES, after=LIVES, more=st.lists(st.integers(0, 40), max_size=3), whole=st.booleans())
 def test_a_rebuild_brings_back_what_was_lost_as_it_stood(
-    tmp_path_factory: pytest.TempPathFactory, before: list[Step], after: list[Step], more: int, whole: bool
+    tmp_path_factory: pytest.TempPathFactory, before: list[Step], after: list[Step], more: list[int], whole: bool
 ) -> None:
+    """The WAL, with everything of the life `after`, or the file is lost; `more` are the sessions in which people go on."""
     home = tmp_path_factory.mktemp("life") / "home"
     with SessionDB(home / "state.db") as db:
         life = Life(db)
@@ -53,26 +55,32 @@ def test_a_rebuild_brings_back_what_was_lost_as_it_stood(
         db.append_message(life.names[0], "user", "heron last") if life.names[0] in all_ids(db) else life._open()
         expected = facts(db, lists=False)
         copy = lost(home, database=None if whole else kept)
+        back = undone(db)
     with SessionDB(copy / "state.db") as db:
-        named = [name for name in all_ids(db) if name in expected["sessions"]]
-        for number in range(more if named else 0):
-            db.append_message(named[0], "user", f"later {number}")
+        later: dict[str, list[str]] = {}
+        for number, place in enumerate(more):
+            name = sorted(expected["sessions"])[place % len(expected["sessions"])]
+            with suppress(HermesError):  # it was in the trash then
+                db.ensure_session(name, "cli")
+                db.append_message(name, "user", f"later {number}")
+                later.setdefault(name, []).append(f"later {number}")
         db.rebuild()
         # A session that was deleted at last is in the trash, its attachments are gone.
         assert [one for one in db.check() if one["kind"] != "attachment"] == []
         told = facts(db, lists=False)
         for name, was in expected["sessions"].items():
-            if named and more and name == named[0]:
-                assert shown(db, name) == [
-                    *(one["content"] for one in was["shown"]),
-                    *(f"later {n}" for n in range(more)),
-                ]
+            if name in later:
+                assert shown(db, name) == [*(one["content"] for one in was["shown"]), *later[name]]
+                assert (db.get_session_title(name), db.get_tags(name)) == (was["session"]["title"], was["tags"])
             else:
                 assert told["sessions"][name] == was
         assert told["sessions"].keys() == expected["sessions"].keys()
         trashed = {one["id"] for one in expected["trash"]}  # what was deleted at last may be there as well
         assert [one for one in told["trash"] if one["id"] in trashed] == expected["trash"]
         assert_stays_away(db, life.gone)
+        if not later:
+            assert undone(db) == back
+            assert_stays_away(db, life.gone)
 
 
 def test_after_a_lost_wal_ids_are_not_given_again_and_a_repair_loses_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 
 from . import (
     Acks,
@@ -114,7 +114,7 @@ def rebuilt(sessions: Path, target: Path) -> dict[str, dict[str, Any]]:
     """What a database made of the transcripts alone shows."""
     for one in target.parent.glob(f"{target.name}*"):
         one.unlink()
-    rebuild(sessions, target)
+    rebuild_store(target, sessions)
     with store(target, transcripts="off") as db:
         return exports(db)
 

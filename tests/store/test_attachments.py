@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 
 PICTURE = bytes(range(256)) * 4
@@ -51,7 +51,7 @@ def test_type_and_size_are_in_the_transcript_and_come_back_from_it(tmp_path: Pat
         told = [line.get("attachments") for line in lines if line["type"] == "message"]
         assert told[0] == [{"hash": HASH, "mime": "image/png", "bytes": len(PICTURE)}]
         assert told[1] == told[2] == []
-    rebuild(tmp_path / "sessions", tmp_path / "again.db")
+    rebuild_store(tmp_path / "again.db", tmp_path / "sessions")
     with SessionDB(tmp_path / "again.db") as again:
         assert rows(again) == before
 
@@ -62,7 +62,7 @@ def test_a_file_written_anew_tells_the_same(tmp_path: Path) -> None:
     (tmp_path / "sessions" / "s.jsonl").unlink()
     with SessionDB(tmp_path / "state.db") as db:
         db.repair()
-    rebuild(tmp_path / "sessions", tmp_path / "again.db")
+    rebuild_store(tmp_path / "again.db", tmp_path / "sessions")
     with SessionDB(tmp_path / "again.db") as again:
         assert rows(again) == before
 
@@ -85,7 +85,7 @@ def test_a_database_that_is_rebuilt_beside_its_transcripts_has_them(tmp_path: Pa
         filled(db)
     for file in tmp_path.glob("state.db*"):
         file.unlink()
-    rebuild(tmp_path / "sessions", tmp_path / "state.db")
+    rebuild_store(tmp_path / "state.db", tmp_path / "sessions")
     (tmp_path / "sessions" / "s.jsonl").rename(tmp_path / "away")
     with SessionDB(tmp_path / "state.db") as db:
         assert [(one["kind"], one["where"]) for one in db.check()] == [("transcript", "session s")]

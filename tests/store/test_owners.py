@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 from tests.support.old_files import build
 from tests.support.program import run
@@ -35,7 +35,7 @@ def rebuilt(folder: Path) -> SessionDB:
     target = folder / "again.db"
     for one in folder.glob("again*"):
         one.unlink()
-    rebuild(folder / "sessions", target)
+    rebuild_store(target, folder / "sessions")
     return SessionDB(target, transcripts="off")
 
 

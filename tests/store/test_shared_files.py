@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 from support import digest, plain_sql
 
@@ -168,7 +168,7 @@ def test_an_import_keeps_what_is_undone_compacted_and_archived(tmp_path):
 def test_what_is_compacted_survives_a_rebuild_from_transcripts(tmp_path):
     with imported("schema-22", tmp_path) as db:
         folder = db.sessions_dir
-    rebuild(folder, tmp_path / "again.db")
+    rebuild_store(tmp_path / "again.db", folder)
     with SessionDB(db_path=tmp_path / "again.db", transcripts="off") as again:
         assert texts(again, "compacted") == ["SUMMARY of the notes", "after it"]
         assert len(again.search_messages("marsh")) == 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 
 PROMPT = "You are careful. " * 2000
@@ -27,57 +26,22 @@ def events(db: SessionDB, name: str, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines(db, name) if line.get("event") == kind]
 
 
-def prompts(db: SessionDB) -> list[str]:
-    return sorted(path.name for path in (db.sessions_dir / "prompts").glob("*.txt"))
-
-
 def again(folder: Path) -> SessionDB:
-    rebuild(folder / "sessions", folder / "again.db")
+    rebuild_store(folder / "again.db", folder / "sessions")
     return SessionDB(folder / "again.db", transcripts="off")
 
 
-def test_a_system_prompt_lies_once_beside_the_transcripts(tmp_path: Path) -> None:
-    digest = hashlib.sha256(PROMPT.encode()).hexdigest()
+def test_a_transcript_has_its_system_prompt(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         for name in ("a", "b"):
             db.create_session(name, "cli", system_prompt=PROMPT)
             db.append_message(name, "user", "hello")
         db.compress_session("a", "c", summary="so far")
-        db.tag_session("b", "x")
-        db.replace_messages("b", [{"role": "user", "content": "again"}])
-        assert sum(path.stat().st_size for path in db.sessions_dir.glob("*.jsonl")) < 6000
-        assert prompts(db) == [f"{digest}.txt"]
-        assert (db.sessions_dir / "prompts" / prompts(db)[0]).read_text() == PROMPT
-        assert lines(db, "a")[0]["session"]["system_prompt_hash"] == digest
+        db.update_system_prompt("b", "be brief \ud800")
+        assert lines(db, "a")[0]["session"]["system_prompt"] == PROMPT
         assert db.check() == []
     with again(tmp_path) as other:
-        assert [other.get_session(name)["system_prompt"] for name in "abc"] == [PROMPT] * 3
-
-
-def test_a_prompt_goes_with_the_last_session_that_has_it(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        for name in ("a", "b"):
-            db.create_session(name, "cli", system_prompt="first \ud800")
-        db.update_system_prompt("a", "second")
-        assert len(prompts(db)) == 2
-        db.update_system_prompt("b", "second")
-        assert len(prompts(db)) == 1
-        db.delete_session("a")
-        assert len(prompts(db)) == 1
-        db.delete_session("b")
-        assert prompts(db) == []
-
-
-def test_a_prompt_whose_file_is_gone_or_damaged_is_found_and_written_again(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        db.create_session("a", "cli", system_prompt="be kind")
-        (file,) = (db.sessions_dir / "prompts").glob("*.txt")
-        for damage in (file.unlink, lambda: file.write_text("be bad")):
-            damage()
-            (finding,) = db.check()
-            assert (finding["kind"], finding["where"]) == ("transcript", "session a")
-            db.repair()
-            assert db.check() == [] and file.read_text() == "be kind"
+        assert [other.get_session(name)["system_prompt"] for name in "abc"] == [PROMPT, "be brief \ud800", PROMPT]
 
 
 def odd(db: SessionDB) -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 
 from hermes.interop import formats, jsonl
 from hermes.store.attachments import Attachments
-from hermes.store.rebuild import rebuild
+from hermes.store.rebuild import rebuild_store
 from hermes_state import SessionDB
 from tests.support.lives import (
     LIVES,
@@ -91,7 +91,7 @@ def test_whatever_a_store_lived_through_comes_out_and_in_as_it_was(steps: list[S
         with _open(folder, "file") as file:
             file.import_database(folder / "one" / "state.db")
             assert facts(file, trash=False, parents=not whole["trash"], lists=not whole["trash"]) == seen
-        rebuild(folder / "one" / "sessions", folder / "again.db")
+        rebuild_store(folder / "again.db", folder / "one" / "sessions")
         _same_to_the_end(folder, held, whole)
 
 

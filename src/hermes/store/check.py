@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 _PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
-_AT_ONCE = 32  # sessions compared within one view of the database
 DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps
 _LOST = "its newest messages were lost, the transcripts have them; `hermes sessions rebuild` brings them back"
 DELETED = "its session was deleted, the transcript was not"
@@ -69,21 +68,16 @@ def _confirmed(engine: Engine, look: Callable[[], list[T]]) -> list[T]:
 
 
 def _orphans(tx: Tx) -> Iterator[Finding]:
-    for session_id, count in tx.rows(
-        "SELECT m.session_id, count(*) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
-        " GROUP BY m.session_id"
-    ):
-        yield finding("orphan-messages", f"session {session_id}", f"{count} messages of a session that does not exist")
+    for table in ("messages", *TABLES):
+        kind = "orphan-messages" if table == "messages" else "orphan-rows"
+        sql = f"SELECT session_id, count(*) FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions) GROUP BY session_id"
+        for session_id, count in tx.rows(sql):
+            yield finding(kind, f"session {session_id}", f"{count} {table} of a session that does not exist")
     for session_id, parent in tx.rows(
         "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
         " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
     ):
         yield finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
-    for table in TABLES:
-        for (session_id,) in tx.rows(
-            f"SELECT DISTINCT x.session_id FROM {table} x LEFT JOIN sessions s ON s.id = x.session_id WHERE s.id IS NULL"
-        ):
-            yield finding("orphan-rows", f"session {session_id}", f"rows of {table} for a session that does not exist")
 
 
 def _half_deleted(engine: Engine) -> list[Finding]:
@@ -94,15 +88,12 @@ def _half_deleted(engine: Engine) -> list[Finding]:
 
 def _noted(tx: Tx) -> Iterator[Finding]:
     """What the store has noted itself: shreddings that were cut short, and that newer messages were lost."""
-    for (key,) in tx.rows(
-        "SELECT key FROM state_meta WHERE key LIKE ? OR key = ? ORDER BY key", (SHREDDING + "%", LOST)
-    ):
-        if key == LOST:
-            yield finding("lost", "the database", _LOST)
-        else:
-            session_id = str(key).removeprefix(SHREDDING)
-            hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
-            yield finding("half-shredded", f"session {session_id}", hint)
+    if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None:
+        yield finding("lost", "the database", _LOST)
+    for (key,) in tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (SHREDDING + "%",)):
+        session_id = str(key).removeprefix(SHREDDING)
+        hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
+        yield finding("half-shredded", f"session {session_id}", hint)
 
 
 def _prompts(tx: Tx) -> Iterator[Finding]:
@@ -164,29 +155,26 @@ def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progre
     with engine.read() as tx:
         ids = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY id")]
     found = _differing(engine, transcripts, ids, progress)
-    found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found])) if found else []
-    return [
-        finding("transcript", where, detail)
-        for where, detail in [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
-    ]
+    if found:
+        found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
+    told = [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
+    return [finding("transcript", where, detail) for where, detail in told]
 
 
 def _differing(
     engine: Engine, transcripts: TranscriptWriter, ids: list[str], progress: Progress | None = None
 ) -> list[tuple[str, str]]:
+    with engine.read() as tx:
+        left = set(half_deleted(tx))
     found = []
-    for start in range(0, len(ids), _AT_ONCE):
+    for number, session_id in enumerate(ids, 1):
         with engine.read() as tx:
-            left = set(half_deleted(tx))
-            for session_id in ids[start : start + _AT_ONCE]:
-                row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
-                if row is None or session_id in left:
-                    continue
-                if (detail := _difference(tx, transcripts, session_id, row[0] is not None)) is not None:
-                    found.append((session_id, detail))
+            row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+            if row is not None and session_id not in left:
+                found.append((session_id, _difference(tx, transcripts, session_id, row[0] is not None)))
         if progress is not None:
-            progress("transcripts", min(start + _AT_ONCE, len(ids)), len(ids))
-    return found
+            progress("transcripts", number, len(ids))
+    return [(session_id, detail) for session_id, detail in found if detail is not None]
 
 
 def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one: bool) -> str | None:
@@ -199,22 +187,10 @@ def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one:
         return "its transcript is missing" if is_missed else None
     except OSError as error:
         return f"its transcript is unreadable: {error.strerror or error}"
-    if not told.is_ours:
+    if told.loose and not told.is_begun:
         return None  # another program's file
-    try:
-        found = transcript_replay.compare(tx, session_id, told)
-    except transcript_replay.MALFORMED:
-        return "its transcript differs: damaged or doubled lines"
-    parts = [
-        *_messages(found.extra, "not in the database"), *_messages(found.lacking, "without a line"),
-        *_messages(found.changed, "with another text"), *found.other,
-    ]  # fmt: skip
-    return f"its transcript differs: {', '.join(parts)}" if parts else None
-
-
-def _messages(ids: list[int], how: str) -> Iterable[str]:
-    if ids:
-        yield f"message {ids[0]} {how}" if len(ids) == 1 else f"{len(ids)} messages ({ids[0]} …) {how}"
+    found = transcript_replay.differences(tx, session_id, told)
+    return f"its transcript differs: {', '.join(found)}" if found else None
 
 
 def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
@@ -230,7 +206,7 @@ def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[
             except OSError as error:
                 yield path.name, f"it is unreadable: {error.strerror or error}"
                 continue
-            if told.is_empty or told.is_copy(path):
+            if told.is_none(path):
                 continue
             if is_deleted(tx, path, told):
                 yield path.name, DELETED

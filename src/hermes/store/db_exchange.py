@@ -57,7 +57,7 @@ class ExchangeCalls(OpenStore):
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched.all())
         if done.is_new:
-            self._transcripts.arrived(session_id, done.touched)
+            self._transcripts.arrived({session_id}, done.touched)
         elif done:
             self._transcripts.complete([session_id])
         if done or read is not None or files:  # an import that was killed may have left some of them behind

@@ -157,7 +157,7 @@ class MessageCalls(OpenStore):
             if place is None:
                 return False
             message_edits.redact(tx, message_id, place)
-        self._transcripts.restated(place.owner, "redact", hides=[message_id])
+        self._transcripts.changed(place.owner, "redact", hides=[message_id])
         return True
 
     def edit_message(self, message_id: int, content: str | list[Any] | dict[str, Any]) -> bool:

@@ -257,7 +257,7 @@ class OpenStore:
         with self._writing(session_id, alone=alone) as tx:
             done = change(tx)
         if done:
-            self._note(session_id, *what)
+            self._transcripts.changed(session_id, *what)
         return done
 
     def _change_all(self, what: Sequence[str], change: Callable[[Tx], list[str]], *session_ids: str) -> int:
@@ -266,7 +266,7 @@ class OpenStore:
             changed = change(tx)
             self._transcripts.mark(tx, changed)
         for session_id in changed:
-            self._note(session_id, *what)
+            self._transcripts.changed(session_id, *what)
         return len(changed)
 
     def _change_parts(
@@ -279,13 +279,6 @@ class OpenStore:
             return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
 
         return self._change_all(what, each, *known) > 0
-
-    def _note(self, session_id: str, what: str, *columns: str) -> None:
-        """Write a line about a change into a session's transcript: of these columns, or else of what is beside its row."""
-        if columns:
-            self._transcripts.changed(session_id, what, *columns)
-        else:
-            self._transcripts.restated(session_id, what)
 
     @contextmanager
     def fenced(self, name: str, token: int) -> Iterator[None]:

@@ -12,6 +12,7 @@ from hermes.store.arguments import checked_message_id, checked_text, checked_tim
 from hermes.store.db_open import OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.title_rules import sanitize_title as _sanitize_title
+from hermes.store.transcript import event
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
@@ -90,12 +91,9 @@ class SessionCalls(OpenStore):
         """Replace a session's system prompt."""
         text = self._masked(checked_text(system_prompt, "system_prompt"))
         with self._writing(session_id) as tx:
-            before = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
             done = sessions.set_prompt(tx, session_id, text)
         if done:
-            self._transcripts.changed(session_id, "prompt", system_prompt=text)
-            if before is not None:
-                self._transcripts.prompt_dropped(before)
+            self._transcripts.happened(session_id, event("prompt", set={"system_prompt": text}))
 
     def update_token_counts(
         self,
@@ -356,7 +354,7 @@ class SessionCalls(OpenStore):
         with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
         self._transcripts.rewritten(new_session_id)
-        self._transcripts.changed(session_id, "branch", also={"branch": new_session_id, "at_message": at_message})
+        self._transcripts.changed(session_id, "branch", branch=new_session_id, at_message=at_message)
         return new_session_id
 
     def compress_session(
@@ -379,7 +377,7 @@ class SessionCalls(OpenStore):
         with self._writing(session_id, new_session_id) as tx:
             lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
         self._transcripts.rewritten(new_session_id)
-        self._transcripts.changed(session_id, "end", "ended_at", "end_reason", also={"continued_in": new_session_id})
+        self._transcripts.changed(session_id, "end", "ended_at", "end_reason", continued_in=new_session_id)
         return new_session_id
 
     def rewind(self, session_id: str, message_id: int) -> int:
@@ -387,12 +385,12 @@ class SessionCalls(OpenStore):
         checked_message_id(message_id)
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
-        self._transcripts.restated(session_id, "rewind", hides=hidden)
+        self._transcripts.changed(session_id, "rewind", hides=hidden)
         return len(hidden)
 
     def unrewind(self, session_id: str) -> int:
         """Undo the last rewind; returns how many messages are shown again. Messages stored since are hidden instead."""
         with self._writing(session_id) as tx:
             shown, hidden = lineage.unrewind(tx, session_id)
-        self._transcripts.restated(session_id, "unrewind", shows=shown, hides=hidden)
+        self._transcripts.changed(session_id, "unrewind", shows=shown, hides=hidden)
         return len(shown)

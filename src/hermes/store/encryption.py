@@ -209,7 +209,7 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     for path in _below(database):
         stored = attachments in path.parents and _DIGEST.search(path.name) is not None
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
-        if stored or told or (path.is_file() and path.parent in (sessions / "prompts", sessions / ".open", drafts)):
+        if stored or told or (path.is_file() and path.parent == drafts):
             yield path
     for end in ("history", "cron/*/*.md") if database.name == "state.db" else ():
         yield from database.parent.glob(end)

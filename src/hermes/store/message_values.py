@@ -37,8 +37,6 @@ class Ready:
     preview: str | None
     size: int
     text: str | None = None  # the whole content, as its transcript line has it
-    is_json: bool = False
-    clean_json: bool = True  # the JSON fields were encoded here, so their text is known to be JSON
     lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
 
     @property
@@ -104,14 +102,12 @@ def make_ready(
     for name, kind in _NUMBERS.items():
         if (value := get(name)) is not None:  # the numbers of a file are unchecked
             values[name] = codec.number(value, kind) if lift is None else arguments.checked_number(value, name, kind)
-    clean_json = True
     for name in codec.JSON_FIELDS:
         if (value := get(name)) is not None:
-            clean_json = clean_json and not isinstance(value, str)
             values[name] = encode(codec.json_field(value) or "")
     preview = preview_of(shown) if role == "user" and shown else None
     calls = count_calls(get("tool_calls"))
-    return Ready(values, calls, timestamp, preview or None, size, whole, form == "json", clean_json, lifted)
+    return Ready(values, calls, timestamp, preview or None, size, whole, lifted)
 
 
 def count_calls(calls: Any) -> int:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.store import codec, messages, sessions, transcript_replay
+from hermes.store import codec, messages, sessions
 from hermes.store.attachments import Attachments
 from hermes.store.check import DAMAGED, DELETED, TABLES, check
 from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.sqlite.salvage import copy_name, set_aside
+from hermes.store.engines.sqlite.salvage import copy_name
 from hermes.store.retention import finish_deletions
 from hermes.store.transcript_writer import TranscriptWriter
 
@@ -76,18 +76,10 @@ def _rewrite_transcripts(transcripts: TranscriptWriter, found: list[Finding]) ->
             done.append(f"removed the transcript {where} of a deleted session")
         elif where.startswith("session "):
             path = transcripts.files.path(where.removeprefix("session "))
-            aside = f"; the old one is {_put_aside(path).name}" if path.exists() else ""
+            aside = f"; the old one is {path.rename(copy_name(path)).name}" if path.exists() else ""
             transcripts.kept(where.removeprefix("session "))
             done.append(f"wrote the transcript of {where} again{aside}")
     return done
-
-
-def _put_aside(path: Path) -> Path:
-    """A copy of a transcript (other processes may be writing to it); where it can't be read, the file itself."""
-    try:
-        return set_aside(path)
-    except OSError:
-        return path.rename(copy_name(path))
 
 
 def mend_orphans(tx: Tx) -> list[str]:
@@ -102,7 +94,10 @@ def mend_orphans(tx: Tx) -> list[str]:
         messages.recount(tx, session_id)
     if lost:
         done.append(f"recreated {len(lost)} sessions that messages belong to")
-    cut = transcript_replay.cut_loose_parents(tx)
+    cut = tx.run(
+        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
+    )
     if cut:
         done.append(f"cut {cut} links to parents that do not exist")
     for table in TABLES:

@@ -140,9 +140,6 @@ class Witness(Protocol):
     def mark(self, tx: Tx, session_ids: list[str]) -> None:
         """This transaction changes what the files of these sessions must contain."""
 
-    def prompt_dropped(self, digest: str) -> None:
-        """A session no longer has this system prompt."""
-
 
 def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
     """Delete a session for good, in small transactions; False when there is none."""
@@ -151,18 +148,16 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
         if row is None:
             return False
         source, count = row
-        children, prompt = mark_deleted(tx, session_id)
+        children = mark_deleted(tx, session_id)
         witness.mark(tx, [session_id, *children])
         audit(tx, "delete", session_id, by, f"source {codec.restored(source)}, {count or 0} messages")
     witness.cut_off(children)
-    if prompt is not None:
-        witness.prompt_dropped(prompt)
     finish_deletion(engine, session_id, witness)
     return True
 
 
-def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
-    """The first step of a deletion: the session is not shown any more. The children it had, and its system prompt."""
+def mark_deleted(tx: Tx, session_id: str) -> list[str]:
+    """The first step of a deletion: the session is not shown any more. Returns the children it had."""
     prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
     tx.run(
         "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
@@ -172,7 +167,7 @@ def mark_deleted(tx: Tx, session_id: str) -> tuple[list[str], str | None]:
     )
     children = lineage.cut_children(tx, session_id)
     _drop_prompt(tx, prompt)
-    return children, prompt
+    return children
 
 
 def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:

@@ -19,7 +19,6 @@ from hermes.store import codec, gateway_outbox, leases, lineage, prompt_history,
 from hermes.store.attachments import Attachments
 from hermes.store.drafts import Drafts
 from hermes.store.engines.base import Engine, Tx, set_meta
-from hermes.store.prompt_files import prompt_path
 from hermes.store.session_copies import copies_of, noted_backups
 from hermes.store.sync import tables as sync_tables
 from hermes.store.transcript_writer import TranscriptWriter
@@ -174,7 +173,7 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
-        cut, _ = retention.mark_deleted(tx, part)
+        cut = retention.mark_deleted(tx, part)
         children += [child for child in cut if child not in plan.parts]
         # A deletion, for every program that asks whether a transcript's session was deleted.
         retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
@@ -241,8 +240,6 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     with place.engine.read() as tx:
         gone = [part for part in plan.parts if tx.row("SELECT 1 FROM sessions WHERE id = ?", (part,)) is None]
         hashes = [digest for digest in plan.attachments if not retention.is_used(tx, digest)]
-        used = "SELECT 1 FROM sessions WHERE system_prompt_hash = ?"
-        prompts = [digest for digest in plan.prompts if tx.row(used, (digest,)) is None]
     for part in gone:
         place.drafts.forget(part)
         place.transcripts.deleted(part)
@@ -251,11 +248,7 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     with suppress(OSError):
         place.attachments.forget(hashes)
     left += [place.attachments.path(digest) for digest in hashes]
-    for digest in prompts:
-        place.transcripts.prompt_dropped(digest)
-    left += [prompt_path(place.sessions, digest) for digest in prompts]
     leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
-    leftovers += [prompt_path(place.sessions, digest).parent.glob(f".{digest}.*.part") for digest in prompts]
     leftovers += [place.attachments.path(digest).parent.glob(f".{digest}.*.part") for digest in hashes]
     for path in (one for some in leftovers for one in some):
         with suppress(OSError):

@@ -1,72 +1,57 @@
 """A session as its transcript tells it: the lines that its rows give, and the rows that its lines give.
 
-`lacking_lines` makes what a transcript lacks; `read_transcript` and the functions after it bring lines back into a database (for
-`rebuild` alone). Both use one form of a session: its columns, its messages, and a state of tags, members, carried ranges and
-rewinds.
+`lines` makes a transcript from the rows, `differences` compares them; `read_transcript` and the functions after it bring lines
+back into a database (for `rebuild` alone). All use one form of a session: its columns, its messages, and a state of tags,
+members, carried ranges and rewinds.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, cast
 
-from hermes.store import codec, message_attachments, message_reading, messages, session_events, titles
-from hermes.store.engines.base import REDACTED, Engine, Tx
+from hermes.store import codec, message_attachments, message_reading, session_events, titles
+from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
-from hermes.store.message_values import make_ready
-from hermes.store.prompt_files import PromptFiles, read_prompt
-from hermes.store.sessions import free_id, keep_prompt
-from hermes.store.transcript import Entry, entries, event, file_name, header, line
+from hermes.store.sessions import PROMPT, free_id, keep_prompt, tidy
+from hermes.store.transcript import FORMAT, VERSION, Entry, entries, event, file_name, line, read
 
 if TYPE_CHECKING:
     from hermes.store.rows import MessageRow, SessionEvent
 
-COLUMNS = (
-    "id", "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
-    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "billing_provider",
-    "billing_base_url", "billing_mode", "estimated_cost_usd", "actual_cost_usd", "cost_status", "cost_source",
-    "pricing_version", "title", "api_call_count", "handoff_state", "handoff_platform", "handoff_error", "kind", "cwd",
-    "first_words", "title_base", "title_no", "pinned_at", "archived_at", "trashed_at", "trashed_title", "purged",
-    "meta",
+_NOT_TOLD = (  # counted again, or of this database alone; the prompt is told as text
+    "system_prompt", "system_prompt_hash", "message_count", "tool_call_count", "active_at", "title_seen", "transcript",
+    "handoff_requested_at",
 )  # fmt: skip
+COLUMNS = tuple(name for name in SESSION_COLUMNS if name not in _NOT_TOLD)
 _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
-_OMITTED = ("session_id",)
-_DERIVED = frozenset(("id", "first_words", "title_base", "title_no", "purged"))  # columns that are not compared
+_STATE = {  # by name, the table and its columns
+    "tags": ("session_tags", "tag"),
+    "members": ("session_members", "source, user_id"),
+    "refs": ("session_refs", "ord, from_session, first_id, last_id, after_id, rewound, born"),
+    "rewinds": ("session_rewinds", "batch, cut_id"),
+}
+_DERIVED = ("id", "first_words", "title_base", "title_no", "purged")
+_COMPARED = ("system_prompt", *(name for name in COLUMNS if name not in _DERIVED))
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # what values of another type lead to
 _PART = 2000  # messages that are in memory at once while a transcript is written: some 5 MB
 
 
-class SessionState(TypedDict):
-    """What belongs to a session beside its columns and messages: rows of the tables that are about it."""
-
-    tags: list[str]
-    members: list[list[str]]
-    """source, user_id"""
-    refs: list[list[Any]]
-    """ord, from_session, first_id, last_id, after_id, rewound, born"""
-    rewinds: list[list[int]]
-    """batch, cut_id"""
-    hidden: list[list[int]]
-    """The id of a message, and its `hidden`."""
+SessionState = dict[str, list[Any]]  # rows of the tables that are about it, and `hidden`: ids of messages, and theirs
+ToldState = SessionState  # as a file tells it, or a part of it
 
 
-Columns = dict[str, Any]  # of a session, by name
-ToldState = dict[str, list[Any]]  # the same as a file tells it, or a part of it
-
-
-def message_entry(message: Mapping[str, Any]) -> Entry:
-    """A decoded message as a transcript line; empty fields are left out."""
-    body = {key: value for key, value in message.items() if value is not None and key not in _OMITTED}
+def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entry:
+    """A decoded message, with its attachments, as a transcript line; empty fields are left out."""
+    body = {key: value for key, value in message.items() if value is not None and key != "session_id"}
+    if files or message_attachments.mentions(message["content"]):
+        body["attachments"] = list(files)
     return {"type": "message", "id": message["id"], **body}
 
 
-def session_columns(tx: Tx, session_id: str) -> Columns:
+def session_columns(tx: Tx, session_id: str) -> dict[str, Any]:
     """A session's own columns, as stored; its system prompt as text."""
-    from hermes.store.sessions import PROMPT, tidy
-
     names = ", ".join(f"s.{name}" for name in COLUMNS)
     found = tx.dicts(f"SELECT {names}, {PROMPT} AS system_prompt FROM sessions s WHERE s.id = ?", (session_id,))
     return tidy(found[0]) if found else {}
@@ -74,19 +59,16 @@ def session_columns(tx: Tx, session_id: str) -> Columns:
 
 def session_state(tx: Tx, session_id: str) -> SessionState:
     """The state of a session besides its columns and messages."""
+    state: SessionState = {}
+    for name, (table, columns) in _STATE.items():
+        rows = tx.rows(f"SELECT {columns} FROM {table} WHERE session_id = ? ORDER BY {columns}", (session_id,))
+        state[name] = [list(map(codec.restored, row)) for row in rows]
+    sql = "SELECT id, hidden FROM messages WHERE session_id = ? AND hidden IS NOT NULL ORDER BY id"
     return {
-        "tags": [codec.restored(tag) for (tag,) in tx.rows(
-            "SELECT tag FROM session_tags WHERE session_id = ? ORDER BY tag", (session_id,))],
-        "members": [list(map(codec.restored, row)) for row in tx.rows(
-            "SELECT source, user_id FROM session_members WHERE session_id = ? ORDER BY source, user_id", (session_id,))],
-        "refs": [list(row) for row in tx.rows(
-            "SELECT ord, from_session, first_id, last_id, after_id, rewound, born FROM session_refs WHERE session_id = ?"
-            " ORDER BY ord", (session_id,))],
-        "rewinds": [list(row) for row in tx.rows(
-            "SELECT batch, cut_id FROM session_rewinds WHERE session_id = ? ORDER BY batch", (session_id,))],
-        "hidden": [list(row) for row in tx.rows(
-            "SELECT id, hidden FROM messages WHERE session_id = ? AND hidden IS NOT NULL ORDER BY id", (session_id,))],
-    }  # fmt: skip
+        **state,
+        "tags": [tag for (tag,) in state["tags"]],
+        "hidden": [list(row) for row in tx.rows(sql, (session_id,))],
+    }
 
 
 def owners(tx: Tx, session_id: str) -> list[str]:
@@ -95,136 +77,79 @@ def owners(tx: Tx, session_id: str) -> list[str]:
     return [row[0] for row in tx.rows(sql, (session_id, session_id))]
 
 
-def successors(tx: Tx, session_id: str) -> dict[str, str | list[str]]:
+def successors(tx: Tx, session_id: str, end_reason: str | None) -> dict[str, str | list[str]]:
     """Where a conversation continues from here: the session that continues it, and its branches."""
-    rows = tx.rows(
-        "SELECT c.id, c.kind, p.end_reason FROM sessions c JOIN sessions p ON p.id = c.parent_session_id WHERE p.id = ?"
-        " AND c.kind IN ('compression', 'branch') AND c.purged IS NULL ORDER BY c.started_at, c.id",
-        (session_id,),
-    )
-    found: dict[str, str | list[str]] = {}
-    if continued := [child for child, kind, ended in rows if kind == ended == "compression"]:
-        found["continued_in"] = continued[-1]
-    if branches := [child for child, kind, _ in rows if kind == "branch"]:
-        found["branches"] = branches
-    return found
+    sql = "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = ? AND purged IS NULL ORDER BY started_at, id"
+    continued, branches = ([row[0] for row in tx.rows(sql, (session_id, kind))] for kind in ("compression", "branch"))
+    found: dict[str, str | list[str]] = {"branches": branches} if branches else {}
+    return {"continued_in": continued[-1], **found} if continued and end_reason == "compression" else found
 
 
-def own_messages(tx: Tx, session_id: str) -> list[MessageRow]:
-    """Every message row a session owns, hidden ones included."""
-    rows = tx.rows(f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? ORDER BY m.id", (session_id,))
-    return [message_reading.decode(row) for row in rows]
-
-
-def _own_in_parts(tx: Tx, session_id: str) -> Iterator[list[MessageRow]]:
-    """The same a few thousand at a time: a session may have been imported with a hundred thousand."""
+def own_messages(tx: Tx, session_id: str) -> Iterator[MessageRow]:
+    """Every message row a session owns, hidden ones included, read in pieces: it may have a hundred thousand."""
     sql = (
         f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.id > ? ORDER BY m.id LIMIT {_PART}"
     )
     last = -1
-    while rows := [message_reading.decode(row) for row in tx.rows(sql, (session_id, last))]:
-        yield rows
-        last = rows[-1]["id"]
+    while rows := tx.rows(sql, (session_id, last)):
+        yield from map(message_reading.decode, rows)
+        last = rows[-1][0]
 
 
 def message(tx: Tx, message_id: int) -> MessageRow:
     """One message row, decoded."""
-    row = tx.row(f"SELECT {message_reading.ROW} FROM messages m WHERE m.id = ?", (message_id,))
-    assert row is not None
+    (row,) = message_reading.rows_of(tx, message_id)
     return message_reading.decode(row)
 
 
-def lacking_lines(tx: Tx, prompts: PromptFiles, session_id: str, told: ReplayedSession | None) -> Iterator[bytes]:
-    """The lines that a transcript lacks: of a new file (`told` is None) all of them."""
-    columns = prompts.named(session_columns(tx, session_id))
-    state = {**session_state(tx, session_id), **successors(tx, session_id)}
-    events = session_events.of_session(tx, session_id)
-    if told is None or not told.is_begun:
-        known = {key: value for key, value in columns.items() if value is not None}
-        yield header(known, tx.last_number("messages"))
-    if told is None:
-        for part in _own_in_parts(tx, session_id):
-            yield b"".join(line(message_entry(one)) for one in with_attachments(tx, session_id, part))
-    else:
-        found = compare(tx, session_id, told)
-        if found.agrees:
-            return
-        events = [one for one in events if one["at"] not in {known["at"] for known in told.events}]
-        yield b"".join(line(found.stored[one]) for one in found.lacking)
-        if found.changed:
-            yield line(event("edit", replaces=[found.stored[one] for one in found.changed]))
-    yield b"".join(line(session_events.line_of(one)) for one in events)
-    if told is not None or any(state.values()):  # a new file's first line already has the columns
-        yield line(event("state", set=columns, **state))
-
-
-@dataclass(slots=True)
-class Comparison:
-    """How a transcript differs from its session's rows."""
-
-    stored: dict[int, Entry]  # the lines that the messages should have
-    lacking: list[int]
-    extra: list[int]
-    changed: list[int]
-    other: list[str]  # columns, tags, …
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.lacking or self.extra or self.changed or self.other)
-
-
-def compare(tx: Tx, session_id: str, told: ReplayedSession) -> Comparison:
-    """Compare a transcript with its session's rows."""
-    own = with_attachments(tx, session_id, own_messages(tx, session_id))
-    stored = {one["id"]: message_entry(one) for one in own}
-    lines = told.messages
-    other = ["damaged or doubled lines"] if told.is_damaged or told.has_doubles or not told.is_begun else []
-    for name, value in session_columns(tx, session_id).items():
-        is_told = told.columns.get(name)
-        if name not in _DERIVED and (is_told or value) and not (is_told == value or is_told == _from_json(value)):
-            other.append(name)
-    for key, rows in session_state(tx, session_id).items():
-        if sorted(told.state.get(key, []), key=repr) != sorted(rows, key=repr):  # type: ignore[call-overload]
-            other.append(key)
-    events = {(one["at"], one["kind"], one["text"]) for one in session_events.of_session(tx, session_id)}
-    if events != {(one["at"], one["kind"], one["text"]) for one in told.events}:
-        other.append("events")
-    return Comparison(
-        stored=stored,
-        lacking=sorted(stored.keys() - lines.keys()),
-        extra=sorted(lines.keys() - stored.keys()),
-        changed=[one for one in stored if one in lines and not same_message(lines[one], stored[one])],
-        other=other,
-    )
-
-
-def same_message(told: Entry, stored: Entry) -> bool:
-    """Whether a line tells a message as its row has it."""
-    return told == stored or _plain(told) == _plain(stored)
-
-
-def _plain(entry: Entry) -> Any:
-    """An entry after a JSON round trip (it joins the halves of a surrogate pair), its attachments in a fixed order."""
-    files = sorted(entry.get("attachments") or (), key=lambda one: str(one.get("hash")))
-    bare = {name: value for name, value in entry.items() if name not in ("attachments", "type") and value is not None}
-    return _from_json({**bare, "attachments": files})
-
-
-def _from_json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def with_attachments(tx: Tx, session_id: str, rows: Sequence[MessageRow]) -> list[Entry]:
-    """The same messages, each with its attachments as a transcript line lists them."""
+def with_attachments(tx: Tx, session_id: str, rows: Iterable[MessageRow]) -> Iterator[Entry]:
+    """Messages of a session, each with its attachments, as transcript lines."""
     attached = message_attachments.attached(tx, session_id)
-    out: list[Entry] = []
-    for one in rows:
-        entry: Entry = {**one}
-        if one["id"] in attached or message_attachments.mentions(one["content"]):
-            entry["attachments"] = attached.get(one["id"], [])
-        out.append(entry)
-    return out
+    return (message_entry(one, attached.get(one["id"], ())) for one in rows)
+
+
+def lines(tx: Tx, session_id: str) -> Iterator[Entry]:
+    """Every line of a session's transcript, made from its rows.
+
+    A message of the session up to the id `complete_to` that has no line was removed before the file was begun.
+    """
+    columns = {key: value for key, value in session_columns(tx, session_id).items() if value is not None}
+    head = {"type": "session", "format": FORMAT, "version": VERSION, "complete_to": tx.last_number("messages")}
+    yield {**head, "session": columns}
+    yield from with_attachments(tx, session_id, own_messages(tx, session_id))
+    yield from map(session_events.line_of, session_events.of_session(tx, session_id))
+    state = {**session_state(tx, session_id), **successors(tx, session_id, columns.get("end_reason"))}
+    if any(state.values()):
+        yield event("state", **state)
+
+
+def as_read(entry: Entry) -> Entry:
+    """An entry as it is read back from its line."""
+    return cast("Entry", read(line(entry)))
+
+
+def differences(tx: Tx, session_id: str, told: ReplayedSession) -> list[str]:
+    """How a transcript differs from the one that its session's rows give: [] where it agrees."""
+    wanted = ReplayedSession(session_id)
+    for entry in lines(tx, session_id):
+        is_told = "id" in entry and entry == told.messages.get(entry["id"])  # nearly always; reading it back takes long
+        wanted.apply(entry if is_told else as_read(entry))
+    is_damaged = any(raw.rstrip().endswith(b"}") for raw in told.unread)  # a crash would have torn it
+    found = ["damaged or doubled lines"] if is_damaged or told.has_doubles or not told.is_begun else []
+    both = wanted.messages.keys() & told.messages.keys()
+    for ids, how in (
+        (told.messages.keys() - both, "not in the database"),
+        (wanted.messages.keys() - both, "without a line"),
+        ({one for one in both if told.messages[one] != wanted.messages[one]}, "with another text"),
+    ):
+        found += [f"{len(ids)} messages ({min(ids)} …) {how}"] if ids else []
+    found += [name for name in _COMPARED if (told.columns.get(name) or None) != (wanted.columns.get(name) or None)]
+    found += [
+        name for name in wanted.state if sorted(map(repr, wanted.state[name])) != sorted(map(repr, told.state[name]))
+    ]
+    if sorted(map(repr, told.events)) != sorted(map(repr, wanted.events)):
+        found.append("events")
+    return found
 
 
 # ------------------------------------------------------------------------------------------- from files to rows
@@ -234,68 +159,48 @@ class ReplayedSession:
     """A session as its transcript describes it."""
 
     def __init__(self, session_id: str) -> None:
-        self.columns: Columns = {"id": session_id, "source": "unknown"}
+        self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
         self.messages: dict[int, Entry] = {}
         self.loose: list[Entry] = []  # messages of older files, which have no ids
-        self.state: ToldState = {}
+        self.state: ToldState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
         self.events: list[SessionEvent] = []
         self.unread: list[bytes] = []  # lines that are damaged, or that a crash has torn
         self.has_doubles = False
-        self.is_ours = False  # it has lines as this program writes them
         self.is_begun = False  # it has a first line, with all columns that are not empty
         self.complete_to = 0  # every own message up to this id that was not removed has a line
-        self.edits: dict[int, set[int]] = {}  # by message, the rows with its earlier versions
         self.redacted: set[int] = set()
 
-    @property
-    def is_damaged(self) -> bool:
-        """Whether it has a damaged line that no crash has torn."""
-        return any(raw.rstrip().endswith(b"}") for raw in self.unread)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it tells of no session: an empty file, or another program's."""
-        return not self.messages and not self.loose and self.columns["source"] == "unknown"
-
-    def is_copy(self, path: Path) -> bool:
-        """Whether this file is a copy of the session's own transcript."""
+    def is_none(self, path: Path) -> bool:
+        """Whether it tells of no session (an empty file, or another program's), or is a copy of the session's transcript."""
         own = path.with_name(file_name(str(self.columns["id"])))
-        return own != path and own.exists()
+        is_empty = not self.messages and not self.loose and self.columns["source"] == "unknown"
+        return is_empty or (own != path and own.exists())
 
-    def take(self, entry: Entry) -> None:
-        """Apply one line. In older files a time may be text."""
-        stamp = entry.get("timestamp")
-        if isinstance(stamp, str):
-            entry = {**entry, "timestamp": _seconds(stamp)}
-        elif stamp is not None and codec.number(stamp, "REAL") is None:  # no time: the message is still worth having
-            entry = {**entry, "timestamp": None}
+    def apply(self, entry: Entry) -> None:
+        """Apply one line."""
         kind = entry.get("type")
-        self.is_ours = self.is_ours or kind is not None
         if kind == "session" and isinstance(entry.get("session"), dict):
             self.columns.update(entry["session"])
             self.is_begun = True
-            self.complete_to = entry["complete_to"] if isinstance(entry.get("complete_to"), int) else 0
+            self.complete_to = int(entry.get("complete_to") or 0)
         elif kind == "event":
             if (happened := session_events.told_by(entry)) is not None:
                 self.events.append(happened)
             self.columns.update(entry.get("set") or {})
-            self.state.update({k: entry[k] for k in ("tags", "members", "refs", "rewinds", "hidden") if k in entry})
+            self.state.update({key: list(entry[key]) for key in self.state if key in entry})
             self.redacted.update(one for one, hidden in entry.get("hidden") or () if hidden == REDACTED)
-            self._revise(entry)
+            for one in entry.get("replaces") or ():  # messages as they are now, and in `keeps` as they were
+                self.messages.pop(one["id"], None)
+                self._add(one)
+            for one in entry.get("keeps") or ():
+                self._add(one)
         elif "role" in entry:
-            self._take_message(entry)
+            self._add(entry)
 
-    def _revise(self, entry: Entry) -> None:
-        """Messages whose text was changed: `replaces` has them as they are now, `keeps` as they were."""
-        kept = _messages_in(entry, "keeps")
-        for one in _messages_in(entry, "replaces"):
-            self.messages[one["id"]] = one
-            self.edits.setdefault(one["id"], set()).update(was["id"] for was in kept)
-        for one in kept:
-            self._take_message(one)
-
-    def _take_message(self, entry: Entry) -> None:
+    def _add(self, entry: Entry) -> None:
         """Of two lines with one id the first counts; another message is kept apart."""
+        if (at := _time(entry.get("timestamp"))) != entry.get("timestamp"):
+            entry = {**entry, "timestamp": at}
         if not isinstance(entry.get("id"), int):
             self.loose.append(entry)
             return
@@ -306,21 +211,12 @@ class ReplayedSession:
             self.has_doubles = True
 
 
-def _messages_in(entry: Entry, key: str) -> list[Entry]:
-    """The messages that an event lists."""
-    told = entry.get(key)
-    return (
-        [one for one in told if isinstance(one, dict) and isinstance(one.get("id"), int) and "role" in one]
-        if isinstance(told, list)
-        else []
-    )
-
-
-def _seconds(text: str) -> float | None:
+def _time(value: Any) -> float | None:
+    """The time of a message; in older files it may be text. A message without one is still worth having."""
     from datetime import datetime
 
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else codec.number(value, "REAL")
     except ValueError:
         return None
 
@@ -330,67 +226,24 @@ def read_transcript(path: Path) -> ReplayedSession:
     session = ReplayedSession(path.name.removesuffix(".jsonl"))
     for entry in entries(path, session.unread):
         try:
-            session.take(entry)
+            session.apply(entry)
         except MALFORMED:
             session.unread.append(b"{}")
-    if session.columns.get("system_prompt_hash") is not None:
-        session.columns["system_prompt"] = read_prompt(path.parent, session.columns["system_prompt_hash"])
-    if "started_at" not in session.columns:
-        times = [m["timestamp"] for m in (*session.messages.values(), *session.loose) if m.get("timestamp")]
-        session.columns["started_at"] = min(times, default=path.stat().st_mtime)
-    _date(session.loose, path.stat().st_mtime)
+    times = [m["timestamp"] for m in (*session.messages.values(), *session.loose) if m.get("timestamp")]
+    session.columns.setdefault("started_at", min(times, default=path.stat().st_mtime))
+    at = next((one["timestamp"] for one in session.loose if one.get("timestamp") is not None), path.stat().st_mtime)
+    for one in session.loose:  # one without a time gets that of the line before it, so that it stays in its place
+        at = one["timestamp"] = at if one.get("timestamp") is None else one["timestamp"]
     return session
-
-
-def _date(loose: list[Entry], otherwise: float) -> None:
-    """A message without a time gets that of the line before it (or of the first that has one), so that it stays in its place."""
-    at = next((one["timestamp"] for one in loose if one.get("timestamp") is not None), otherwise)
-    for number, one in enumerate(loose):
-        if one.get("timestamp") is None:
-            loose[number] = {**one, "timestamp": at}
-        at = loose[number]["timestamp"]
-
-
-def state_here(session_id: str, state: ToldState, ids: dict[str, dict[int, int]]) -> ToldState:
-    """A transcript's state with the ids and owners that the messages have in this database."""
-    own = ids[session_id]
-
-    def new(owner: str, old: int) -> int:
-        return ids.get(owner, {}).get(old, old)
-
-    out = dict(state)
-    if "refs" in state:
-        out["refs"] = []
-        for ord_, owner, first, last, after, *rest in state["refs"]:
-            out["refs"].append([ord_, owner, new(owner, first), new(owner, last), own.get(after, after), *rest])
-        carried = {old: number for _, owner, *_ in state["refs"] for old, number in ids.get(owner, {}).items()}
-        own = {**carried, **own}
-    if "rewinds" in state:
-        out["rewinds"] = [[batch, own.get(cut, cut)] for batch, cut in state["rewinds"]]
-    if "hidden" in state:
-        out["hidden"] = [[new(session_id, old), hidden] for old, hidden in state["hidden"]]
-    return out
-
-
-def cut_loose_parents(tx: Tx) -> int:
-    """Remove links to parents that do not exist; returns how many."""
-    return tx.run(
-        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
-        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
-    )
 
 
 def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
     from hermes.store.title_rules import split_family
 
-    values = {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
-    for name in values.keys() & _NUMBERS.keys():  # values from a file are unchecked
-        values[name] = codec.number(values[name], _NUMBERS[name])
-    values = {name: value for name, value in values.items() if value is not None}
-    values["transcript"] = None
-    values.setdefault("source", "unknown")
-    values.setdefault("started_at", 0.0)
+    told = dict[str, Any]({name: columns.get(name) for name in COLUMNS})
+    told |= {name: codec.number(told[name], kind) for name, kind in _NUMBERS.items() if name in told}  # it is unchecked
+    values = {"source": "unknown", "started_at": 0.0, **{name: one for name, one in told.items() if one is not None}}
     for name in ("model_config", "meta"):
         if isinstance(values.get(name), (dict, list)):
             values[name] = codec.to_json(values[name])
@@ -410,38 +263,10 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     )
 
 
-def insert_messages(engine: Engine, tx: Tx, session: ReplayedSession) -> dict[int, int]:
-    """Store the missing messages of a replayed session; returns the id of each.
-
-    They keep their ids, unless another session uses one of them: then all get new ones, in their order.
-    """
-    session_id, given = session.columns["id"], dict[int, int]()
-    holders = {i: tx.value("SELECT session_id FROM messages WHERE id = ?", (i,)) for i in session.messages}
-    kept = all(holder in (None, session_id) for holder in holders.values())
-    if kept and session.messages:
-        tx.reserve(max(session.messages))
-    for message_id, entry in sorted(session.messages.items()):
-        if holders[message_id] == session_id:
-            continue
-        ready = make_ready(entry, mask=None, lift=None)
-        given[message_id] = messages.insert(tx, session_id, ready, message_id if kept else None)
-    for number, entry in enumerate(session.loose):
-        given[-1 - number] = messages.insert(tx, session_id, make_ready(entry, mask=None, lift=None), None)
-    engine.fulltext.index_now(tx, list(given.values()))
-    return given
-
-
 def set_state(tx: Tx, session_id: str, state: ToldState) -> None:
     """Tags, members, carried ranges and rewinds as a transcript or an export gives them."""
-    tables = {
-        "tags": ("session_tags", "tag"),
-        "members": ("session_members", "source, user_id"),
-        "refs": ("session_refs", "ord, from_session, first_id, last_id, after_id, rewound, born"),
-        "rewinds": ("session_rewinds", "batch, cut_id"),
-    }
-    for key, (table, names) in tables.items():
-        if key not in state:
-            continue
+    for key in _STATE.keys() & state.keys():
+        table, names = _STATE[key]
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
         marks = ", ".join("?" * (names.count(",") + 2))
         for row in state[key]:

@@ -7,21 +7,21 @@ caller whose change is already committed.
 
 from __future__ import annotations
 
-import threading
+import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import suppress
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from hermes.errors import StoreClosed, StoreError, StoreUnreachable
-from hermes.store import codec, transcript_replay
-from hermes.store.attachments import PREFIX, Attachments, listed
+from hermes.store import codec, message_reading, transcript, transcript_replay
+from hermes.store.attachments import Attachments, listed
 from hermes.store.carried_messages import Touched
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.message_values import Ready
-from hermes.store.transcript import Entry, TranscriptFolder, event, highest_id, highest_known, line
+from hermes.store.transcript import Entry, TranscriptFile, TranscriptFolder, event, line
 
 LOST = "newest_lost"  # key of state_meta: transcripts have messages that this database lost
 NOT_GATEWAY = ("cli", "acp", "batch", "cron", "web")
@@ -35,22 +35,8 @@ _ACTIVE = (  # the sessions written to last, and the newest message of each
     "SELECT s.id, (SELECT max(m.id) FROM messages m WHERE m.session_id = s.id) FROM sessions s"
     " WHERE s.trashed_at IS NULL AND s.purged IS NULL ORDER BY coalesce(s.active_at, s.started_at) DESC LIMIT ?"
 )
-_RAW = frozenset(codec.JSON_FIELDS)
-_LEFT_OUT = frozenset(("content", "content_rest", "content_format", "writer"))
-Method = TypeVar("Method", bound=Callable[..., None])
-
-
-def _after_commit(method: Method) -> Method:
-    """Have the next write or the next opening complete the transcript if this fails: the change itself is stored."""
-
-    @wraps(method)
-    def guarded(self: TranscriptWriter, session_id: str, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, session_id, *args, **kwargs)
-        except Exception as error:
-            self._failed(session_id, error)
-
-    return cast("Method", guarded)
+_REMOVED = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', 'clear', 'delete') AND at > ?"
+_AT_ONCE = 1000  # lines that are written together
 
 
 class TranscriptWriter:
@@ -64,9 +50,6 @@ class TranscriptWriter:
         self._engine = engine
         self._kept: dict[str, bool] = {}  # whether a session has a transcript
         self._behind: set[str] = set()  # sessions whose line could not be written
-        self._marked: dict[
-            int, tuple[Tx | None, set[str]]
-        ] = {}  # by thread: its last transaction, and what that marked
         self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
         self._mark = f"UPDATE sessions SET transcript = 0 WHERE id = ? AND {_MARKED[which]}"
@@ -82,11 +65,7 @@ class TranscriptWriter:
         """This transaction changes these sessions: if their lines are not written, the next opening compares them."""
         if self._engine.shared:  # each host has the transcripts of the sessions it serves
             return
-        thread, changed = threading.get_ident(), set(session_ids)
-        before, marked = self._marked.get(thread, (None, set()))
-        if before is not tx:  # the lines of this thread's earlier transaction are written
-            self._written |= marked
-            marked = set()
+        changed = set(session_ids)
         self._written -= changed
         if len(self._written) > _MARKS or not changed:
             cleared, self._written = self._written, set()
@@ -94,12 +73,10 @@ class TranscriptWriter:
                 tx.run("UPDATE sessions SET transcript = 1 WHERE id = ? AND transcript = 0", (session_id,))
         for session_id in changed:
             tx.run(self._mark, (session_id,))
-        if self.which != "off":
-            self._marked[thread] = (tx, marked | changed)
 
     def settle(self) -> None:
-        """Clear this thread's marks before it closes the store."""
-        if self._written or self._marked.get(threading.get_ident()):
+        """Clear the marks before the store is closed."""
+        if self._written:
             with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
                 self.mark(tx, ())
 
@@ -108,36 +85,32 @@ class TranscriptWriter:
         if self.which == "off" or not self.files.folder.is_dir():  # a copy of a database has none
             return
         with self._engine.read() as tx:
-            if self._engine.shared:
-                newest = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32,))}
-                marked = [one for one in newest if self.files.exists(one) and not self._has_line(one, newest[one])]
-                active = []
-            else:
-                marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
-                active = [row[0] for row in tx.rows(_ACTIVE, (8,))]
-        if not self._engine.shared and self._is_newer([*marked, *active]):
+            active = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32 if self._engine.shared else 8,))}
+            marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
+        if self._engine.shared:
+            told = {
+                one: transcript.highest_id(transcript.tail(self.files.path(one)))
+                for one in active
+                if self.files.exists(one)
+            }
+            marked = [one for one, newest in told.items() if newest < active[one]]
+        elif self._is_newer([*marked, *active]):
             hint = "`hermes sessions rebuild` brings them back from the transcripts"
             warnings.warn(f"{self._engine.where} lost its newest messages; {hint}", stacklevel=4)
             return  # the transcripts stay as they are for a rebuild
         self.complete(marked)
-        if marked:
-            self.prompt_dropped()
-
-    def _has_line(self, session_id: str, message_id: int) -> bool:
-        return highest_id(self.files.tail(session_id)) >= message_id
 
     def look_first(self, session_id: str) -> None:
         """Before this process's first message of a session: its transcript may be newer than the database."""
-        if self.which != "off" and self.files.is_first(session_id) and not self._engine.shared:
+        if self.which != "off" and session_id not in self.files.sizes and not self._engine.shared:
             self._is_newer([session_id])
 
     def _is_newer(self, session_ids: list[str]) -> bool:
         """Whether transcripts have messages with higher ids than this database ever gave: it, or its WAL, was lost.
 
-        The ids of the lost messages are not given again.
+        The ids of the lost messages are not given again. Of an empty database, which may be new, no more than that is noted.
         """
-        tails = map(self.files.tail, session_ids)
-        told = max(map(highest_known, tails)) if session_ids else self.files.highest_known()
+        told = transcript.highest_known(map(self.files.path, session_ids) if session_ids else self.files.all())
         with self._engine.read() as tx:  # a line follows its commit
             is_noted = tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None
             is_newer = told > tx.last_number("messages")
@@ -146,129 +119,88 @@ class TranscriptWriter:
         return is_noted or (is_newer and bool(session_ids))
 
     def _note_lost(self, *, is_known: bool = True) -> None:
-        told = self.files.highest_known()
+        told = transcript.highest_known(self.files.all())
         with self._engine.write() as tx:
             tx.reserve(told)
             if is_known:
                 tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (LOST,))
 
     def complete(self, session_ids: Iterable[str]) -> None:
-        """Write the lines that these sessions' transcripts lack."""
+        """Write the transcripts of these sessions anew where they differ."""
         for session_id in session_ids:
-            self._complete(session_id)
-
-    @_after_commit
-    def _complete(self, session_id: str) -> None:
-        if self._keeps(session_id):
-            self._write_lacking(session_id, rewrite=self._has_removed(session_id))
-            self._written.add(session_id)
-
-    def _has_removed(self, session_id: str) -> bool:
-        """Whether messages were removed on purpose after the transcript was last written."""
-        try:
-            written = self.files.path(session_id).stat().st_mtime
-        except OSError:
-            return False
-        with self._engine.read() as tx:
-            removed = "SELECT 1 FROM audit WHERE session_id = ? AND action IN ('replace', 'clear', 'delete') AND at > ?"
-            return tx.row(removed, (session_id, written)) is not None
+            self.rewritten(session_id, only_different=True)
 
     # ------------------------------------------------------------------ lines
 
-    @_after_commit
     def opened(self, session_id: str, source: str) -> None:
         """A session was opened."""
-        self._kept[session_id] = self.wanted(source)
-        if self._kept[session_id]:
-            if not self._engine.shared and (told := highest_id(self.files.tail(session_id))):
-                with self._engine.read() as tx:
-                    is_there = tx.row("SELECT 1 FROM messages WHERE id = ? AND session_id = ?", (told, session_id))
-                if is_there is None:  # a session that this database does not know any more
-                    self._note_lost()
-            self._write_lacking(session_id)
+        with self._after_commit(session_id):
+            self._kept[session_id] = self.wanted(source)
+            if not self._kept[session_id]:
+                return
+            with self._engine.read() as tx:
+                is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
+            if is_revived or self._engine.shared or not transcript.tail(self.files.path(session_id)):
+                self._write(session_id)
+            else:  # a session that this database does not know any more: its transcript stays for a rebuild
+                self._note_lost()
 
-    @_after_commit
     def message_stored(
         self, session_id: str, message_id: int, ready: Ready, used: Mapping[str, Any] | None = None
     ) -> None:
         """A message was stored; `used` are the usage columns of its session that changed with it."""
-        if self._keeps(session_id):
-            usage = line(event("usage", set=used)) if used else b""
-            self._append(session_id, line(_entry(message_id, ready)), usage)
+        usage = [event("usage", set=used)] if used else []
+        self._append(session_id, lambda: [_entry(message_id, ready), *usage])
 
-    @_after_commit
     def happened(self, session_id: str, entry: Entry) -> None:
         """An event was stored."""
-        if self._keeps(session_id):
-            self._append(session_id, line(entry))
+        self._append(session_id, lambda: [entry])
 
-    @_after_commit
-    def changed(
-        self, session_id: str, what: str, *columns: str, also: Mapping[str, Any] | None = None, **values: Any
-    ) -> None:
-        """Columns of a session were changed; `also` is added to the line for readers."""
-        if self._keeps(session_id):
+    def changed(self, session_id: str, what: str, *columns: str, **also: Any) -> None:
+        """Columns of a session were changed; without any, what it has beside them: tags, members, carried ranges, rewinds.
+
+        `also` is added to the line for readers.
+        """
+        self._append(session_id, lambda: [self._event(session_id, what, columns, also)])
+
+    def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
+        """A message's text was changed: one line has the old text (under an id of its own) and the new one."""
+
+        def entries() -> list[Entry]:
             with self._engine.read() as tx:
-                values = self.files.prompts.named({**self.values(tx, session_id, columns), **values})
-            self._append(session_id, line(event(what, **({"set": values} if values else {}), **(also or {}))))
+                rows = [transcript_replay.message(tx, one) for one in (version, message_id)]
+                was, now = transcript_replay.with_attachments(tx, session_id, rows)
+            return [self._event(session_id, "edit", (), {"keeps": [was], "replaces": [now]})]
+
+        if kept_in == session_id:
+            self._append(session_id, entries)
+        else:  # the owner was deleted
+            self.kept(session_id)
+            self.rewritten(kept_in)
+
+    def _event(self, session_id: str, what: str, columns: Sequence[str], also: Mapping[str, Any]) -> Entry:
+        with self._engine.read() as tx:
+            if columns:
+                return event(what, set=self.values(tx, session_id, columns), **also)
+            return event(what, **also, **transcript_replay.session_state(tx, session_id))
 
     def values(self, tx: Tx, session_id: str, columns: Sequence[str]) -> dict[str, Any]:
         """Columns of a session as they are now."""
         row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,)) if columns else None
         return dict(zip(columns, map(codec.restored, row or ()), strict=False))
 
-    def prompt_dropped(self, digest: str | None = None) -> None:
-        """A session no longer has this system prompt (None: any file may be left over)."""
+    def rewritten(self, session_id: str, *, only_different: bool = False) -> None:
+        """A session's messages were replaced, or it was imported: its transcript is written anew."""
+        with self._after_commit(session_id):
+            if self._keeps(session_id):
+                self._write(session_id, only_different=only_different)
 
-        def is_used(one: str) -> bool:
-            with self._engine.read() as tx:
-                return tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ? LIMIT 1", (one,)) is not None
-
-        if self.which != "off":
-            with suppress(StoreError):  # a leftover file does no harm
-                self.files.prompts.drop(None if digest is None else [digest], is_used)
-
-    @_after_commit
-    def restated(self, session_id: str, what: str, **also: Any) -> None:
-        """State besides the columns was changed: tags, members, carried ranges, rewinds."""
-        if self._keeps(session_id):
-            with self._engine.read() as tx:
-                state = transcript_replay.session_state(tx, session_id)
-            self._append(session_id, line(event(what, **state, **also)))
-
-    @_after_commit
-    def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
-        """A message's text was changed: one line has the new text and the old one (under an id of its own)."""
-        if kept_in != session_id:  # the owner was deleted
-            self.kept(session_id)
-            self.complete([kept_in])
-        elif self._keeps(session_id):
-            with self._engine.read() as tx:
-                state = transcript_replay.session_state(tx, session_id)
-                rows = [transcript_replay.message(tx, one) for one in (message_id, version)]
-                now, was = map(
-                    transcript_replay.message_entry, transcript_replay.with_attachments(tx, session_id, rows)
-                )
-            self._append(session_id, line(event("edit", **state, replaces=[now], keeps=[was])))
-
-    @_after_commit
-    def rewritten(self, session_id: str) -> None:
-        """A session's messages were replaced, or it was imported: its transcript is rewritten."""
-        if self._keeps(session_id):
-            self._write_lacking(session_id, rewrite=True)
-
-    def arrived(self, session_id: str, touched: Touched) -> None:
-        """A session was imported; the sessions it carries messages of may have changed with it."""
-        self.rewritten(session_id)
-        self.others_touched(touched, {session_id})
-
-    def others_touched(self, touched: Touched, written: Set[str]) -> None:
-        """Sessions were changed by an import or a synchronisation; the transcripts of `written` are up to date."""
-        for owner in sorted(touched.owners - written):
+    def arrived(self, session_ids: Set[str], touched: Touched) -> None:
+        """Sessions were imported or synchronised; those that they carry messages of may have changed with them."""
+        for owner in sorted(touched.owners - session_ids):
             self.kept(owner)
-        for session_id in sorted(touched.referring - written):
-            self.restated(session_id, "refs")
-        self.cut_off(sorted(touched.children - written))
+        for session_id in sorted(session_ids | touched.referring | touched.children):
+            self.rewritten(session_id)
 
     def cut_off(self, session_ids: list[str]) -> None:
         """Sessions have another parent, or none."""
@@ -286,11 +218,11 @@ class TranscriptWriter:
         with suppress(OSError, StoreError):
             self._attachments.forget(attachments)
 
-    @_after_commit
     def kept(self, session_id: str) -> None:
         """The rows that a session keeps for others have a transcript even where the session itself would have none."""
-        if self.which != "off" and not self._write_lacking(session_id, rewrite=True):
-            self.deleted(session_id)
+        with self._after_commit(session_id):
+            if self.which != "off" and self._write(session_id, only_different=False) is None:
+                self.deleted(session_id)
 
     # ------------------------------------------------------------------ files
 
@@ -307,34 +239,42 @@ class TranscriptWriter:
             self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
         return self._kept[session_id]
 
-    def _append(self, session_id: str, data: bytes, more: bytes = b"") -> None:
-        lacks_lines = session_id in self._behind or not self.files.exists(session_id)
-        if not lacks_lines and self._engine.shared:  # no mark tells what a killed process of this host left out
-            lacks_lines = self.files.is_first(session_id)
-        if lacks_lines:
-            with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
-                self._write_lacking(session_id)
+    def _append(self, session_id: str, entries: Callable[[], list[Entry]]) -> None:
+        """Append the lines for a change; where the transcript lacks others, or is not there, write it anew."""
+        with self._after_commit(session_id):
+            if not self._keeps(session_id):
                 return
-        self.files.append(session_id, data, more)
+            lacks_lines = session_id in self._behind or not self.files.exists(session_id)
+            if not lacks_lines and self._engine.shared:  # no mark tells what a killed process of this host left out
+                lacks_lines = session_id not in self.files.sizes
+            with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
+                if lacks_lines and self._write(session_id) is not False:
+                    return
+            self.files.append(session_id, *map(line, entries()))
 
-    def _write_lacking(self, session_id: str, *, rewrite: bool = False) -> bool:
-        """Append the lines that a transcript lacks (or rewrite it); False when there is no such session."""
+    def _write(self, session_id: str, *, only_different: bool = True) -> bool | None:
+        """Write a transcript anew from the rows (where it differs); None when there is no such session, False when the file
+        stays as it is: another program's, or one with messages that the database lost."""
+        path = self.files.path(session_id)
         with self._engine.read() as tx:
             row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
         if row is None:
-            return False
-        path = self.files.path(session_id)
-        with self.files.open(session_id) as file:
-            file.require_lock()
+            return None
+        self.files.sizes.pop(session_id, None)
+        with TranscriptFile(path) as file:
+            if not file.is_locked:
+                raise BlockingIOError("another process is still writing this transcript")
             with self._engine.read() as tx:  # after the lock: the lines of all later commits follow
-                told = transcript_replay.read_transcript(path) if file.size and not rewrite else None
-                if told is None:
+                told = transcript_replay.read_transcript(path) if only_different else None
+                if told is not None and self._has_more(tx, session_id, told, os.fstat(file.handle).st_mtime):
+                    return False
+                if told is None or transcript_replay.differences(tx, session_id, told):
                     file.clear()
-                for lines in transcript_replay.lacking_lines(tx, self.files.prompts, session_id, told):
-                    if lines:
-                        file.append(lines)
+                    lines = map(line, transcript_replay.lines(tx, session_id))
+                    while some := b"".join(islice(lines, _AT_ONCE)):
+                        file.append(some)
                 owners = transcript_replay.owners(tx, session_id)
-        self.files.wrote(session_id, file)
+        self.files.sizes[session_id] = file.size
         self._behind.discard(session_id)
         if row[0] is None:  # it has one from now on: if it goes missing, check() reports that
             self._kept[session_id] = True
@@ -342,42 +282,37 @@ class TranscriptWriter:
                 tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
         for owner in owners:  # the messages it refers to are in their files
             if not self.files.exists(owner):
-                self._write_lacking(owner)
+                self._write(owner)
         return True
 
-    def _failed(self, session_id: str, error: Exception) -> None:
-        self._behind.add(session_id)
-        if not self._warned and not isinstance(error, StoreClosed | StoreUnreachable):
-            self._warned = True
-            warnings.warn(
-                f"the transcript of session {session_id} could not be written (the database has everything);"
-                " the missing lines are added when the store is opened next",
-                stacklevel=4,
-            )
+    def _has_more(self, tx: Tx, session_id: str, told: transcript_replay.ReplayedSession, written: float) -> bool:
+        """Whether a transcript has messages that the rows lack, though none were removed since it was written."""
+        stored = {row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))}
+        is_more = bool(told.loose or told.messages.keys() - stored)
+        return is_more and tx.row(_REMOVED, (session_id, written)) is None
+
+    @contextmanager
+    def _after_commit(self, session_id: str) -> Iterator[None]:
+        """Have the next write or the next opening complete the transcript if this fails: the change itself is stored."""
+        try:
+            yield
+            if self.which != "off":
+                self._written.add(session_id)
+        except Exception as error:
+            self._behind.add(session_id)
+            if not self._warned and not isinstance(error, StoreClosed | StoreUnreachable):
+                self._warned = True
+                warnings.warn(
+                    f"the transcript of session {session_id} could not be written (the database has everything);"
+                    " the missing lines are added when the store is opened next",
+                    stacklevel=5,
+                )
 
 
 def _entry(message_id: int, ready: Ready) -> Entry:
     """A stored message as its transcript line, without reading it back."""
-    entry: Entry = {"type": "message", "id": message_id}
-    for name, value in ready.values.items():
-        if value is None or name in _LEFT_OUT:
-            continue
-        if name in _RAW:
-            entry[name] = _raw(value) if ready.clean_json and isinstance(value, str) else codec.from_json(value)
-        else:
-            entry[name] = codec.restored(value)
-        if name == "role" and ready.text is not None:
-            entry["content"] = ready.text
-            if ready.is_json:  # unchanged, unless it has lone surrogates
-                valid = codec.storable(ready.text) is ready.text
-                entry["content"] = _raw(ready.text) if valid else codec.from_json(ready.text)
-    if ready.lifted or (ready.text is not None and PREFIX in ready.text):
-        entry["attachments"] = listed(ready.lifted)
-    return entry
-
-
-def _raw(text: str) -> Any:
-    """JSON embedded in a line unchanged. (Here, since an import takes longer than the rest of most lines.)"""
-    from msgspec import Raw
-
-    return Raw(text)
+    named = {**ready.values, "id": message_id, "session_id": "", "content": ready.text}
+    row = (*(named[name] for name in message_reading.SHOWN), ready.form, None)
+    return transcript_replay.message_entry(
+        message_reading.decode(row), listed(tuple(sorted(ready.lifted))) if ready.lifted else ()
+    )

@@ -106,10 +106,7 @@ class Replica:
 
     def _follow(self, done: Applied) -> Counts:
         """What lies beside the rows: transcripts, sessions whose time is over."""
-        transcripts = self._db._transcripts
-        for session_id in sorted(done.sessions):
-            transcripts.rewritten(session_id)
-        transcripts.others_touched(done.touched, done.sessions)
+        self._db._transcripts.arrived(done.sessions, done.touched)
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
         counts.trashed = max(0, counts.trashed - counts.deleted)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
+from hermes.store.engines.base import finding
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.lexemes import entries
 
@@ -18,26 +19,19 @@ if TYPE_CHECKING:
 LONG = 60  # seconds: a running indexer needs a few
 
 
-def _finding(kind: str, message_id: int, detail: str) -> Finding:
-    return {"kind": kind, "where": f"message {message_id}", "detail": detail}
-
-
 def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
     """Messages the index lacks, entries without a message, entries of another text, damaged texts."""
     for (message_id,) in tx.rows(
         "SELECT DISTINCT w.message_id FROM message_words w LEFT JOIN messages m ON m.id = w.message_id WHERE m.id IS NULL"
     ):
-        yield _finding("fts-extra", message_id, "is in the full-text index but not in the store")
+        yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
     last = 0
     waiting = {row[0] for row in tx.rows("SELECT message_id FROM unindexed")}
-    while True:
-        rows = tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))
-        if not rows:
-            return
+    while rows := tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH)):
         last = rows[-1][0]
         for message_id, rest in rows:
             if not codec.is_whole(rest):
-                yield _finding("damaged-text", message_id, "the rest of its text can't be unpacked")
+                yield finding("damaged-text", f"message {message_id}", "the rest of its text can't be unpacked")
         yield from _differing(tx, fulltext, [row[0] for row in rows if row[0] not in waiting])
 
 
@@ -48,9 +42,8 @@ def waiting_for_long(tx: Any) -> Iterator[Finding]:
         f" WHERE since < clock_timestamp() - interval '{LONG} seconds' ORDER BY message_id"
     )
     for message_id, seconds in rows:
-        yield _finding(
-            "fts-waiting", message_id, f"has waited {seconds} s to be indexed; `hermes sessions optimize` does it now"
-        )
+        detail = f"has waited {seconds} s to be indexed; `hermes sessions optimize` does it now"
+        yield finding("fts-waiting", f"message {message_id}", detail)
 
 
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:
@@ -67,6 +60,6 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
     ).fetchall()
     for message_id, absent in rows:
         if absent:
-            yield _finding("fts-missing", message_id, "is not in the full-text index")
+            yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
         else:
-            yield _finding("fts-stale", message_id, "the full-text index has another text")
+            yield finding("fts-stale", f"message {message_id}", "the full-text index has another text")

@@ -6,7 +6,6 @@ was made of (`indexed_texts`). Every row is read once.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from operator import itemgetter
@@ -32,15 +31,10 @@ _CHECKED = (
 )  # fmt: skip
 _NONE = type(None)
 _TYPES = {"TEXT": (str, _NONE), "REAL": (float, int, _NONE), "INTEGER": (int, _NONE), "BLOB": (bytes, _NONE)}
-_NAMES = {str: "text", float: "real", int: "integer", bytes: "blob", _NONE: "null"}
 _MISSING = (
     "SELECT m.id FROM messages m LEFT JOIN messages_fts_docsize d ON d.id = m.id WHERE m.id <= ? AND d.id IS NULL"
 )
 _EXTRA = "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id = d.id WHERE m.id IS NULL"
-
-
-class _Damaged(Exception):
-    """A value is of a type that is never written there, or can't be read."""
 
 
 def corruption(connection: Connection, progress: Progress | None = None) -> list[Finding]:
@@ -90,41 +84,25 @@ def _about_another_index(connection: Connection, text: str) -> bool:
 
 def drift(connection: Connection, mark: int, progress: Progress | None) -> Iterator[Finding]:
     """Values that can't be read; messages the index lacks, entries without a message or of another text."""
-    for table in _CHECKED:
-        kinds = {str(row[1]): str(row[2]).upper() for row in connection.execute(f"PRAGMA main.table_info({table})")}
-        if not kinds:
-            continue  # it is made when it is needed
-        try:
-            if table == "messages":
-                yield from _messages(connection, kinds, mark, progress)
-            else:
-                deque(_sound_rows(connection, kinds, f"main.{table}"), maxlen=0)
-        except (_Damaged, *driver.Error):  # type: ignore[misc]
-            yield from _damaged_values(connection, table, kinds)
+    connection.text_factory = decoded
+    try:
+        for table in _CHECKED:
+            yield from _rows(connection, table, mark, progress)
+    finally:
+        connection.text_factory = str
     for (message_id,) in connection.execute(_MISSING, (mark,)):
         yield finding("fts-missing", f"message {message_id}", "is not in the full-text index")
     for (message_id,) in connection.execute(_EXTRA):
         yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
 
 
-def _sound_rows(connection: Connection, kinds: dict[str, str], tables: str, more: str = "") -> Iterator[Any]:
-    """The rows of a table (and `more` columns), as long as their values can be read: one flipped bit can change a type."""
-    allowed = [_TYPES.get(kind) for kind in kinds.values()]
-    sound: set[tuple[type, ...]] = set()  # few combinations of types occur
-    columns = ", ".join(f"{tables.split()[0].removeprefix('main.')}.{name}" for name in kinds)
-    for row in connection.execute(f"SELECT {columns}{more} FROM {tables}"):
-        types = tuple(map(type, row))
-        if types not in sound:
-            for value, fitting in zip(row, allowed):
-                if fitting is not None and type(value) not in fitting and not (str in fitting and _is_lone(value)):
-                    raise _Damaged
-            sound.update([types] if bytes not in types else [])
-        yield row
+class Undecodable(bytes):
+    """The bytes of a text that is no UTF-8."""
 
 
-def _is_lone(value: Any) -> bool:
-    """Whether a value is text with lone surrogates, which is stored as a BLOB, and only then."""
-    return type(value) is bytes and not is_text(value, "strict") and is_text(value, "surrogatepass")
+def decoded(raw: bytes) -> str | Undecodable:
+    """The text_factory of a connection that reads damaged text, too."""
+    return raw.decode() if is_text(raw, "strict") else Undecodable(raw)
 
 
 def is_text(value: bytes, errors: str) -> bool:
@@ -136,37 +114,51 @@ def is_text(value: bytes, errors: str) -> bool:
     return True
 
 
-def _damaged_values(connection: Connection, table: str, kinds: dict[str, str]) -> Iterator[Finding]:
-    """Which values of a table are damaged. They are read as bytes: nothing in them can fail to be read."""
-    columns = ", ".join(
-        f"typeof({one}), CASE typeof({one}) WHEN 'text' THEN CAST({one} AS BLOB) ELSE {one} END" for one in kinds
-    )
-    for row in connection.execute(f"SELECT {columns} FROM main.{table} NOT INDEXED"):
-        name = row[1].decode("utf-8", "replace") if isinstance(row[1], bytes) else row[1]
-        for (column, kind), found, value in zip(kinds.items(), row[::2], row[1::2], strict=True):
-            fitting = [_NAMES[one] for one in _TYPES.get(kind, ())]
-            is_right = (found in fitting or not fitting) and (found != "text" or is_text(value, "strict"))
-            if not is_right and not (kind == "TEXT" and _is_lone(value)):
-                yield finding("damaged-row", f"{table.removesuffix('s')} {name}", f"{column} is damaged")
+def is_lone(value: Any) -> bool:
+    """Whether a value is text with lone surrogates, which is stored as a BLOB, and only then."""
+    return type(value) is bytes and not is_text(value, "strict") and is_text(value, "surrogatepass")
 
 
-def _messages(connection: Connection, kinds: dict[str, str], mark: int, progress: Progress | None) -> Iterator[Finding]:
-    """Texts that can't be unpacked or parsed, and index entries that were made of another text."""
-    total = int(str(connection.execute("SELECT count(*) FROM messages").fetchall()[0][0]))
-    indexed = itemgetter(*(list(kinds).index(name) for name in IndexedRow._fields))
-    more = ", i.crc, EXISTS (SELECT 1 FROM changed_messages c WHERE c.id = messages.id)"
-    rows = _sound_rows(connection, kinds, "messages LEFT JOIN indexed_texts i ON i.id = messages.id", more)
-    for done, values in enumerate(rows, 1):
-        row, (crc, was_changed) = IndexedRow._make(indexed(values)), values[-2:]
-        if (damage := _text_damage(row)) is not None:
-            yield finding("damaged-text", f"message {row.id}", damage)
-        elif row.id <= mark and crc != text_crc(row):
-            if crc is None or was_changed:
-                yield finding("fts-stale", f"message {row.id}", "the full-text index has another text")
-            else:  # no program changed it
-                yield finding("damaged-text", f"message {row.id}", "its text is not the one that was stored")
-        if progress is not None and done % _CHUNK == 0:
-            progress("messages", done, max(done, total))
+def _rows(connection: Connection, table: str, mark: int, progress: Progress | None) -> Iterator[Finding]:
+    """Damaged values of a table (one flipped bit can change a type); of messages, also index entries of another text."""
+    kinds = {str(row[1]): str(row[2]).upper() for row in connection.execute(f"PRAGMA main.table_info({table})")}
+    if not kinds:
+        return  # it is made when it is needed
+    columns, joined, total = ", ".join(f"t.{name}" for name in kinds), "", 0
+    if table == "messages":
+        columns += ", i.crc, EXISTS (SELECT 1 FROM changed_messages c WHERE c.id = t.id)"
+        joined = " LEFT JOIN indexed_texts i ON i.id = t.id"
+        total = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
+        indexed = itemgetter(*(list(kinds).index(name) for name in IndexedRow._fields))
+    sound: set[tuple[type, ...]] = set()  # few combinations of types occur
+    for done, row in enumerate(connection.execute(f"SELECT {columns} FROM main.{table} t NOT INDEXED{joined}"), 1):
+        if (types := tuple(map(type, row))) not in sound:
+            damaged = [
+                name
+                for (name, kind), value in zip(kinds.items(), row)
+                if type(value) not in _TYPES.get(kind, (type(value),)) and not (kind == "TEXT" and is_lone(value))
+            ]
+            key = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
+            for name in damaged:
+                yield finding("damaged-row", f"{table.removesuffix('s')} {key}", f"{name} is damaged")
+            if damaged:
+                continue
+            sound.update([types] if bytes not in types else [])
+        if table == "messages":
+            yield from _message(IndexedRow._make(indexed(row)), mark, *row[-2:])
+            if progress is not None and done % _CHUNK == 0:
+                progress("messages", done, max(done, total))
+
+
+def _message(row: IndexedRow, mark: int, crc: int | None, was_changed: bool) -> Iterator[Finding]:
+    """A text that can't be unpacked or parsed, or an index entry that was made of another text."""
+    if (damage := _text_damage(row)) is not None:
+        yield finding("damaged-text", f"message {row.id}", damage)
+    elif row.id <= mark and crc != text_crc(row):
+        if crc is None or was_changed:
+            yield finding("fts-stale", f"message {row.id}", "the full-text index has another text")
+        else:  # no program changed it
+            yield finding("damaged-text", f"message {row.id}", "its text is not the one that was stored")
 
 
 def _text_damage(row: IndexedRow) -> str | None:

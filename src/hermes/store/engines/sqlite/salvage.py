@@ -18,15 +18,19 @@ from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, identity, is_busy
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import holder_of
-from hermes.store.engines.sqlite.inspection import is_text
+from hermes.store.engines.sqlite.inspection import Undecodable, decoded, is_lone
 from hermes.store.engines.sqlite.write_queue import WriteQueue
 
 _PATIENCE = 15.0  # seconds to wait for the write lock
 Later = list[tuple[str, dict[str, Any]]]  # rows, by table
 _DERIVED = ("words", "indexed_texts", "schema_version", "changed_messages")
 _NOT_COPIED = ("sqlite_", "messages_fts", "old_messages_fts")  # what names begin with
-_NO_SHADOWS = " AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"  # of virtual tables
-_LONG = ("sessions", "messages", "audit")  # tables that are read from both ends
+_TABLES = (  # and their indexes after them, without the shadow tables of virtual ones
+    "SELECT type, tbl_name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql > '' AND name NOT IN"
+    " (SELECT name FROM pragma_table_list WHERE type = 'shadow') ORDER BY type = 'index'"
+)
+_LONG = ("sessions", "messages", "audit")  # tables that are read on behind a damaged page
+_GIVE_UP = 100_000  # rows that can't be read one after the other
 _OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_FORM, migrate.META_ADOPTED))
 
 
@@ -90,23 +94,18 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
     try:
         connection = driver.connect(damaged, key=cipher.key_of(damaged), read_only=True)
         connection.execute("PRAGMA cell_size_check=ON")
-        tables = connection.execute(f"SELECT name, sql FROM sqlite_master WHERE type = 'table'{_NO_SHADOWS}").fetchall()
-        indexes = connection.execute(
-            "SELECT tbl_name, sql FROM sqlite_master WHERE type = 'index' AND sql > ''"
-        ).fetchall()
+        connection.text_factory = decoded  # text that is no UTF-8 must not end the reading
+        tables = connection.execute(_TABLES).fetchall()
     except driver.Error:
         return 0, later
     with engine.write() as tx:
-        for table, sql in tables:
+        for kind, table, sql in tables:
             if not isinstance(table, str) or table in _DERIVED or table.startswith(_NOT_COPIED):
                 continue
-            if not (known := set(migrate.live_columns(tx.connection, table))):
-                made = [str(sql), *(str(more) for of, more in indexes if of == table)]
-                with suppress(*driver.Error):  # a damaged definition, or a module that is not here
-                    for statement in made:
-                        tx.run(statement)
-                known = set(migrate.live_columns(tx.connection, table))
-            for row, is_whole in _rows_of(connection, table):
+            with suppress(*driver.Error):  # it is there; or a damaged definition, or a module that is not here
+                tx.run(str(sql))
+            known = set(migrate.live_columns(tx.connection, table)) if kind == "table" else ()
+            for row, is_whole in _rows_of(connection, table) if known else ():
                 if table == "state_meta" and row.get("key") in _OURS_ONLY:
                     continue
                 if table == "sessions" and not isinstance(row["id"], str):
@@ -144,52 +143,36 @@ def _quoted(name: str) -> str:
 
 
 def _rows_of(connection: Connection, table: str) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The rows of a table that can be read, each with whether all its values are whole."""
+    """The rows of a table that can be read, each with whether all its values are whole.
+
+    Where a page is damaged, reading goes on behind the last row, one number at a time, until a row can be read again.
+    """
     try:
-        kinds = {
-            str(row[1]): (str(row[2]).upper(), bool(row[3]))
-            for row in connection.execute(f"PRAGMA table_info({_quoted(table)})")
-        }
+        found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+        kinds = {str(row[1]): (str(row[2]).upper(), bool(row[3])) for row in found}
     except driver.Error:
         return
-    # Text is read as bytes with its type: invalid UTF-8 must not end the reading.
-    columns = ", ".join(
-        f"typeof({n}), CASE typeof({n}) WHEN 'text' THEN CAST({n} AS BLOB) ELSE {n} END" for n in map(_quoted, kinds)
-    )
-    by_rowid = table in _LONG
-    seen: set[Any] = set()
-    columns = f"rowid, {columns}" if by_rowid else f"0, {columns}"
-    for order in (" ORDER BY rowid ASC", " ORDER BY rowid DESC") if kinds and by_rowid else ("",) if kinds else ():
+    key, where = ("rowid", "rowid > ? ORDER BY rowid") if table in _LONG else ("0", "? IS NOT NULL")
+    sql = f"SELECT {key}, {', '.join(map(_quoted, kinds))} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
+    last, failed = -(1 << 62), 0
+    while kinds and failed < _GIVE_UP:
         try:
-            for row in connection.execute(f"SELECT {columns} FROM {_quoted(table)} NOT INDEXED{order}"):
-                if not by_rowid or row[0] not in seen:
-                    seen.add(row[0])
-                    yield _readable(kinds, row[1:])
+            for row in connection.execute(sql, (last,)):
+                last, failed = row[0], 0
+                yield _readable(kinds, row[1:])
             return
         except driver.Error:
-            continue
-    for rowid in range(min(seen), max(seen) + 1) if by_rowid and seen else ():  # go on in the middle, row by row
-        if rowid not in seen:
-            try:
-                found = connection.execute(
-                    f"SELECT {columns} FROM {_quoted(table)} WHERE rowid = ?", (rowid,)
-                ).fetchone()
-            except driver.Error:
-                continue
-            if found is not None:
-                yield _readable(kinds, found[1:])
+            last, failed = max(last, 0) + 1, failed + 1 if table in _LONG else _GIVE_UP
 
 
 def _readable(kinds: dict[str, tuple[str, bool]], row: Any) -> tuple[dict[str, Any], bool]:
-    """The readable part of each value of a row (of each column its type and its value), and whether that is all."""
+    """The readable part of each value of a row, and whether that is all."""
     values, is_whole = dict[str, Any](), True
-    for (name, (kind, required)), found, value in zip(kinds.items(), row[::2], row[1::2], strict=True):
+    for (name, (kind, required)), value in zip(kinds.items(), row, strict=True):
         left = value
-        if found == "text" or (kind == "TEXT" and found == "blob"):
-            text = value.decode("utf-8", "replace")
-            is_right = text.encode() == value  # a BLOB with valid text has lost its type alone
-            left = value if found == "blob" and not is_right and is_text(value, "surrogatepass") else text
-            is_whole = is_whole and (kind != "TEXT" or is_right or left is value)
+        if isinstance(value, bytes) and (kind == "TEXT" or isinstance(value, Undecodable)) and not is_lone(value):
+            left = value.decode("utf-8", "replace")  # a BLOB with valid text has lost its type alone
+            is_whole = is_whole and (kind != "TEXT" or left.encode() == value)
         if kind in ("INTEGER", "REAL") and isinstance(left, bytes | str):
             left, is_whole = codec.number(left, kind), False
         elif kind == "TEXT" and isinstance(left, int | float):
