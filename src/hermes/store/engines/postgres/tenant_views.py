@@ -63,20 +63,13 @@ _SESSIONS = "session_id = ANY (ARRAY(SELECT hermes_sessions()))"
 _MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
 _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
-    "message_words": _MESSAGES,
-    "unindexed": _MESSAGES,
-    "attachments": _MESSAGES,
+    **dict.fromkeys(("message_words", "unindexed", "attachments"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    "session_refs": _SESSIONS,
-    "session_rewinds": _SESSIONS,
-    "session_tags": _SESSIONS,
-    "session_members": _SESSIONS,
+    **dict.fromkeys(("session_refs", "session_rewinds", "session_tags", "session_members"), _SESSIONS),
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.
-    "words": "false",
-    "names": "false",
-    "state_meta": "false",
+    **dict.fromkeys(("words", "names", "state_meta"), "false"),
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own
 # sessions, and would lock those that are shared with it. OFFSET, since a condition that was moved to where the WITH is read
