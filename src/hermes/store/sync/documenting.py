@@ -200,9 +200,7 @@ class _Comparison:
                 continue
             body = body_of(tuple(row), attached)
             if origin is None or origin not in known:
-                origin = self._name(
-                    named or session_id, first_said.get((body["timestamp"], body["role"]), body), present
-                )
+                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
                 tables.remember(self.tx, self.state.tree, origin, row[0])
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
