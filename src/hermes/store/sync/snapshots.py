@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hermes.store import codec, message_attachments, message_reading, session_events, transcript_replay
+from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import COMPACTED, KEPT, REPLACED, Tx
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
@@ -134,6 +135,13 @@ def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
         else:
             out.append([after, list(names), rewound, born])
     return out
+
+
+def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
+    """The body of a stored message; `attached` has the attachments of the owners that were read so far."""
+    if row.owner not in attached:
+        attached[row.owner] = message_attachments.attached(tx, row.owner)
+    return body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
 
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
