@@ -372,6 +372,42 @@ def test_a_parent_deleted_before_the_first_meeting_leaves_nothing_half_deleted(p
     assert one.check() == other.check() == []
 
 
+def test_a_branch_of_a_session_that_was_cleared_elsewhere_arrives(pair):
+    one, other, folder = pair
+    talk(one, "parent", "q", "a")
+    both(one, other, folder)
+    other.clear_messages("parent")
+    one.branch_session("parent", "branch")
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {"parent": [], "branch": ["q", "a"]}
+    assert meet(one, folder).here.waiting == meet(other, folder).here.waiting == 0
+
+
+def test_a_branch_of_a_session_that_was_shredded_elsewhere_arrives(pair):
+    one, other, folder = pair
+    talk(one, "parent", "q", "a")
+    both(one, other, folder)
+    other.shred_session("parent")
+    one.branch_session("parent", "branch")
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {"branch": ["q", "a"]}
+    assert meet(one, folder).here.waiting == meet(other, folder).here.waiting == 0
+
+
+def test_a_branch_that_was_imported_without_its_parent_is_the_same_one(pair):
+    one, other, folder = pair
+    talk(one, "parent", "q", "a")
+    one.branch_session("parent", "branch")
+    other.import_session(one.export_session("branch"))
+    both(one, other, folder)
+    assert sessions(one) == sessions(other) == {"parent": ["q", "a"], "branch": ["q", "a"]}
+    assert meet(one, folder).here.waiting == meet(other, folder).here.waiting == 0
+    assert (
+        one.sql("SELECT count(*) AS n FROM messages") == other.sql("SELECT count(*) AS n FROM messages") == [{"n": 2}]
+    )
+    assert one.check() == other.check() == []
+
+
 def test_a_deletion_that_was_cut_short_holds_nothing_up(pair):
     from hermes.store import retention
 

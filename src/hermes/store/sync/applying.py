@@ -108,7 +108,9 @@ class _Work:
         for session_id in self.was_here:
             if leases.is_live(self.tx, session_id):
                 raise NotYet(f"session {session_id} is in use")
-        here = [one for one in self.ids if self._exists(one, expired_before)]
+        here = [one for one in self.ids if self._exists(one)]
+        lives = {one: self.placement.life(one) for one in here}
+        self.done.expired = [one for one, (state, at) in lives.items() if state == DELETED and 0 < at < expired_before]
         self._keep_carried(here)
         self._require_carried()
         with carried_messages.references_kept(self.tx, self._owners(here), self.done.touched) as moved:
@@ -132,21 +134,17 @@ class _Work:
 
     # -------------------------------------------------------------------------------------- which sessions are here
 
-    def _exists(self, session_id: str, expired_before: float) -> bool:
+    def _exists(self, session_id: str) -> bool:
         """Whether a session has rows here from now on; a new one is created."""
-        state, at = self.placement.life(session_id)
-        if state == SHREDDED:
-            if session_id in self.was_here:
+        state, _ = self.placement.life(session_id)
+        if state == SHREDDED or session_id in self.was_here:
+            if state == SHREDDED and session_id in self.was_here:
                 self.done.to_shred.append(session_id)
-            return False
-        if state == DELETED and 0 < at < expired_before and session_id in self.was_here:
-            self.done.expired.append(session_id)
-        if session_id in self.was_here:
-            return True
+            return state != SHREDDED
         if session_id in retention.half_deleted(self.tx):
             raise NotYet(f"session {session_id} is being deleted")
         first_contact = not self.state.known or session_id not in self.state.document["sessions"]
-        if (state == DELETED or (state == TRASHED and not first_contact)) and not self._is_stranded(session_id):
+        if state != LIVE and not (state == TRASHED and first_contact) and not self._is_stranded(session_id):
             return False
         if any(self._needs(origin) for origin in self.placement.order.get(session_id, ())):
             return False  # another store has its messages
@@ -158,8 +156,6 @@ class _Work:
         transcript_replay.insert_session(self.tx, {**fields, "id": session_id})
         self.done.counts.sessions += 1
         self.done.counts.forks += session_id != self.merged["id"]
-        if state == DELETED and 0 < at < expired_before:
-            self.done.expired.append(session_id)
         return True
 
     def _is_stranded(self, session_id: str) -> bool:
@@ -266,14 +262,13 @@ class _Work:
             if not redacted and not edited:
                 continue
             home = message_edits.find(self.tx, row.id)
+            keeper, carriers = (row.owner, ()) if home is None else (home.keeper, home.carriers)
             if redacted:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, row.id))
             else:
-                self.into.replace(
-                    row.id, row.owner, home.keeper if home is not None else row.owner, self.bodies[origin]
-                )
+                self.into.replace(row.id, row.owner, keeper, self.bodies[origin])
             (self.done.touched.owners if row.hidden == KEPT else self.done.sessions).add(row.owner)
-            self.done.touched.referring.update(home.carriers if home is not None else ())
+            self.done.touched.referring.update(carriers)
 
     # -------------------------------------------------------------------------------------- values
 
@@ -319,28 +314,23 @@ class _Work:
                 titles.set_title(self.tx, str(holder), titles.next_title(self.tx, title))
                 self.done.sessions.add(str(holder))
         try:
-            self.into.set_title(
-                session_id, title
-            )  # one with another number, compared with the document, was changed here
+            self.into.set_title(session_id, title)  # with another number than in the document, it was changed here
         except (TitleClash, ValueError) as error:
             raise InvalidInput(f"session {session_id}: its title can't be set ({error})") from error
 
-    def _title_of(self, session_id: str) -> list[Any] | None:
-        if session_id in self.merged["sessions"]:
-            found = self.merged["sessions"][session_id]["fields"].get("title")
-        else:
+    def _title_of(self, session_id: str) -> Any:
+        entry = self.merged["sessions"].get(session_id)
+        if entry is None:
             other = tables.load(self.tx, tables.tree_of(self.tx, session_id)).document
-            found = other["sessions"].get(session_id, documents.new_session())["fields"].get("title")
-        return list(found) if found is not None else None
+            entry = other["sessions"].get(session_id, documents.new_session())
+        return entry["fields"].get("title")
 
     def _view(self, session_id: str) -> None:
         """Which messages are hidden, and which of other sessions are shown."""
-        register = self.merged["sessions"][session_id].get("view")
-        if register is None:
+        view = self.merged["sessions"][session_id].get("view", (None,))[0]
+        was = self.state.local.get(session_id, {}).get("view") if session_id in self.was_here else None
+        if view is None or view == was:
             return
-        if session_id in self.was_here and self.state.local.get(session_id, {}).get("view") == register[0]:
-            return
-        view = register[0]
         for origin in self.placement.order.get(session_id, ()):
             row = self.rows.get(origin)
             if row is not None and not self.merged["messages"][origin].get("gone"):

@@ -18,7 +18,7 @@ from hermes.store.redact import redact
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
-from hermes.store.sync.snapshots import KEPT_OF, body_of, combined, fingerprints, snapshot
+from hermes.store.sync.snapshots import KEPT_OF, body_of, combined, fingerprints, snapshot, stored_body
 from hermes.store.sync.tables import TreeState
 
 # ------------------------------------------------------------------------------------------ what has changed at all
@@ -26,7 +26,7 @@ from hermes.store.sync.tables import TreeState
 
 def changed_trees(tx: Tx) -> list[str]:
     """The sessions that may differ from their documents, the oldest first."""
-    prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.fingerprints(tx)
+    prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.versions(tx)
     members: dict[str, list[str]] = {tree: [tree] for tree in noted}
     for session_id in (one for one in prints if not one.startswith(KEPT_OF)):
         members.setdefault(forks.get(session_id, session_id), []).append(session_id)
@@ -34,7 +34,7 @@ def changed_trees(tx: Tx) -> list[str]:
         members.setdefault(tree, []).append(fork)
     for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
         members[tree] = [tree]
-    changed = {tree for tree, ids in members.items() if noted.get(tree) != combined(prints, set(ids))}
+    changed = {tree for tree, ids in members.items() if noted.get(tree, ("", ""))[1] != combined(prints, set(ids))}
     order = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY started_at, id")]
     return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
 
@@ -200,9 +200,7 @@ class _Comparison:
                 continue
             body = body_of(tuple(row), attached)
             if origin is None or origin not in known:
-                origin = self._name(
-                    named or session_id, first_said.get((body["timestamp"], body["role"]), body), present
-                )
+                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
                 tables.remember(self.tx, self.state.tree, origin, row[0])
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
@@ -228,9 +226,7 @@ class _Comparison:
             record = self.document["messages"][origin]
             if row.hidden not in (KEPT, REDACTED) or "b" not in record or record.get("red"):
                 continue
-            body = body_of(
-                message_reading.rows_of(self.tx, row.id)[0], message_attachments.attached(self.tx, row.owner)
-            )
+            body = stored_body(self.tx, row, {})
             if row.hidden == REDACTED:
                 record["red"] = True
             elif digest(body) != record["b"][0]:
@@ -267,13 +263,10 @@ class _Comparison:
     def _removed(self, order: Sequence[str], present: set[str]) -> None:
         """Messages that were here and were removed from a session that still exists."""
         missing = [one for one in order if one not in present and not self.document["messages"][one].get("gone")]
-        was_here = {
-            row[0] for row in self.tx.rows("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
-        }
-        for origin in missing:
-            if origin in was_here:
-                record = self.document["messages"][origin]
-                self.document["messages"][origin] = {**{k: record[k] for k in ("p", "c", "by")}, "gone": True}
+        was_here = self.tx.rows("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
+        for origin in {row[0] for row in was_here}.intersection(missing):
+            record = self.document["messages"][origin]
+            self.document["messages"][origin] = {**{k: record[k] for k in ("p", "c", "by")}, "gone": True}
 
     # -------------------------------------------------------------------------------------- everything else
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.store import lineage, message_attachments, message_reading, retention, session_events
+from hermes.store import lineage, retention, session_events
 from hermes.store.attachments import note
-from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.sync import applying, documenting, snapshots, tables
 from hermes.store.sync import document as documents
@@ -53,7 +53,7 @@ class Replica:
     def versions(self) -> dict[str, tuple[str, str]]:
         """By key, the session and the version of its document."""
         with self._engine.read() as tx:
-            return {documents.key_of(tree): (tree, version) for tree, version in tables.versions(tx).items()}
+            return {documents.key_of(tree): (tree, version) for tree, (version, _) in tables.versions(tx).items()}
 
     def packed(self, tree: str) -> tuple[str, bytes, list[str]]:
         """A session's document with the texts of its messages: its version, its bytes, the attachments it needs."""
@@ -114,7 +114,7 @@ class Replica:
         return counts
 
     def _shred_late(self) -> int:
-        """Shred here what was shredded elsewhere, unless a process uses it or another session shows it."""
+        """Shred here what was shredded elsewhere, unless a process uses it."""
         with self._engine.read() as tx:
             rows = tx.rows("SELECT key FROM state_meta WHERE key LIKE ?", (_TO_SHRED + "%",))
         done = 0
@@ -133,10 +133,11 @@ class Replica:
             whole = all(_is_shredded(tx, part) for part in parts)
         try:
             if whole:
-                self._db.shred_session(session_id, by="sync")
-            else:  # the conversation has gone on here: what it shows of this part stays
-                self._db.delete_session(session_id, by="sync")
-                self._engine.scrub()
+                with suppress(InvalidInput):  # a branch shows messages of it
+                    self._db.shred_session(session_id, by="sync")
+                    return True
+            self._db.delete_session(session_id, by="sync")  # it has gone on here: what that part shows of it stays
+            self._engine.scrub()
         except HermesError:
             return False
         return True
@@ -188,10 +189,7 @@ def _shown_files(bodies: dict[str, Any]) -> list[str]:
 
 def _is_shredded(tx: Tx, session_id: str) -> bool:
     document = tables.load(tx, tables.tree_of(tx, session_id)).document
-    return (
-        bool(document["sessions"].get(session_id, {}).get("shred"))
-        and Placement(document).life(session_id)[0] == SHREDDED
-    )
+    return Placement(document).life(session_id)[0] == SHREDDED
 
 
 def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
@@ -200,25 +198,21 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
     wanted = {one: record for one, record in document["messages"].items() if "b" in record}
     attached: dict[str, Any] = {}
     for origin, row in tables.rows_of(tx, wanted).items():
-        body = _body(tx, row, attached)
-        if wanted[origin].get("red"):  # its place only
-            found[origin] = {name: body[name] for name in ("role", "timestamp")}
+        body = snapshots.stored_body(tx, row, attached)
+        if wanted[origin].get("red"):
+            found[origin] = _place_only(body)
         elif documents.digest(body) == wanted[origin]["b"][0]:
             found[origin] = body
     for origin, row in documenting.carried_without_owner(tx, document):
         tree = tx.value("SELECT tree FROM sync_messages WHERE origin = ?", (origin,))
-        body = _body(tx, row, attached)
-        if row.hidden == REDACTED:
-            found[origin] = {"tree": tree, "body": {name: body[name] for name in ("role", "timestamp")}, "red": True}
-        else:
-            found[origin] = {"tree": tree, "body": body}
+        body, red = snapshots.stored_body(tx, row, attached), row.hidden == REDACTED
+        found[origin] = {"tree": tree, "body": _place_only(body), "red": True} if red else {"tree": tree, "body": body}
     return found
 
 
-def _body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
-    if row.owner not in attached:
-        attached[row.owner] = message_attachments.attached(tx, row.owner)
-    return snapshots.body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
+def _place_only(body: dict[str, Any]) -> dict[str, Any]:
+    """What travels of a redacted message."""
+    return {name: body[name] for name in ("role", "timestamp")}
 
 
 def _unpacked(data: bytes) -> tuple[documents.Document, dict[str, Any]]:

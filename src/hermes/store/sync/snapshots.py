@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hermes.store import codec, message_attachments, message_reading, session_events, transcript_replay
-from hermes.store.engines.base import COMPACTED, REPLACED, Tx
+from hermes.store.carried_messages import StoredRow
+from hermes.store.engines.base import COMPACTED, KEPT, REPLACED, Tx
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import LIVE, TRASHED, digest
@@ -25,12 +26,19 @@ USAGE = (
     "actual_cost_usd", "api_call_count",
 )  # fmt: skip
 _ROW = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title", "system_prompt_hash")
-# Messages of a session in the trash travel with those who show them.
+# Messages of a session in the trash, and those that are there only for others, travel with those who show them.
 _OWNER_TRASHED = "(SELECT o.trashed_at FROM sessions o WHERE o.id = from_session)"
+_KEPT_IN_RANGE = (
+    "(SELECT count(*) FROM messages k WHERE k.session_id = from_session AND k.id BETWEEN first_id AND last_id"
+    f" AND k.hidden = {KEPT})"
+)
 _RELATED = (
     ("session_tags", "tag"),
     ("session_members", "source, user_id"),
-    ("session_refs", f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}"),
+    (
+        "session_refs",
+        f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}, {_KEPT_IN_RANGE}",
+    ),
     ("session_rewinds", "batch, cut_id"),
 )
 # Prefix of a deleted session's id: the messages that are there only for others.
@@ -127,6 +135,13 @@ def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
         else:
             out.append([after, list(names), rewound, born])
     return out
+
+
+def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
+    """The body of a stored message; `attached` has the attachments of the owners that were read so far."""
+    if row.owner not in attached:
+        attached[row.owner] = message_attachments.attached(tx, row.owner)
+    return body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
 
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:

@@ -94,14 +94,9 @@ def forks_of(tx: Tx, tree: str) -> list[str]:
     return [row[0] for row in tx.rows("SELECT session_id FROM sync_forks WHERE tree = ? ORDER BY session_id", (tree,))]
 
 
-def versions(tx: Tx) -> dict[str, str]:
-    """By session, the version of its document here."""
-    return {row[0]: row[1] for row in tx.rows("SELECT tree, version FROM sync_trees")}
-
-
-def fingerprints(tx: Tx) -> dict[str, str]:
-    """By session, how it looked when it was last compared."""
-    return {row[0]: row[1] for row in tx.rows("SELECT tree, fingerprint FROM sync_trees")}
+def versions(tx: Tx) -> dict[str, tuple[str, str]]:
+    """By session, the version of its document here, and how it looked when it was last compared."""
+    return {row[0]: (row[1], row[2]) for row in tx.rows("SELECT tree, version, fingerprint FROM sync_trees")}
 
 
 # ------------------------------------------------------------------------------------------ messages

@@ -75,7 +75,7 @@ class PostgresEngine:
         self._conninfo = conninfo(url, read_only)
         self._timeout = timeout
         self._keys = itertools.count(secrets.randbits(62))
-        self._unsettled: list[tuple[PostgresTx, float]] = []  # with unknown outcome, since when
+        self._unsettled: set[PostgresTx] = set()  # with unknown outcome
         self._failure: HermesError | None = None  # why the last connection could not be made
         self._first: PooledConnection | None = self._connect()
         try:
@@ -120,13 +120,12 @@ class PostgresEngine:
         connection.where = self.where
         connection.prepare_threshold = None
         connection.begin(_SERVER, self._timeout)
-        connection.since, process, path = connection.said or (0.0, 0, "")
+        connection.since, connection.process, path = connection.said or (0.0, 0, "")
         self._ahead = connection.since - time.time()
         connection.beginning = self._beginnings.indexing
         prepares = self._prepared_statements != "off"
-        if process == connection.info.backend_pid:
-            connection.process = process
-        else:  # a pooler gives each client a made-up number
+        if connection.process != connection.info.backend_pid:  # a pooler gives each client a made-up number
+            connection.process = 0
             prepares = self._prepared_statements == "on"
             asked = error_mapping.search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
@@ -182,8 +181,6 @@ class PostgresEngine:
     @contextmanager
     def _begun(self, begin: bytes | None = None) -> Iterator[PooledConnection]:
         """A connection on which a transaction has begun, if one is to; if it is lost meanwhile, it begins on another one."""
-        if self._closed:
-            raise StoreClosed(f"{self.where} was closed")
         end = time.monotonic() + self._patience
         self._settle_earlier(end)
         while True:
@@ -261,8 +258,6 @@ class PostgresEngine:
             self._keeper.take(tx.waiting)
 
     def _require_writable(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.where} was closed")
         if self.read_only:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
 
@@ -298,7 +293,8 @@ class PostgresEngine:
         if stored is False:
             raise error_mapping.translate(error, self.where, tx.connection) from error
         if stored is None:
-            self._unsettled.append((tx, time.monotonic()))
+            if tx.key is not None:
+                self._unsettled.add(tx)
             raise StoreUnreachable(
                 f"the connection to {self.where} was lost during the commit, and it is unknown whether the change was stored;"
                 " check before you repeat it",
@@ -318,15 +314,12 @@ class PostgresEngine:
     def _settle_earlier(self, end: float) -> None:
         """Wait until the server has decided on earlier commits with unknown outcome: a program that looks whether something was
         stored, and stores it again if not, must not be overtaken by a commit that was still in progress."""
-        for one in list(self._unsettled):
-            tx, since = one
-            recent = time.monotonic() - since < transaction.KEPT_MINUTES * 30
-            if recent and tx.key is not None and self._outcome(tx, end) is None:
+        for tx in list(self._unsettled):
+            if self._outcome(tx, end) is None:
                 raise StoreUnreachable(
                     f"{self.where} has not decided yet on something that was to be stored before; nothing was stored, try again"
                 )
-            with suppress(ValueError):  # another thread removed it first
-                self._unsettled.remove(one)
+            self._unsettled.discard(tx)
 
     @contextmanager
     def _translated(self, connection: psycopg.Connection[Any] | None = None) -> Iterator[None]:
@@ -422,8 +415,6 @@ class PostgresEngine:
         return True
 
     def scrub(self) -> list[str]:
-        if self._closed:
-            raise StoreClosed(f"{self.where} was closed")
         from hermes.store.engines.postgres import scrubbing
 
         self.catch_up()

@@ -33,10 +33,11 @@ _KINDS: tuple[tuple[str, type[HermesError], str], ...] = (
     (" .*unsupported startup parameter", errors.StoreError, NO_OPTIONS),
     (r'28P01|28000| .*(authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database)',
      errors.StoreError, _REJECTED),
+    # A prepared statement that is unknown, there already, or another one of the same name, with other parameters.
+    ("26000|42P05|08P01", errors.StoreUnreachable, "goes through a pooler that mixes up prepared statements; nothing was stored:"
+     " hermes config set store.prepared_statements off"),
     ("53400|F0000", errors.StoreError, "is not configured correctly"),
 )  # fmt: skip
-# A prepared statement that is unknown, that is there already, or that is another one of the same name, with other parameters.
-_MIXED_UP = {"26000", "42P05", "08P01"}
 # What a tenant's views say to unsupported statements.
 OWNERS_ONLY = {"42501", "55000", "42P01", "42809"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "08000", "25P03"}
@@ -94,11 +95,6 @@ def translate(error: psycopg.Error, where: str, connection: psycopg.Connection[A
     message = _first_line(error)
     if error.sqlstate is not None and (known := _known(error, where)) is not None:
         return known
-    if error.sqlstate in _MIXED_UP:
-        return errors.StoreUnreachable(
-            f"{where} goes through a pooler that mixes up prepared statements; nothing was stored: hermes config set"
-            " store.prepared_statements off"
-        )
     if is_lost(error, connection):
         return errors.StoreUnreachable(f"the connection to {where} was lost; nothing was stored, try again ({message})")
     if isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith("54"):  # the server's limits

@@ -87,13 +87,10 @@ def make_store(connection: psycopg.Connection[Any], where: str, *, keep: bool = 
 
 def _make_extension(connection: psycopg.Connection[Any], where: str) -> None:
     """Enable pg_trgm, which finds words by a part of them; it is in PostgreSQL's own contrib."""
-    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'pg_trgm'").fetchone() is not None:
-        return
     try:
-        connection.execute("CREATE EXTENSION pg_trgm")
+        connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
     except psycopg.Error as error:
-        reason = (str(error).strip().splitlines() or ["?"])[0]
         raise StoreError(
-            f"{where} needs the extension pg_trgm, which could not be created ({reason}); install the package"
+            f"{where} needs the extension pg_trgm, which could not be created ({error.diag.message_primary}); install the package"
             " postgresql-contrib if it is missing, and let the database's owner run: CREATE EXTENSION pg_trgm"
         ) from error

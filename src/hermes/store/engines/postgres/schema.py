@@ -39,6 +39,11 @@ def _wanted(statement: str) -> bool:
     return not any(f" {name} " in statement for name in ("words", "indexed_texts", "changed_messages"))
 
 
+# Under SQLite's name.
+INSTR = (
+    "CREATE OR REPLACE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE"
+    " RETURN strpos($1, $2)"
+)
 TABLES: tuple[str, ...] = (
     *(translated(statement) for statement in SQLITE_TABLES if _wanted(statement)),
     f"INSERT INTO schema_version(version) VALUES({SCHEMA_VERSION})",
@@ -54,9 +59,7 @@ TABLES: tuple[str, ...] = (
     "CREATE TABLE write_keys (key bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
     'CREATE TABLE attachment_data (hash text COLLATE "C" PRIMARY KEY, data bytea NOT NULL)',
     "ALTER TABLE attachment_data ALTER COLUMN data SET STORAGE EXTERNAL",  # pictures and sounds don't compress
-    # Under SQLite's name.
-    "CREATE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE"
-    " RETURN strpos($1, $2)",
+    INSTR,
 )
 INDEXES: tuple[str, ...] = tuple(translated(statement) for statement in SQLITE_INDEXES)
 

@@ -37,16 +37,15 @@ def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]
     connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'".encode())
     for table in before:
         try:
-            for left in reversed(range(TRIES)):
+            for _ in range(TRIES):
                 kept.clear()
                 # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
                 connection.execute(f'VACUUM (FULL, ANALYZE, VERBOSE) "{table}"'.encode())
                 if not sum(kept):
                     break
-                if left:
-                    time.sleep(PAUSE)
-                else:
-                    seen.append(table)
+                time.sleep(PAUSE)
+            else:
+                seen.append(table)
         except (errors.LockNotAvailable, errors.QueryCanceled):
             busy.append(table)
     after = dict(connection.execute(_OURS).fetchall())

@@ -64,15 +64,26 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
     """
     with _connected(url) as run:
         place = _begin(run)
-        gone = [role for role in _roles(run) if not _exists(run, role)] if is_on(run) else []
-        if gone:
-            run("DELETE FROM hermes_tenants WHERE role = ANY(%s)", (gone,))
-        _enforce(run, place)
+        run(
+            b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
+            b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
+        )
+        gone = run(
+            b"DELETE FROM hermes_tenants WHERE role NOT IN (SELECT rolname FROM pg_roles) RETURNING role"
+        ).fetchall()
         for role in without:
-            _shut_out(run, place, role)
+            if not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
+                raise InvalidInput(f"the role {role} is not a tenant of this store")
         for one in more:
-            _let_in(run, place, *one)
-        said = [f"the role {role} is not on the server any more; removed as a tenant" for role in gone]
+            _add(run, *one)
+        cover(run)
+        tenant_views.build(run, place)
+        roles = _roles(run)
+        for role in {*roles, *without}:
+            tenant_views.revoke(run, place, role)
+        for role in roles:
+            tenant_views.grant(run, place, role)
+        said = [f"the role {role} is not on the server any more; removed as a tenant" for (role,) in sorted({*gone})]
         return Apart(_tenants(run), tenant_views.schema_of(place), [*said, *_close_large_objects(run)])
 
 
@@ -83,31 +94,32 @@ def switch_off(url: str) -> None:
         if not is_on(run):
             return
         for role in _roles(run):
-            if _exists(run, role):
-                tenant_views.revoke(run, place, role)
+            tenant_views.revoke(run, place, role)
         for (table,) in run(_TABLES, (True,)).fetchall():
             run(SQL("ALTER TABLE {} DISABLE ROW LEVEL SECURITY").format(Identifier(table)))
         tenant_views.remove(run, place)
         run(b"DROP TABLE hermes_tenants")
 
 
-def _let_in(run: Run, place: str, role: str, source: str, user_id: str) -> None:
+def _add(run: Run, role: str, source: str, user_id: str) -> None:
+    """Make a role a tenant, unless it sees everything anyway."""
     if not (role and source and user_id):
         raise InvalidInput("a tenant is a database role, a source and a user id")
-    _refuse_the_mighty(run, role)
+    row = run(
+        "SELECT r.rolsuper OR r.rolbypassrls OR pg_has_role(r.oid, c.relowner, 'MEMBER') FROM pg_roles r, pg_class c"
+        " WHERE r.rolname = %s AND c.oid = 'sessions'::regclass",
+        (role,),
+    ).fetchone()
+    if row is None:
+        raise InvalidInput(f"there is no database role {role!r}; create it first: CREATE ROLE … LOGIN")
+    if row[0]:
+        raise InvalidInput(
+            f"the database role {role!r} sees everything (the owner, or a superuser); a tenant needs another"
+        )
     run(
         "INSERT INTO hermes_tenants(role, source, user_id) VALUES(%s, %s, %s) ON CONFLICT DO NOTHING",
         (role, source, user_id),
     )
-    tenant_views.revoke(run, place, role)
-    tenant_views.grant(run, place, role)
-
-
-def _shut_out(run: Run, place: str, role: str) -> None:
-    if not run("DELETE FROM hermes_tenants WHERE role = %s", (role,)).rowcount:
-        raise InvalidInput(f"the role {role} is not a tenant of this store")
-    if _exists(run, role):
-        tenant_views.revoke(run, place, role)
 
 
 def tenants(url: str) -> list[Tenant]:
@@ -125,10 +137,7 @@ def is_on(run: Run) -> bool:
     return bool(run(b"SELECT to_regclass('hermes_tenants') IS NOT NULL").fetchone()[0])
 
 
-_TABLES = (
-    "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND c.relrowsecurity = %s ORDER BY 1"
-)
+_TABLES = "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() AND rowsecurity = %s ORDER BY 1"
 
 
 def cover(run: Run) -> None:
@@ -151,60 +160,24 @@ def _begin(run: Run) -> str:
 
 
 def _roles(run: Run) -> list[str]:
-    return [row[0] for row in run(b"SELECT DISTINCT role FROM hermes_tenants ORDER BY 1").fetchall()]
-
-
-def _exists(run: Run, role: str) -> bool:
-    return run("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is not None
-
-
-def _enforce(run: Run, place: str) -> None:
-    run(
-        b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
-        b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
-    )
-    cover(run)
-    tenant_views.build(run, place)
-    for role in _roles(run):
-        if _exists(run, role):  # a backup may have been restored on a server without the role
-            tenant_views.revoke(run, place, role)
-            tenant_views.grant(run, place, role)
+    """The tenants' roles that exist: a backup may have been restored on a server without them."""
+    sql = b"SELECT rolname::text FROM pg_roles WHERE rolname IN (SELECT role FROM hermes_tenants) ORDER BY 1"
+    return [row[0] for row in run(sql).fetchall()]
 
 
 def _close_large_objects(run: Run) -> list[str]:
     """Revoke the creation of large objects from all roles, which only a superuser can; returns a remark about it."""
-    opened = [name for name in _LARGE_OBJECTS if _is_open(run, name)]
-    if opened and _is_superuser(run):
+    open_ones = "SELECT f FROM unnest(%s::text[]) f WHERE has_function_privilege('public', f, 'EXECUTE')"
+    functions = ", ".join(row[0] for row in run(open_ones, (list(_LARGE_OBJECTS),)).fetchall())
+    if not functions:
+        return []
+    (is_superuser,) = run(b"SELECT rolsuper FROM pg_roles WHERE rolname = session_user").fetchone()
+    if is_superuser:
         run(b"RESET ROLE")
         run(migrate.ONE_AT_A_TIME)
-        for name in opened:
-            run(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{name} FROM PUBLIC".encode())
-        return []
-    if not opened:
+        run(f"REVOKE EXECUTE ON FUNCTION {functions} FROM PUBLIC".encode())
         return []
     return [
         "a tenant can make large objects, at which pg_dump stops; let a superuser say in this database: REVOKE EXECUTE ON"
-        f" FUNCTION {', '.join(opened)} FROM PUBLIC, or use pg_dump -B"
+        f" FUNCTION {functions} FROM PUBLIC, or use pg_dump -B"
     ]
-
-
-def _is_open(run: Run, function: str) -> bool:
-    return bool(run("SELECT has_function_privilege('public', %s, 'EXECUTE')", (function,)).fetchone()[0])
-
-
-def _is_superuser(run: Run) -> bool:
-    return bool(run(b"SELECT rolsuper FROM pg_roles WHERE rolname = session_user").fetchone()[0])
-
-
-def _refuse_the_mighty(run: Run, role: str) -> None:
-    row = run(
-        "SELECT r.rolsuper OR r.rolbypassrls OR pg_has_role(r.oid, c.relowner, 'MEMBER') FROM pg_roles r, pg_class c"
-        " WHERE r.rolname = %s AND c.oid = 'sessions'::regclass",
-        (role,),
-    ).fetchone()
-    if row is None:
-        raise InvalidInput(f"there is no database role {role!r}; create it first: CREATE ROLE … LOGIN")
-    if row[0]:
-        raise InvalidInput(
-            f"the database role {role!r} sees everything (the owner, or a superuser); a tenant needs another"
-        )

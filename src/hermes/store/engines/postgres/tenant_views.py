@@ -20,6 +20,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import StoreError
 from hermes.store.engines.postgres import schema
+from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.sqlite.schema import CARRIABLE
 
 Run = Callable[..., Any]
@@ -62,19 +63,13 @@ _SESSIONS = "session_id = ANY (ARRAY(SELECT hermes_sessions()))"
 _MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
 _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
-    "message_words": _MESSAGES,
-    "unindexed": _MESSAGES,
-    "attachments": _MESSAGES,
+    **dict.fromkeys(("message_words", "unindexed", "attachments"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    "session_refs": _SESSIONS,
-    "session_rewinds": _SESSIONS,
-    "session_tags": _SESSIONS,
-    "session_members": _SESSIONS,
+    **dict.fromkeys(("session_refs", "session_rewinds", "session_tags", "session_members"), _SESSIONS),
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.
-    "words": "false",
-    "state_meta": "false",
+    **dict.fromkeys(("words", "state_meta"), "false"),
 }  # all other tables, among them the gateway's, have no view
 # WITH, since FOR UPDATE of a view locks the rows of its tables unless they come from there: a tenant may change its own
 # sessions, and would lock those that are shared with it. OFFSET, since a condition that was moved to where the WITH is read
@@ -89,6 +84,13 @@ _PROMPTS = (
     " AS text, NULL::text AS base_hash, NULL::integer AS base_chars FROM system_prompts p LEFT JOIN system_prompts b"
     " ON b.hash = p.base_hash WHERE p.hash = ANY (ARRAY(SELECT hermes_prompts())) OFFSET 0"
 )
+_VIEWS = {
+    "sessions": _ALL_SESSIONS,
+    "system_prompts": _PROMPTS,
+    # A number, not the table: a reader of the table would block the next upgrade.
+    "hermes_migrations": f"SELECT {VERSION} AS version",
+    **{table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0" for table, condition in _ROWS.items()},
+}
 _MARK = (
     "BEGIN"
     + "".join(
@@ -99,10 +101,6 @@ _MARK = (
     + f" UPDATE sessions SET {', '.join(f'{name} = NEW.{name}' for name in MAY_CHANGE)}"
     " WHERE id = OLD.id AND id = ANY (ARRAY(SELECT hermes_own_sessions()));"
     " IF NOT FOUND THEN RETURN NULL; END IF; RETURN NEW; END"
-)
-_INSTR = (
-    "CREATE OR REPLACE FUNCTION instr(text, text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE"
-    " RETURN strpos($1, $2)"
 )
 
 
@@ -128,16 +126,12 @@ def make_schema(run: Run, place: str, owner: str) -> None:
 def build(run: Run, place: str) -> None:
     """Create or replace the functions and views. Within a transaction, so that no role sees a part of it."""
     door = schema_of(place)
-    for (view,) in run(
-        "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
-        " AND c.relkind = 'v'",
-        (door,),
-    ).fetchall():
+    for (view,) in run("SELECT viewname::text FROM pg_views WHERE schemaname = %s", (door,)).fetchall():
         run(SQL("DROP VIEW IF EXISTS {}.{} CASCADE").format(Identifier(door), Identifier(view)))
     for name, (kind, body) in _FUNCTIONS.items():
         _function(run, place, f"{name}()", f"{kind} LANGUAGE sql STABLE", body)
     _function(run, place, "hermes_mark()", "trigger LANGUAGE plpgsql", _MARK)
-    for name, text in _views(run).items():
+    for name, text in _VIEWS.items():
         run(SQL("CREATE VIEW {}.{} WITH (security_barrier) AS ").format(Identifier(door), Identifier(name)) + SQL(text))
     run(
         SQL(
@@ -146,22 +140,9 @@ def build(run: Run, place: str) -> None:
     )
     (before,) = run(b"SELECT current_setting('search_path')").fetchone()
     run(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
-    run(_INSTR.encode())
-    for statement in schema.ALL_VIEWS:
+    for statement in (schema.INSTR, *schema.ALL_VIEWS):
         run(statement.encode())
     run("SELECT set_config('search_path', %s, true)", (before,))
-
-
-def _views(run: Run) -> dict[str, str]:
-    """Name and text of each view on a table."""
-    (version,) = run(b"SELECT max(version) FROM hermes_migrations").fetchone()
-    return {
-        "sessions": _ALL_SESSIONS,
-        "system_prompts": _PROMPTS,
-        # A number, not the table: a reader of the table would block the next upgrade.
-        "hermes_migrations": f"SELECT {int(version)} AS version",
-        **{table: f"SELECT t.* FROM {table} t WHERE {condition} OFFSET 0" for table, condition in _ROWS.items()},
-    }
 
 
 def _function(run: Run, place: str, head: str, kind: str, body: str) -> None:

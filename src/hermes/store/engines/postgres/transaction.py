@@ -84,13 +84,10 @@ class PostgresTx:
         return self.rows(sql, params, prepare=False)
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
-        cursor = self._execute(sql, params)
-        found = cursor.fetchone() if cursor.pgresult is not None and cursor.pgresult.nfields else None
-        return None if found is None else text_encoding.rows([found])[0]
+        return next(iter(self.rows(sql, params)), None)
 
     def value(self, sql: str, params: Params = ()) -> Any:
-        row = self.row(sql, params)
-        return None if row is None else row[0]
+        return (self.row(sql, params) or (None,))[0]
 
     def dicts(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Any]:
         rows = self.rows(sql, params, prepare=prepare)
