@@ -225,7 +225,8 @@ def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) 
     cosines = _times(found, asked)
     middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
     together = np.maximum.reduceat(_of_three(found, sizes, cosines, starts), starts)
-    whole = _cosines(np.add.reduceat(found * sizes[:, None], starts, axis=0), asked)
+    sums = np.add.reduceat(found * sizes[:, None], starts, axis=0)
+    whole = _times(sums, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", sums, sums)), 1e-9)
     nearest = np.maximum.reduceat(cosines, starts)
     values = BEST * nearest + TOGETHER * together + WHOLE * whole - (BEST + TOGETHER + WHOLE) * middle
     nearness.sessions.update(zip(read, (WEIGHT * values / spread).tolist(), strict=True))
@@ -301,9 +302,4 @@ def _of_three(found: Array, sizes: Array, cosines: Array, starts: list[int]) -> 
 def _times(rows: Array, asked: Array) -> Array:
     """The product of each row with a vector. On one processor: the threads of a matrix library cost more than they save."""
     found: Array = np.einsum("ij,j->i", rows, asked)
-    return found
-
-
-def _cosines(rows: Array, asked: Array) -> Array:
-    found: Array = _times(rows, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec, message_reading
-from hermes.store.engines.base import COMPACTED, Tx
+from hermes.store.engines.base import COMPACTED, Row, Tx
 from hermes.store.index_text import plain_calls, plain_parts
 from hermes.store.search.hits import Ranked
 from hermes.store.search.message_texts import rows_of, texts_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 200  # characters of a neighbour
 _NEAR = 200  # ids
-Session = tuple[str, Any, Any, float, Any]  # under which a hit is shown: id, source, model, when it began, title
+# The session under which a hit is shown: id, source, model, when it began, title.
 _SESSION = "{0}.id, {0}.source, {0}.model, {0}.started_at, {0}.title"
 
 
@@ -34,12 +34,12 @@ def _neighbour(sign: str, order: str) -> str:
     )
 
 
-# The last column but two: whether another session shows messages of this one's, or this one another's.
+# The fourth column: whether another session shows messages of this one's, or this one another's.
 _MESSAGES = (
-    "SELECT m.id, m.role, m.timestamp, m.content, m.content_rest, m.content_format, m.tool_name, m.tool_calls, m.tool_call_id,"
-    f" m.model, m.hidden, {_SESSION.format('s')}, EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
+    "SELECT m.id, m.timestamp, m.hidden, EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
     " OR EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = m.session_id),"
-    f" {_neighbour('<', 'DESC')}, {_neighbour('>', 'ASC')}"
+    f" {_neighbour('<', 'DESC')}, {_neighbour('>', 'ASC')}, m.role, m.tool_name, m.tool_call_id, m.model,"
+    f" m.content, m.content_rest, m.content_format, m.tool_calls, {_SESSION.format('s')}"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {these}"
 )
 # Of long tool output the beginning is plain text on the row: no need to unpack it.
@@ -54,40 +54,23 @@ def shown(
 ) -> list[SearchHit]:
     """The hits as SessionDB.search_messages documents them, in this order."""
     hits: dict[int, SearchHit] = {}
-    beside: dict[int, tuple[int | None, int | None]] = {}
+    beside: dict[int, Sequence[int | None]] = {}
     places = {one.id: one for one in ranking}
     for row in rows_of(tx, _MESSAGES, [*places], "m.id"):
-        (
-            message_id,
-            role,
-            at,
-            content,
-            rest,
-            form,
-            tool,
-            calls,
-            call_id,
-            model,
-            hidden,
-            *own,
-            is_linked,
-            before,
-            after,
-        ) = row
-        session: Session = tuple(own)
-        beside[message_id] = before, after
+        message_id, at, hidden, is_linked = row[:4]
+        role, tool, call_id, model = map(codec.restored, row[6:10])
+        content, rest, form, calls = row[10:14]
+        beside[message_id], session = row[4:6], row[14:]
         if is_linked:
             session = _shown_in(tx, message_id, hidden, session, filters, visible_to)
-            beside[message_id] = _beside(
-                tx, message_id, session[0], beside[message_id] if session[0] == own[0] else None
-            )
-        texts = [*texts_of(codec.joined(content, rest), form, calls), codec.restored(tool), codec.restored(call_id)]
+            own = beside[message_id] if session[0] == row[14] else (None, None)
+            beside[message_id] = _beside(tx, message_id, session[0]) or own
         one = places[message_id]
+        texts = [*texts_of(codec.joined(content, rest), form, calls), tool, call_id]
         hits[message_id] = {
-            "id": message_id, "session_id": session[0], "role": codec.restored(role), "timestamp": at,
-            "snippet": _snippet(texts, needles), "context": [], "source": codec.restored(session[1]),
-            "model": codec.restored(model or session[2]), "session_started": session[3],
-            "title": codec.restored(session[4]), "tool_name": codec.restored(tool), "score": one.score,
+            "id": message_id, "session_id": session[0], "role": role, "timestamp": at, "snippet": _snippet(texts, needles),
+            "context": [], "source": codec.restored(session[1]), "model": model or codec.restored(session[2]),
+            "session_started": session[3], "title": codec.restored(session[4]), "tool_name": tool, "score": one.score,
             "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why,
         }  # fmt: skip
     around = sorted({number for pair in beside.values() for number in pair if number is not None})
@@ -97,37 +80,27 @@ def shown(
     return [hits[one] for one in places if one in hits]
 
 
-def _shown_in(
-    tx: Tx, message_id: int, hidden: int | None, own: Session, filters: Filters, visible_to: User | None
-) -> Session:
+def _shown_in(tx: Tx, message_id: int, hidden: int | None, own: Row, filters: Filters, visible_to: User | None) -> Row:
     """The session under which the caller sees a message: its own, else one that carries it."""
     where, params = session_filter(filters, visible_to, "o")
     columns, params = _SESSION.format("o"), [message_id, own[0], *params]
-    seen: Any = None
+    seen = None
     if hidden in (None, COMPACTED):
         seen = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", params)
-    return (
-        seen
-        or tx.row(
-            f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
-            f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
-            " ORDER BY o.started_at",
-            params,
-        )
-        or own
+    carried = (
+        f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
+        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
+        " ORDER BY o.started_at"
     )
+    return seen or tx.row(carried, params) or own
 
 
-def _beside(
-    tx: Tx, message_id: int, session_id: str, own: tuple[int | None, int | None] | None
-) -> tuple[int | None, int | None]:
-    """The messages before and after it in the session under which it is shown, which may carry some of another one; `own`: those
-    in its own session, if it is shown there."""
+def _beside(tx: Tx, message_id: int, session_id: str) -> Sequence[int | None] | None:
+    """The messages before and after it in the session under which it is shown, which may carry some of another one; None if
+    that session does not show it any more."""
     ids = [None, *(int(row[0]) for row in message_reading.shown_rows(tx, session_id, "m.id")), None]
-    if message_id in ids:
-        at = ids.index(message_id)
-        return ids[at - 1], ids[at + 1]
-    return own or (None, None)
+    at = ids.index(message_id) if message_id in ids else 0
+    return (ids[at - 1], ids[at + 1]) if at else None
 
 
 def _snippet(texts: Sequence[str | None], needles: Sequence[Needle]) -> str:
