@@ -28,11 +28,8 @@ _SWEEP_ROWS = 256
 HOLDS_PARTS = "substr(CAST(content AS BLOB), 1, 6) = x'006a736f6e3a'"
 
 
-_OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | {
-    "messages_fts",
-    "messages_fts_trigram",
-    *schema.CHANGE_TRIGGERS,
-}
+_WIDE = {"sessions": schema.SESSION_COLUMNS, "messages": schema.MESSAGE_COLUMNS}  # the tables that gained columns
+_OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TABLES} | set(schema.CHANGE_TRIGGERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +47,22 @@ class State:
 def inspect(connection: Connection) -> State:
     """Inspect a file without changing it."""
     application, own = pragma(connection, "application_id"), pragma(connection, "user_version")
-    names: dict[str, str] = dict(
-        connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'trigger')").fetchall()
-    )
+    names = _names(connection)
     if not names:
         return State("empty")
     if "sessions" not in names or "messages" not in names:
         return State("foreign-application")
     version = 1
     if "schema_version" in names:
-        version = _one(connection, "SELECT max(version) FROM schema_version") or 1
-    triggers = tuple(name for name, kind in names.items() if kind == "trigger" and _feeds_the_index(connection, name))
+        version = connection.execute("SELECT max(version) FROM schema_version").fetchone()[0] or 1
+    # Triggers that write to the full-text tables, as older programs' do; a user's own triggers are left alone.
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    triggers = tuple(name for name, sql in rows if "messages_fts" in str(sql).split("BEGIN", 1)[-1])
     if application == schema.APPLICATION_ID:  # ours, regardless of another program's schema_version
         if own != schema.FORMAT_VERSION:
             return State("newer", own)
-        columns = {name: set(live_columns(connection, name)) for name in ("sessions", "messages")}
-        readable = columns["sessions"] >= set(schema.SESSION_COLUMNS) and columns["messages"] >= set(
-            schema.MESSAGE_COLUMNS
-        )
-        incomplete = not readable or not names.keys() >= _OURS or not _is_of_this_form(connection)
+        readable = all(set(live_columns(connection, name)) >= wanted.keys() for name, wanted in _WIDE.items())
+        incomplete = not readable or not names >= _OURS or not _has_index(connection, names)
         return State("current", own, triggers, incomplete, readable)
     if version > schema.SCHEMA_VERSION:
         return State("newer", version, foreign=True)
@@ -76,81 +70,55 @@ def inspect(connection: Connection) -> State:
 
 
 def upgrade(connection: Connection) -> None:
-    """Migrate the file to the current tables; runs inside a write transaction, so it is atomic."""
+    """Migrate the file to the current tables; runs inside a write transaction, so it is atomic.
+
+    A current file gets back what another program dropped; without the word list or the index, everything is indexed again.
+    """
     state = inspect(connection)  # again, now under the lock: another process may have done it
     for trigger in state.foreign_triggers:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
-    if state.kind == "current":
-        if state.incomplete:
-            _complete(connection)
-        _place_inert_triggers(connection)
-        _note_changes(connection)
-        return
-    for table in schema.TABLES:
-        connection.execute(table)
-    if state.kind == "old":
-        for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
+    if state.kind != "current" or state.incomplete:
+        has_index = state.kind == "current" and _has_index(connection, _names(connection))
+        for statement in schema.TABLES:
+            connection.execute(statement)
+        for name, columns in _WIDE.items():
             _add_columns(connection, name, columns)
-        _number_equal_titles(connection)
-        _set_old_indexes_aside(connection)
-        _derive(connection)
-    for statement in (*schema.INDEXES, *schema.VIEWS):
+        for view in ("visible_sessions", "visible_messages"):  # made when there were fewer columns
+            connection.execute(f"DROP VIEW IF EXISTS {view}")
+        if state.kind == "old":
+            _number_equal_titles(connection)
+            _set_old_indexes_aside(connection)
+            _derive(connection)
+        for statement in (*schema.INDEXES, *schema.VIEWS):
+            connection.execute(statement)
+        if not has_index:
+            reset_index(connection)
+        if state.kind != "current":
+            connection.execute("DELETE FROM schema_version")
+            connection.execute(
+                "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, coalesce(max(id), 0) FROM messages",
+                (META_ADOPTED,),
+            )
+        connection.execute(
+            "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)",
+            (schema.SCHEMA_VERSION,),
+        )
+    for statement in (*schema.CHANGE_TRIGGERS.values(), *schema.INERT_TRIGGERS):
         connection.execute(statement)
-    make_index(connection)
-    _place_inert_triggers(connection)
-    _note_changes(connection)
-    connection.execute("DELETE FROM schema_version")
-    connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
-    last = _one(connection, "SELECT coalesce(max(id), 0) FROM messages")
-    for key, value in ((META_INDEXED, 0), (META_ADOPTED, last)):
-        connection.execute("INSERT OR REPLACE INTO state_meta(key, value) VALUES(?, ?)", (key, str(value)))
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={schema.FORMAT_VERSION}")
 
 
-def _feeds_the_index(connection: Connection, trigger: str) -> bool:
-    """Whether a trigger writes to the full-text tables, as older programs' do; a user's own triggers are left alone."""
-    row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?", (trigger,)).fetchone()
-    return row is not None and "messages_fts" in str(row[0]).split("BEGIN", 1)[-1]
+def _names(connection: Connection) -> set[str]:
+    """The tables and triggers of the file."""
+    rows = connection.execute("SELECT name FROM main.sqlite_master WHERE type IN ('table', 'trigger')").fetchall()
+    return {row[0] for row in rows}
 
 
-def _place_inert_triggers(connection: Connection) -> None:
-    """Older programs make their index triggers `IF NOT EXISTS`; these take their names and do nothing."""
-    for table in ("messages_fts", "messages_fts_trigram"):
-        for event in ("insert", "delete", "update"):
-            connection.execute(
-                f"CREATE TRIGGER IF NOT EXISTS {table}_{event} AFTER {event.upper()} ON messages WHEN 0 BEGIN SELECT 1; END"
-            )
-
-
-def _note_changes(connection: Connection) -> None:
-    """From now on each change of a message with SQL is recorded, so that the index follows."""
-    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()}
-    if names >= schema.CHANGE_TRIGGERS.keys():
-        return
-    for statement in schema.CHANGE_TRIGGERS.values():
-        connection.execute(statement)
-
-
-def _complete(connection: Connection) -> None:
-    """Recreate tables that were dropped; without the word list or the index, everything is indexed again."""
-    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master").fetchall()}
-    for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
-        _add_columns(connection, name, columns)
-    for view in ("visible_sessions", "visible_messages"):  # made when there were fewer columns
-        connection.execute(f"DROP VIEW IF EXISTS {view}")
-    for statement in (*schema.TABLES, *schema.INDEXES, *schema.VIEWS):
-        connection.execute(statement)
-    if not {"words", "indexed_texts", "messages_fts", "messages_fts_trigram"} <= names or not _is_of_this_form(
-        connection
-    ):
-        reset_index(connection)
-    if connection.execute("SELECT 1 FROM schema_version").fetchone() is None:
-        connection.execute("INSERT INTO schema_version(version) VALUES(?)", (schema.SCHEMA_VERSION,))
-
-
-def _is_of_this_form(connection: Connection) -> bool:
-    """Whether the index was made as this version makes it: only then can its entries be removed."""
+def _has_index(connection: Connection, names: set[str]) -> bool:
+    """Whether there is an index made as this version makes it: only then can its entries be removed."""
+    if not names >= {"words", "indexed_texts", "messages_fts", "messages_fts_trigram", "state_meta"}:
+        return False
     form = connection.execute("SELECT value FROM state_meta WHERE key = ?", (META_FORM,)).fetchone()
     return form is not None and form[0] == str(schema.INDEX_FORM)
 
@@ -183,24 +151,18 @@ def reset_index(connection: Connection) -> None:
     connection.execute("DELETE FROM state_meta WHERE key = ?", (META_INDEXED,))
 
 
-def _one(connection: Connection, sql: str) -> Any:
-    row = connection.execute(sql).fetchone()
-    return None if row is None else row[0]
-
-
 def live_columns(connection: Connection, table: str) -> list[str]:
     """The columns a table of the file itself has now."""
     rows = connection.execute("SELECT name FROM pragma_table_info(?, 'main')", (table,)).fetchall()
     return [str(name) for (name,) in rows]
 
 
-def _add_columns(connection: Connection, table: str, wanted: dict[str, str]) -> bool:
+def _add_columns(connection: Connection, table: str, wanted: dict[str, str]) -> None:
     present = set(live_columns(connection, table))
-    missing = {column: kind for column, kind in wanted.items() if column not in present}
-    for column, kind in missing.items():
-        kind = kind.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
-    return bool(missing)
+    for column, kind in wanted.items():
+        if column not in present:
+            kind = kind.replace(" PRIMARY KEY", "").replace(" NOT NULL", "")
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
 def _number_equal_titles(connection: Connection) -> None:
@@ -219,7 +181,7 @@ def _number_equal_titles(connection: Connection) -> None:
 
 
 def _set_old_indexes_aside(connection: Connection) -> None:
-    names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()}
+    names = _names(connection)
     for new in OLD_INDEXES:
         table = new.removeprefix("old_")
         if table in names:
@@ -234,20 +196,14 @@ def has_old_index(connection: Connection) -> bool:
 
 def sweep(connection: Connection) -> bool:
     """Remove a bounded piece of an old index; returns whether there may be more."""
+    names = _names(connection)
     for table in OLD_INDEXES:
-        found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        if not found:
+        if table not in names:
             continue
-        for part, key in (("data", "id"), ("content", "id"), ("docsize", "id")):
-            shadow = f"{table}_{part}"
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (shadow,)).fetchone():
-                continue
+        for shadow in (f"{table}_data", f"{table}_content", f"{table}_docsize"):
             # Rows 1 and 10 of _data are the index's own header: the table must stay readable until it is dropped.
-            keep = "WHERE id > 10" if part == "data" else ""
-            gone = connection.execute(
-                f"DELETE FROM {shadow} WHERE {key} IN (SELECT {key} FROM {shadow} {keep} LIMIT {_SWEEP_ROWS})"
-            )
-            if gone.rowcount > 0:
+            rows = f"SELECT id FROM {shadow} {'WHERE id > 10' if shadow.endswith('_data') else ''} LIMIT {_SWEEP_ROWS}"
+            if shadow in names and connection.execute(f"DELETE FROM {shadow} WHERE id IN ({rows})").rowcount > 0:
                 return True
         connection.execute(f"DROP TABLE {table}")
         return True
@@ -354,7 +310,7 @@ def stand_in(connection: Connection) -> None:
         connection.execute(
             f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM main.{name} {alias}"
         )
-    names = {row[0] for row in connection.execute("SELECT name FROM main.sqlite_master WHERE type='table'").fetchall()}
+    names = _names(connection)
     if "session_rewinds" not in names:
         connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS session_rewinds AS {_REWINDS}")
     for statement in schema.TABLES:

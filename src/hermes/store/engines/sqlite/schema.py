@@ -9,9 +9,8 @@ from __future__ import annotations
 
 APPLICATION_ID = 0x48534553  # "HSES"
 FORMAT_VERSION = 1  # PRAGMA user_version
-INDEX_FORM = (
-    1  # raised whenever the words of a message change (index_text.py, engines/base.columns_of): it is then made again
-)
+# Raised whenever the words of a message change (index_text.py, engines/base.columns_of): the index is then made again.
+INDEX_FORM = 1
 SCHEMA_VERSION = 11  # table schema_version, shared with older programs
 
 SESSION_COLUMNS: dict[str, str] = {
@@ -144,6 +143,13 @@ CHANGE_TRIGGERS: dict[str, str] = {
     f" BEGIN {_NOTE} INSERT OR IGNORE INTO changed_messages(id) VALUES (new.id); END",
     "messages_removed": f"CREATE TRIGGER IF NOT EXISTS messages_removed AFTER DELETE ON messages BEGIN {_NOTE} END",
 }
+
+# Older programs make their index triggers IF NOT EXISTS; these take their names and do nothing.
+INERT_TRIGGERS = [
+    f"CREATE TRIGGER IF NOT EXISTS {table}_{event} AFTER {event.upper()} ON messages WHEN 0 BEGIN SELECT 1; END"
+    for table in ("messages_fts", "messages_fts_trigram")
+    for event in ("insert", "delete", "update")
+]
 
 # Created with the first event (hermes.store.session_events); most stores have none.
 EVENTS: tuple[str, ...] = (
