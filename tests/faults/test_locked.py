@@ -14,7 +14,7 @@ from hermes_state import SessionDB
 from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, seeded, size, store, word
 
 ENGINE = "hermes.store.engines.sqlite.engine"
-QUICK = {"BUSY_SECONDS": 0.5, "QUEUE_SECONDS": 0.3}
+QUICK = {"RETRIES": 4, "QUEUE_SECONDS": 0.3}
 MOMENTS = size(5, 60)
 SOON = 20.0  # seconds: far more than an impatient client may take
 
@@ -23,6 +23,7 @@ def impatient(path: Path) -> Remote:
     """A client that gives up soon, so that a test need not wait for half a minute."""
     remote = Remote()
     remote.set(ENGINE, **QUICK)
+    remote.set("hermes.store.engines.sqlite.connection", BUSY_SECONDS=0.1)
     remote.open(str(path))
     return remote
 

@@ -74,7 +74,8 @@ def test_four_processes_with_another_library_in_each(folder: Path, way: str) -> 
 
 def hurry(remote: Remote) -> None:
     """Let a client give up soon."""
-    remote.set("hermes.store.engines.sqlite.engine", BUSY_SECONDS=0.1)
+    remote.set("hermes.store.engines.sqlite.engine", RETRIES=2)
+    remote.set("hermes.store.engines.sqlite.connection", BUSY_SECONDS=0.02)
 
 
 def test_another_library_that_writes_in_the_same_process_is_waited_for(folder: Path) -> None:

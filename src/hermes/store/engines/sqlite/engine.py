@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
-BUSY_SECONDS = 16.0  # for which SQLite itself waits for its lock, where the queue in front of it does not help
+RETRIES = 15
+RETRY_SECONDS = (0.020, 0.150)  # between two tries to get SQLite's lock, where the queue in front of it does not help
 FORK_SECONDS = 10.0  # that transactions of other threads are waited for before a fork
 OPENING_SECONDS = 10.0  # to wait for a process that creates the file
 SETTLE = 2_000  # messages that are indexed at once, when a store is closed
@@ -225,8 +228,8 @@ class SqliteEngine:
     ) -> Iterator[SqliteTx]:
         """One writer at a time. If `lasting`, the change is on the disk when the block is left."""
         with self._alone() as connection:
+            self._begin(connection)
             try:
-                connection.execute("BEGIN IMMEDIATE")
                 yield SqliteTx(connection, self.fulltext)
                 connection.execute("COMMIT")
             except BaseException:
@@ -234,6 +237,17 @@ class SqliteEngine:
                 connection.rollback()
                 raise
         self._committed(holding, lasting)
+
+    def _begin(self, connection: Connection) -> None:
+        """Begin to write. SQLite itself waits for a second only, so that Ctrl-C is heard in between."""
+        for left in range(RETRIES, -1, -1):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except driver.Error as error:
+                if not left or not is_busy(error):
+                    raise
+            time.sleep(random.uniform(*RETRY_SECONDS))
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
@@ -306,9 +320,7 @@ class SqliteEngine:
     def checkpoint(self, *, truncate: bool = False) -> bool:
         """Move the WAL into the database, as far as no reader needs it, or (`truncate`) empty it; whether that was done."""
         with self._alone() as connection:
-            connection.execute("PRAGMA busy_timeout=1000")  # readers are waited for with the lock held
             row = connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchone()
-            connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             return row is not None and int(row[0]) == 0
 
     def make_tables(self, statements: Sequence[str]) -> None:
@@ -452,7 +464,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
         raise StoreError(f"{path} does not exist; there is nothing to read")
     key = cipher.key_of(path)
     try:
-        opened = driver.connect(path, key=key, read_only=read_only, busy=BUSY_SECONDS)
+        opened = driver.connect(path, key=key, read_only=read_only)
         pragma(opened, "application_id")  # the first actual read of the file
     except driver.Error as error:
         if not read_only or code(error) not in _NO_SHM:
