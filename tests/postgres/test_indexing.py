@@ -145,7 +145,7 @@ def test_words_and_names_that_take_more_room_than_usual_are_found(url: str, tmp_
     with SessionDB(db_path=tmp_path / "a.db", url=url) as db:
         db.create_session("s", "cli")
         stored = db.append_message("s", "user", text)
-        for query in (_gothic(59_999), f"{_gothic(8)}_{_gothic(9)}", f"{_gothic(8)[5:]}_{_gothic(9)[:9]}"):
+        for query in (_gothic(11_799), f"{_gothic(8)}_{_gothic(9)}", f"{_gothic(8)[5:]}_{_gothic(9)[:9]}"):
             assert found(db, query) == {stored}
         assert found(db, f'"{_gothic(7)} {_gothic(8)}"') == {stored}
         assert db.check() == []
