@@ -34,7 +34,7 @@ def test_index_status_tells_what_is_left(db):
     talk(db, "s", "a", "b", "c")
     assert set(db.index_status()) >= {"indexed_to", "pending"}
     pending = db.index_status()["pending"]
-    assert db.catch_up() == pending
+    assert db.catch_up() <= pending  # a server's store is indexed in the background, too
     assert db.index_status()["pending"] == 0 and db.catch_up() == 0
 
 

@@ -110,15 +110,19 @@ class Process:
         self._process.send_signal(number)
 
     def stopped(self, seconds: float = PATIENCE) -> None:
-        """Wait until it has stopped itself."""
-        assert self.stops(seconds), "it finished instead"
+        """Wait until it has stopped itself, or was stopped."""
+        assert self._stops(seconds, lambda: False), "it did not stop"
 
     def stops(self, seconds: float = PATIENCE) -> bool:
-        """Wait until it has stopped itself (True), or has answered without (False)."""
+        """Wait until it has stopped itself (True), or has answered without stopping (False)."""
         assert self._process.stdout is not None
+        answers = self._process.stdout.fileno()
+        return self._stops(seconds, lambda: bool(self._buffer or select.select([answers], [], [], 0)[0]))
+
+    def _stops(self, seconds: float, has_ended: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG) is None:
-            if self._buffer or select.select([self._process.stdout.fileno()], [], [], 0)[0]:
+            if has_ended():
                 return False
             assert time.monotonic() < deadline, "it did not stop"
             time.sleep(0.002)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import sqlite3
 import struct
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -101,6 +103,7 @@ def pragma(connection: Connection, name: str) -> Any:
 
 _IN_USE = (("", 0x40000002), ("-shm", 128))  # the bytes that every user of a database in WAL mode has a read lock on
 _DESCRIPTORS = "/proc/self/fd"
+_FIRST, _LAST = 0.000_2, 0.002  # seconds between two tries to lead the queue
 
 
 @dataclass(slots=True)
@@ -182,6 +185,54 @@ class WalGuard:
         """Close the descriptors, once the connections are closed."""
         self.release()
         _close_unused()
+
+
+class WriteQueue:
+    """A queue in front of SQLite's write lock, and of checkpoints: a lock file. Used by one thread at a time.
+
+    SQLite's waiting writers sleep for long and poll, so some wait long. A file lock that is tried often lets the next one go
+    on at once; and no two of our processes write or checkpoint at the same moment. It is advisory: where it is not
+    available, or its holder hangs, SQLite's own lock still decides.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = -1
+        self._held = False
+
+    def enter(self, timeout: float) -> bool:
+        """Wait for the lock; False on a timeout (or where there is no such lock)."""
+        pause, until = _FIRST, 0.0
+        try:
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while not self._held:
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._held = True
+                except BlockingIOError:
+                    now = time.monotonic()
+                    until = until or now + timeout
+                    if now >= until:
+                        break
+                    time.sleep(random.uniform(0.5, 1.5) * pause)
+                    pause = min(1.2 * pause, _LAST)
+        except OSError:
+            pass  # it can't be made here, or this file system has no such locks
+        return self._held
+
+    def leave(self) -> None:
+        """Release the lock."""
+        if self._held:
+            self._held = False
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the lock file."""
+        self.leave()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def has_guard_locks() -> bool:

@@ -1,7 +1,7 @@
 """One SQLite file, several threads and processes.
 
 One connection writes (and reads, while no thread writes); further ones are opened when a reader would have to wait.
-Every write is a BEGIN IMMEDIATE behind the queue of write_queue.py, and so is every checkpoint. SQLite commits
+Every write is a BEGIN IMMEDIATE behind a queue (connection.WriteQueue), and so is every checkpoint. SQLite commits
 without waiting for the disk; a lasting write then syncs the WAL with the lock released, while the next process writes.
 """
 
@@ -24,17 +24,17 @@ from hermes.home import make_private, settled
 from hermes.store.engines.base import NothingThere, Progress, from_os
 from hermes.store.engines.sqlite import cipher, migrate, upkeep
 from hermes.store.engines.sqlite import connection as driver
-from hermes.store.engines.sqlite.connection import Connection, WalGuard, code, codes, identity, is_busy, pragma
+from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, codes, identity, is_busy, pragma
 from hermes.store.engines.sqlite.error_mapping import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.engines.sqlite.write_queue import QUEUE_SECONDS, WriteQueue
 from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
+QUEUE_SECONDS = 2.0  # a writer that waits longer skips the queue and uses SQLite's own lock
 RETRIES = 15
 RETRY_SECONDS = (0.020, 0.150)  # between two tries to get SQLite's lock, where the queue in front of it does not help
 FORK_SECONDS = 10.0  # that transactions of other threads are waited for before a fork
@@ -467,10 +467,10 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
         opened = driver.connect(path, key=key, read_only=read_only)
         pragma(opened, "application_id")  # the first actual read of the file
     except driver.Error as error:
-        if not read_only or code(error) not in _NO_SHM:
+        if not read_only or driver.code(error) not in _NO_SHM:
             raise
         if _has_content(path.with_name(path.name + "-wal")):
-            if code(error) in (codes.SQLITE_FULL, codes.SQLITE_IOERR):
+            if driver.code(error) in (codes.SQLITE_FULL, codes.SQLITE_IOERR):
                 raise
             raise StoreReadOnly(
                 f"{path} has changes in its -wal file that can only be read where its folder can be written"
