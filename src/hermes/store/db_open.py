@@ -286,7 +286,7 @@ class OpenStore:
 
         The writing transaction checks it, so a process that was suspended, and whose lease another process took
         meanwhile, can't write stale data. Blocks may be nested: all their leases must hold. Fences cover all writes
-        to sessions and messages; they do not cover leases themselves, deletions and housekeeping.
+        to sessions and messages and what is noted beside them; not leases themselves and deletions.
         """
         fence = checked_text(name, "name") or "", checked_number(token, "token", "INTEGER")
         before = getattr(self._fences, "held", ())

@@ -24,6 +24,7 @@ Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/fo
 FORMAT = "hermes-transcript"
 VERSION = 1
 _PATIENCE = 2.0  # seconds to wait for another process's line
+_DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _EDIT = rb'"event","event":"edit","at":[-+.\dEe]+,"keeps":\[\{"type":"message"'
 _WHOLE_LINE = re.compile(rb'^\{"type":(?:"message"|' + _EDIT + rb'),"id":(\d{1,18}),.*\}$', re.MULTILINE)
@@ -168,6 +169,7 @@ class TranscriptFolder:
         self.folder = folder
         self.sizes: dict[str, int] = {}  # the size of each file after this process's last write
         self.shared: set[str] = set()  # sessions whose file other processes write to, too
+        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
 
     def path(self, session_id: str) -> Path:
         """The path of a session's transcript."""
@@ -195,12 +197,21 @@ class TranscriptFolder:
     def forget(self, session_id: str, also_in: Path | None = None) -> None:
         """Remove a session's transcript, here and in another folder, and other programs' request dumps of it."""
         self.sizes.pop(session_id, None)
-        name, dump = file_name(session_id), f"request_dump_{session_id}_"  # … and a time
-        of_session = re.compile(rf"{re.escape(name)[:-1]}l?|{re.escape(dump)}[0-9TZ_.:-]+\.json")
-        for folder in (one for one in (self.folder, also_in) if one is not None and one.is_dir()):
-            for path in [folder / one for one in os.listdir(folder) if of_session.fullmatch(one)]:
+        name = file_name(session_id)
+        for folder in (one for one in (self.folder, also_in) if one is not None):
+            for one in (name, name.removesuffix("l"), *self._dumps_of(folder, session_id)):
                 with suppress(OSError):
-                    path.unlink(missing_ok=True)
+                    (folder / one).unlink(missing_ok=True)
+
+    def _dumps_of(self, folder: Path, session_id: str) -> list[str]:
+        """Names like request_dump_<id>_<time>.json. Pruning asks for many sessions in a row: a listing is reused."""
+        seen, names = self._dumps.get(folder, (0.0, []))
+        if time.monotonic() - seen >= _DUMPS_SEEN:
+            with suppress(OSError):
+                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
+            self._dumps[folder] = (time.monotonic(), names)
+        of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
+        return [name for name in names if of_session.fullmatch(name)]
 
 
 def highest_known(paths: Iterable[Path]) -> int:
