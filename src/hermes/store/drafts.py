@@ -1,9 +1,9 @@
 """Drafts: the received part of a reply that is still being streamed.
 
 A message can only be stored when it is whole. Until then its text is in a small file, written again with each piece, so
-that a process killed in the middle of a reply loses at most the last word that was shown. It belongs to the process that holds the session
-for its turn (leases.py): a draft of a session that no process answers in was left behind. Of an encrypted store the text is
-in the table `drafts`.
+that a process killed in the middle of a reply loses at most the last word that was shown. It belongs to the process that
+holds the session for its turn (leases.py): a draft of a session that no process answers in was left behind. Of an encrypted
+store the text is in the table `drafts`.
 
 Secrets are masked in it as well. A secret may arrive in several pieces, so the text is masked again with each of them (of a
 long one what is far behind no more, once no secret reaches over that line break), and its last word waits as long as it may
