@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from hermes.store.engines.base import could_match, phrase_words
-from hermes.store.index_text import fold, index_words, vocabulary, worth_keeping
+from hermes.store.index_text import ASCII_WORD, fold, index_words, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
@@ -23,15 +23,27 @@ Columns = tuple[str, str, str]
 
 
 class UnindexedMessage:
-    """One message that waits. Its words are made when a search needs them."""
+    """One message that waits. Its words are made when a search needs them.
 
-    def __init__(self, message_id: int, columns: Columns) -> None:
-        self.id, self.columns = message_id, columns
+    `raw`, where it is given, is its text in small letters before JSON in it is read: each of its words is a part of that.
+    """
+
+    def __init__(self, message_id: int, length: int, columns: Callable[[], Columns], raw: str | None = None) -> None:
+        self.id, self.length, self._columns, self._raw = message_id, length, columns, raw
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Its three index columns, not folded."""
+        return self._columns()
+
+    def could_hold(self, leaf: Leaf) -> bool:
+        """A cheap necessary condition for a match."""
+        return (self._raw is None or could_match(leaf, self._raw)) and could_match(leaf, self.folded)
 
     @cached_property
     def folded(self) -> str:
         """The text of all columns, folded."""
-        return fold("\n".join(self.columns))
+        return fold(_APART.join(self.columns))
 
     @cached_property
     def _words(self) -> list[list[str]]:
@@ -50,11 +62,11 @@ class UnindexedMessage:
     @cached_property
     def size(self) -> int:
         """How many words it has."""
-        return sum(map(len, self._words))
+        return len(ASCII_WORD.findall(self.folded)) if self.folded.isascii() else sum(map(len, self._words))
 
     def words_with(self, part: str) -> list[str]:
         """Its words with this part, as far as words can be searched by a part."""
-        if part not in self.folded:
+        if (self._raw is not None and part not in self._raw) or part not in self.folded:
             return []
         if self.folded.isascii():
             words = set(re.findall(f"[a-z0-9]*{re.escape(part)}[a-z0-9]*".encode(), self.folded.encode()))
@@ -66,7 +78,7 @@ class UnindexedMessage:
 class WaitingMessages:
     """The messages that wait in the view of one search, newest first. Each is read once, as far as they can be held."""
 
-    def __init__(self, read: Callable[[Sequence[int]], list[tuple[int, Columns]]], ids: Sequence[int]) -> None:
+    def __init__(self, read: Callable[[Sequence[int]], Iterable[UnindexedMessage]], ids: Sequence[int]) -> None:
         self._read, self._ids = read, sorted(ids, reverse=True)
         self._held: dict[int, list[UnindexedMessage]] = {}
         self._room = HELD_CHARACTERS
@@ -78,9 +90,8 @@ class WaitingMessages:
         for start in range(0, len(self._ids), READ):
             some = self._held.get(start)
             if some is None:
-                rows = sorted(self._read(self._ids[start : start + READ]), reverse=True)
-                some = [UnindexedMessage(*row) for row in rows]
-                self._room -= sum(len(text) for one in some for text in one.columns)
+                some = sorted(self._read(self._ids[start : start + READ]), key=lambda one: -one.id)
+                self._room -= sum(one.length for one in some)
                 if self._room > 0:
                     self._held[start] = some
             yield from some
@@ -120,8 +131,19 @@ def _leaf_test(leaf: Leaf) -> Test | None:
     words, open_end = phrase_words(leaf)
     if not words:
         return None
-    needle = f" {'  '.join(word[:_LONGEST] for word in words)}{'' if open_end else ' '}"
-    return lambda message: could_match(leaf, message.folded) and needle in message.line
+    wanted = [word[:_LONGEST] for word in words]
+    needle = f" {'  '.join(wanted)}{'' if open_end else ' '}"
+    end = "" if open_end else "(?![a-z0-9])"
+    in_ascii = re.compile(f"(?<![a-z0-9]){f'[^a-z0-9{_APART}]+'.join(map(re.escape, wanted))}{end}")
+
+    def test(message: UnindexedMessage) -> bool:
+        if not message.could_hold(leaf):
+            return False
+        if message.folded.isascii() and max(map(len, wanted)) < _LONGEST:  # without making all of its words
+            return in_ascii.search(message.folded) is not None
+        return needle in message.line
+
+    return test
 
 
 def matching(tree: Node, messages: Iterable[UnindexedMessage]) -> Iterator[UnindexedMessage]:

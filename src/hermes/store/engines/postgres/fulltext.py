@@ -8,7 +8,8 @@ few a query tree is put together leaf by leaf. The distinct words of the store a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -27,7 +28,7 @@ from hermes.store.engines.postgres.text_encoding import array
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
 from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
-from hermes.store.engines.unindexed import WaitingMessages
+from hermes.store.engines.unindexed import Columns, UnindexedMessage, WaitingMessages
 from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node
 
@@ -92,6 +93,10 @@ def _like(part: str) -> str:
 def listed(found: set[bytes]) -> list[str]:
     """Those of these words that belong in the list of words."""
     return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
+
+
+def _same(columns: Columns) -> Columns:
+    return columns
 
 
 class PostgresFullText:
@@ -281,7 +286,12 @@ class PostgresFullText:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
         if tx.unindexed is None:
             _, waiting, *tx.extent = tx.row(_BEGIN)
-            tx.unindexed = WaitingMessages(lambda ids: self.documents(tx, ids), waiting or ())
+
+            def read(ids: Sequence[int]) -> Iterator[UnindexedMessage]:
+                for one, columns in self.documents(tx, ids):
+                    yield UnindexedMessage(one, sum(map(len, columns)), partial(_same, columns))
+
+            tx.unindexed = WaitingMessages(read, waiting or ())
         found: WaitingMessages = tx.unindexed
         return found
 

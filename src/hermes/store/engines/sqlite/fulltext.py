@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, could_match, phrase_words
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, phrase_words
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import Words, number, set_number
-from hermes.store.engines.unindexed import UnindexedMessage
+from hermes.store.engines.unindexed import UnindexedMessage, WaitingMessages
 from hermes.store.index_text import index_text
 from hermes.store.query import And, Leaf, Node, Not
 
@@ -29,7 +31,6 @@ BATCH: Bounds = (64, 150_000)
 BULK: Bounds = (192, 900_000)  # while messages come without a pause: fewer than one append in a hundred waits for it
 TAIL = 64  # messages above the mark that need not be indexed yet
 STANDING = 224  # messages above the mark, while they come without a pause
-HELD_CHARACTERS = 32_000_000  # of waiting messages, held for one search; a longer queue is read again by each step
 _SEARCHED = ("content", "content_rest", "content_format", "tool_name", "tool_calls")
 _ENTRY = f"(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)"
 _UNINDEX = f"INSERT INTO messages_fts(messages_fts, rowid, {schema.FTS_COLUMNS}) VALUES('delete', ?, ?, ?, ?)"
@@ -247,7 +248,7 @@ class SqliteFullText:
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
         sql = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid DESC LIMIT ?"
         return [
-            [one.id for one in self._waiting_matches(tx, tree)]
+            [one.id for one in unindexed.matching(tree, self._unindexed(tx))]
             + ([row[0] for row in tx.rows(sql, (match, cap))] if self.indexed else [])
             if (match := expression(tree)) is not None
             else []
@@ -261,7 +262,7 @@ class SqliteFullText:
             return []
         join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
         recent: list[Any] = []
-        sizes = {one.id: one.size for one in self._waiting_matches(tx, tree)}
+        sizes = {one.id: one.size for one in unindexed.matching(tree, self._unindexed(tx))}
         for start in range(0, len(sizes), 500):
             among, ids = tx.among("m.id", list(sizes)[start : start + 500])
             sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {among} AND {scope.where}"
@@ -293,35 +294,26 @@ class SqliteFullText:
 
     # ------------------------------------------------------------------ messages above the mark
 
-    def _waiting_matches(self, tx: Any, tree: Node) -> list[UnindexedMessage]:
-        return sorted(unindexed.matching(tree, self._unindexed(tx, tree)), key=lambda one: -one.id)
-
-    def _unindexed(self, tx: Any, tree: Node | None = None) -> Iterable[UnindexedMessage]:
-        """The messages above the mark: read once for all steps of a search, unless they are too many to be held."""
+    def _unindexed(self, tx: Any) -> WaitingMessages:
+        """The messages above the mark."""
         if tx.waiting is None:
-            mark = self.mark(tx)
-            sizes = (
-                "coalesce(length(content), 0) + 4 * coalesce(length(content_rest), 0) + coalesce(length(tool_calls), 0)"
-            )
-            total = tx.value(f"SELECT sum({sizes}) FROM messages WHERE id > ?", (mark,)) or 0
-            tx.waiting = [] if not total else list(self._read(tx, mark)) if total <= HELD_CHARACTERS else mark
-        return self._read(tx, tx.waiting, tree) if isinstance(tx.waiting, int) else tx.waiting
-
-    def _read(self, tx: Any, mark: int, tree: Node | None = None) -> Iterator[UnindexedMessage]:
-        for values in tx.cursor(f"SELECT {COLUMNS} FROM messages WHERE id > ? ORDER BY id", (mark,)):
-            row = IndexedRow._make(values)
-            if tree is None or _may_match(tree, row):
-                yield UnindexedMessage(row.id, document(row))
+            ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE id > ?", (self.mark(tx),))]
+            tx.waiting = WaitingMessages(lambda some: _read(tx, some), ids)
+        found: WaitingMessages = tx.waiting
+        return found
 
 
-def _may_match(tree: Node, row: IndexedRow) -> bool:
-    """Whether a row could match, without unpacking JSON: escapes occur only around plain words."""
-    try:
-        whole = codec.joined(row.content, row.content_rest) or ""
-    except StoreCorrupt:
-        return True
-    raw = f"{whole}\n{codec.restored(row.tool_name) or ''}\n{codec.restored(row.tool_calls) or ''}"
-    return "\\u" in raw or not raw.isascii() or could_match(tree, raw.lower())
+def _read(tx: Any, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
+    among, ids = tx.among("id", message_ids)
+    for values in tx.cursor(f"SELECT {COLUMNS} FROM messages WHERE {among}", ids):
+        row = IndexedRow._make(values)
+        text, is_plain = str(row.content or ""), False
+        with suppress(StoreCorrupt):
+            text = codec.joined(row.content, row.content_rest) or ""
+            # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
+            is_plain = row.tool_calls is None and text.isascii() and "\\u" not in text
+        raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
+        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
 
 
 def _words_in(sizes: bytes | None) -> int:

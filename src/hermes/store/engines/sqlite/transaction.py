@@ -13,7 +13,7 @@ from hermes.store.engines.sqlite.connection import Connection
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.fulltext import SqliteFullText
-    from hermes.store.engines.unindexed import UnindexedMessage
+    from hermes.store.engines.unindexed import WaitingMessages
 
 
 class SqliteTx:
@@ -25,7 +25,7 @@ class SqliteTx:
         self.connection = connection
         self._execute = connection.execute
         self._fulltext = fulltext
-        self.waiting: list[UnindexedMessage] | int | None = None  # messages above the mark, once a search has read them
+        self.waiting: WaitingMessages | None = None  # messages above the mark, once a search has asked for them
 
     def cursor(self, sql: str, params: Params) -> Any:
         """The rows one by one; for results that are too large to be held."""
