@@ -91,6 +91,8 @@ def test_whatever_a_store_lived_through_comes_out_and_in_as_it_was(steps: list[S
         with _open(folder, "file") as file:
             file.import_database(folder / "one" / "state.db")
             assert facts(file, trash=False, parents=not whole["trash"], lists=not whole["trash"]) == seen
+        if not any((folder / "one" / "sessions").glob("*.jsonl")):  # everything was deleted
+            return
         rebuild_store(folder / "again.db", folder / "one" / "sessions")
         _same_to_the_end(folder, held, whole)
 

@@ -29,6 +29,7 @@ def rewrite_history(path: Path, change: Callable[[str], str]) -> None:
         return
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        os.fchmod(file.fileno(), 0o600)
         changed = change(_read(path)).encode("utf-8", "surrogateescape")  # terminals may have added to it
         file.write(changed)
         file.truncate()
