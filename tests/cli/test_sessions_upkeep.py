@@ -25,6 +25,17 @@ def home(hermes_home: Path) -> Path:
     return hermes_home
 
 
+def test_a_list_tells_of_a_lost_database(home: Path) -> None:
+    with SessionDB(db_path=home / "state.db") as db:  # a test store of its own has no transcripts yet
+        db.create_session("kept", "cli")
+        db.append_message("kept", "user", "the only copy is the transcript")
+    for file in home.glob("state.db*"):
+        file.unlink()
+    assert "hermes sessions rebuild" in run("sessions", "list", home=home).out
+    assert run("sessions", "rebuild", home=home).status == 0
+    assert "the only copy" in run("sessions", "list", home=home).out
+
+
 def test_a_sound_record_is_status_0(home: Path) -> None:
     done = run("sessions", "check", home=home)
     assert (done.status, done.out, done.err) == (0, "sound: 5 sessions, 15 messages\n", "")

@@ -431,4 +431,4 @@ def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
     (folder / name).write_text("".join(f"{line}\n" for line in lines) + '{"type":"message","id":9')
     kept = [message for entry in _samples() for message in entry.get("keeps", ())]
     count = len([entry for entry in _samples() if entry["type"] == "message"]) + len(kept)
-    assert f"restored 1 sessions and {count} messages from transcripts" in rebuild_store(tmp_path / "new.db", folder)
+    assert f"restored 1 session and {count} messages from transcripts" in rebuild_store(tmp_path / "new.db", folder)

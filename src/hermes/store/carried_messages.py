@@ -51,7 +51,7 @@ def _identity(message: Mapping[str, Any]) -> Identity:
 
 
 class StoredRow(NamedTuple):
-    """Where a message is stored here."""
+    """The row of a message in this store: its id, its session and how it is hidden."""
 
     id: int
     owner: str

@@ -87,7 +87,7 @@ def _half_deleted(engine: Engine) -> list[Finding]:
 
 
 def _noted(tx: Tx) -> Iterator[Finding]:
-    """What the store has noted itself: shreddings that were cut short, and that newer messages were lost."""
+    """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
     if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None:
         yield finding("lost", "the database", _LOST)
     for (key,) in tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (SHREDDING + "%",)):

@@ -124,7 +124,7 @@ def save(database: Path, vault: Vault) -> Vault:
 
 
 def aead(secret: bytes) -> Any:
-    """What encrypts and authenticates bytes with a key."""
+    """The cipher that encrypts and authenticates bytes with a key."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     except ImportError as error:
@@ -133,7 +133,7 @@ def aead(secret: bytes) -> Any:
 
 
 def _public(path: Path) -> dict[str, Any] | None:
-    """What can be read of a key file without a key; None without a file."""
+    """The readable part of a key file, without the key; None without a file."""
     try:
         public: dict[str, Any] = json.loads(path.read_bytes())
         if public["format"] != FORMAT or public["version"] != VERSION:
@@ -227,7 +227,7 @@ def drop_entry(way: Way) -> None:
 
 
 def _entry(name: str, value: str | None = None) -> str | None:
-    """What an entry of the system's keyring holds, after `value` was put there, if it is given."""
+    """Read an entry of the system's keyring; stores `value` there first, if it is given."""
     try:
         import keyring
         from keyring.errors import KeyringError

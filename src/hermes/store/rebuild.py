@@ -25,6 +25,7 @@ from hermes.store.repair import mend_orphans
 from hermes.store.transcript import Entry, TranscriptFolder, file_name, highest_id, tail
 from hermes.store.transcript_replay import ReplayedSession
 from hermes.store.transcript_writer import LOST
+from hermes.texts import counted
 
 _HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
 
@@ -71,7 +72,8 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
         os.replace(fresh, path)
         encryption_keys.remove(fresh)
         _remove(fresh, "-queue")
-    done += [f"read {rows} rows", f"restored {sessions} sessions and {count} messages from transcripts"]
+    restored = f"{counted(sessions, 'session')} and {counted(count, 'message')}"
+    done += [f"read {counted(rows, 'row')}", f"restored {restored} from transcripts"]
     return [*done, *([f"skipped {', '.join(unread)}, which can't be read"] if unread else []), *mended]
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NO_TITLE = "—"
 PAGE = 1000  # sessions read at once to fill a list from which some are left out
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
+NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
+LOST = "The database has no sessions, but their transcripts are here: `hermes sessions rebuild` brings them back."
 
 
 @click.command("list", help="The latest conversations, by their last activity.")
@@ -73,10 +75,11 @@ def list_(
             {**row, "tags": db.get_tags(row["id"]), "messages": shown} for row, shown in zip(rows, counts, strict=True)
         ]
         empty = not rows and db.session_count() == 0
+        is_lost = empty and not db.is_shared and not db.list_trash() and any(db.sessions_dir.glob("*.jsonl"))
     if as_json:
         print_json(listed)
     elif not listed:
-        nothing = START if empty else "No session matches. `hermes sessions list --all` lists every session."
+        nothing = LOST if is_lost else START if empty else NO_MATCH
         print(message(nothing, sys.stdout))
     else:
         print(_screen(listed))
@@ -130,7 +133,7 @@ def _width(column: Column, values: Sequence[str]) -> int:
 
 
 def _more(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Column, list[str]]]:
-    """What is shown of sessions where there is room, the most useful first."""
+    """The columns of the list that are shown where there is room, the most useful first."""
     return [
         (Column("Marks", 6, 24), [_marks(row) for row in rows]),
         (Column("Msgs", 4), [f"{row['messages']:,}" for row in rows]),

@@ -58,7 +58,7 @@ class NothingThere(StoreError):
 
 
 def from_os(error: OSError, path: Path) -> Exception:
-    """What this program raises for an error of the system."""
+    """Map an error of the operating system to the error that this program raises."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(f"{path} {FULL}")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -276,7 +276,7 @@ class Engine(Protocol):
         ...
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
-        """What is wrong with the stored data or its index."""
+        """Find damage in the stored data or its index."""
         ...
 
     def rebuild_index(self) -> None:
