@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from hermes.store import gateway_inbox, gateway_outbox
@@ -48,7 +47,7 @@ def test_the_newest_row_is_not_forgotten(db: Any) -> None:
     parts = store.read(gateway_outbox.unsent)
     assert len(parts) == 3
     for part in parts:
-        store.batch([partial(gateway_outbox.unsendable, outbox_id=part.id, error="not to be sent", now=now[0])])
+        store.write(gateway_outbox.unsendable, part.id, "not to be sent")
     now[0] += 30 * 86400
     assert store.forget_mail(last_days=-1) == 4
     again = received(store, "plain", "another", "k", "{}")

@@ -28,8 +28,8 @@ def test_it_is_there_until_the_message_is_sent_or_given_up(db: Any) -> None:
     found = gateway.read(gateway_outbox.unsent)
     assert [context_of(part.chat) for part in found] == [context, context]
     assert choices_of(found[0].chat) == buttons and from_json(found[0].chat, Chat) == CHAT
-    gateway.batch([lambda tx: gateway_outbox.sent(tx, first.id, "m1", 1.0, first.chat)])
-    gateway.batch([lambda tx: gateway_outbox.unsendable(tx, second.id, "too late", 1.0)])
+    gateway.write(gateway_outbox.sent, first.id, "m1", first.chat)
+    gateway.write(gateway_outbox.unsendable, second.id, "too late")
     assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}] * 2
     assert gateway.read(gateway_outbox.unsent) == []
 
@@ -74,7 +74,7 @@ def test_what_could_not_be_sent_is_shredded_with_its_session(db: Any) -> None:
     db.create_session("gone", "plain")
     db.append_message("gone", "user", "hello")
     part = gateway.post("plain/work", destination(CHAT, {"t": 1}, session="gone"), "its history", "n1")
-    gateway.batch([lambda tx: gateway_outbox.unsendable(tx, part.id, "too late", 1.0)])
+    gateway.write(gateway_outbox.unsendable, part.id, "too late")
     assert [row["text"] for row in db.sql("SELECT text FROM gateway_outbox")] == ["its history"]
     assert "reply_context" not in stored(gateway)[0]
     remove(db, "shred_session", "gone")

@@ -190,6 +190,14 @@ def test_three_letters_across_an_underscore_are_found(db, query):
     assert marked(db.search_messages(query)[0]["snippet"]) == query
 
 
+def test_a_name_is_found_by_an_ending_that_thousands_of_words_contain(db):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    say(db, "words", " ".join(f"ing{a}{b}{c}" for a in letters for b in letters for c in "abcd"))
+    here, *_ = say(db, "name", "set running_config to 1")
+    db.catch_up()
+    assert found(db, "ing_conf") == {here}
+
+
 def test_the_id_of_a_tool_call_finds_the_call_and_its_result(db):
     db.create_session("s", "cli")
     ids_ = ["call_Zx81AbQ9", "toolu_01ABCdef", "chatcmpl-tool-77ab12", "c1", "call_abcdefgh", "functions.ls:0"]

@@ -197,6 +197,19 @@ def test_copies_that_still_hold_it_are_named(gone: Any, engine: str) -> None:
     assert len(copies) == (2 if engine == "sqlite" else 4)
 
 
+def test_copies_whose_log_or_damaged_file_holds_it_are_named(make_db: Any, sqlite_only: None) -> None:
+    db = make_db("shred")
+    folder = db.path.parent
+    talk(db, "20260301_101500_a1b2c3", "words")
+    (folder / "kept.db-wal").write_bytes((folder / "state.db-wal").read_bytes())
+    db.backup(folder / "torn.db")
+    data = bytearray((folder / "torn.db").read_bytes())
+    data[100:200] = bytes(100)
+    (folder / "torn.db").write_bytes(data)
+    done = db.shred_session("20260301_101500_a1b2c3")
+    assert done["copies"] == [str(folder / "kept.db-wal"), str(folder / "torn.db")]
+
+
 def test_a_backup_made_elsewhere_is_named(gone: Any, engine: str, tmp_path: Path) -> None:
     stick = tmp_path / "stick"
     for name in ("elsewhere", "thrown away", "stick"):

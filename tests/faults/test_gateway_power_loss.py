@@ -38,7 +38,7 @@ def told(step, number, value):
 
 for number in range(EVENTS):
     incoming = IncomingEvent("k", "plain", f"e{number}", "{}", "{}", "dm", user_id="u")
-    event = store.batch([partial(store.receive, event=incoming)])[0].id
+    event = store.receive(incoming).id
     told("in", number, event)
     turn = db.take_turn("s", "me")
     with db.fenced("session:s", turn):
@@ -47,9 +47,9 @@ for number in range(EVENTS):
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_lease("session:s", turn)
-    store.batch([partial(gateway_outbox.sending, outbox_id=part.id, at=1.0)])
+    store.write(gateway_outbox.sending, part.id)
     told("sending", number, part.id)
-    store.batch([partial(gateway_outbox.sent, outbox_id=part.id, message_id=f"m{number}", now=2.0, chat=part.chat)])
+    store.write(gateway_outbox.sent, part.id, f"m{number}", part.chat)
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))

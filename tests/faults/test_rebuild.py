@@ -38,6 +38,26 @@ def lost(home: Path, *, database: Path | None) -> Path:
     return copy
 
 
+def test_opening_leaves_the_transcript_of_a_session_that_was_emptied_before_the_loss(tmp_path: Path) -> None:
+    """What the lost WAL had: messages of a session that the older database does not know, and that another was emptied."""
+    home = tmp_path / "home"
+    with SessionDB(home / "state.db") as db:
+        db.create_session("old", "cli")
+        first = db.append_message("old", "user", "one")
+        db.compress_session("old", "new", summary="a summary", head_until=first, tail_from=None)
+        db.redact_message(first)  # the next opening compares both transcripts
+    kept = home.with_name("kept.db")
+    shutil.copy(home / "state.db", kept)
+    with SessionDB(home / "state.db") as db:
+        db.replace_messages("new", [])
+        db.create_session("later", "cli")
+        db.append_message("later", "user", "two")
+        copy = lost(home, database=kept)
+    with SessionDB(copy / "state.db") as db:
+        db.rebuild()
+        assert (shown(db, "new"), shown(db, "later")) == ([], ["two"])
+
+
 @given(before=LIVES, after=LIVES, more=st.lists(st.integers(0, 40), max_size=3), whole=st.booleans())
 def test_a_rebuild_brings_back_what_was_lost_as_it_stood(
     tmp_path_factory: pytest.TempPathFactory, before: list[Step], after: list[Step], more: list[int], whole: bool

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def rich(db: SessionDB) -> None:
     db.delete_session("last")
     gateway = GatewayDB(db)
     incoming = IncomingEvent("key", "plain", "e1", '{"text": "hello"}', "{}", "dm", display_name="Ann", user_id="1")
-    gateway.batch([partial(gateway.receive, event=incoming)])
+    gateway.receive(incoming)
     gateway.post("plain", "{}", "a reply", "n1")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import InvalidInput, StoreLocked
+from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.spool import Spool
 from hermes.home import key_file
 from hermes.store import encryption, encryption_keys
@@ -105,8 +105,8 @@ def test_a_database_of_which_nothing_can_be_read_is_not_replaced_by_an_empty_one
 def test_no_message_is_spooled_beside_an_encrypted_store(database: Path) -> None:
     spool = Spool(database.parent / "slack" / "unkept")
     with pytest.raises(OSError, match="the record is encrypted"):
-        asyncio.run(spool.put({"text": "dormouse"}))
-    spool.close()
+        chat, sender = Chat(platform="teams", chat_id="1"), Sender(user_id="1", proven=True)
+        spool.put(Event(id="1", chat=chat, sender=sender, text="dormouse"))
     assert spool.waiting() == []
 
 

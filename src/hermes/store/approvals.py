@@ -14,7 +14,7 @@ from hermes.store.gateway_tables import insert, replacing
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
-WAITING_AT_MOST = 20  # codes of one platform that are not approved yet
+WAITING_AT_MOST = 1_000  # codes of one platform that are not approved yet; a newer one then replaces the oldest
 
 
 class Person(TypedDict):
@@ -73,11 +73,13 @@ def waiting(tx: Tx, now: float) -> list[WaitingPerson]:
 
 
 def make_pairing(tx: Tx, now: float, code: str, platform: str, user_id: str, name: str | None, chat: str) -> bool:
-    """Store a code for a user; False while the user has a valid one, or too many wait."""
+    """Store a code for a user; False while the user has a valid one. Strangers keep no one else from getting a code."""
     tx.run("DELETE FROM gateway_pairings WHERE expires_at <= ?", (now,))
     there = [one["user_id"] for one in waiting(tx, now) if one["platform"] == platform]
-    if user_id in there or len(there) >= WAITING_AT_MOST:
+    if user_id in there:
         return False
+    for oldest in there[: len(there) - WAITING_AT_MOST + 1] if len(there) >= WAITING_AT_MOST else ():
+        tx.run("DELETE FROM gateway_pairings WHERE platform = ? AND user_id = ?", (platform, oldest))
     insert(
         tx, "gateway_pairings", code_hash=digest(code), platform=platform, user_id=user_id, name=name, chat=chat,
         made_at=now, expires_at=now + LASTS,

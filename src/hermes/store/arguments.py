@@ -102,34 +102,23 @@ def _fits(value: Any, kind: Any) -> bool:
     return not parts or not isinstance(value, Collection) or all(_fits(item, parts[0]) for item in value)
 
 
-def checked_time(value: Any, name: str) -> float:
-    """A time as seconds since 1970, as it may be stored."""
-    if (seconds := codec.number(_as_float(value), "REAL")) is None:
-        raise InvalidInput(f"{name} is a number of seconds since 1970, not {_shown(value)}")
-    return seconds
+def checked_time(value: Any, name: str, unit: str = "seconds since 1970") -> float:
+    """A time, or a number of another unit, as it may be stored."""
+    if (number := codec.number(_as_float(value), "REAL")) is None:
+        raise InvalidInput(f"{name} is a number of {unit}, not {_shown(value)}")
+    return number
 
 
-def checked_bound(value: Any, name: str) -> float:
-    """One end of a range of times; infinity leaves it open."""
-    seconds = _as_float(value)
-    if math.isnan(seconds):
-        raise InvalidInput(f"{name} is a number of seconds since 1970, not {_shown(value)}")
-    return seconds
-
-
-def checked_period(value: Any, name: str, unit: str) -> float:
-    """A length of time in this unit; infinity is for ever."""
-    if isinstance(value, (str, bytes)) or math.isnan(length := _as_float(value)):
+def checked_period(value: Any, name: str, unit: str = "seconds since 1970") -> float:
+    """A length of time in this unit, or one end of a range of times; infinity is for ever."""
+    if math.isnan(length := _as_float(value)):
         raise InvalidInput(f"{name} is a number of {unit}, not {_shown(value)}")
     return length
 
 
 def checked_ttl(value: Any) -> float:
     """How many seconds a lease lasts: it ends one day, also when its holder never releases it."""
-    seconds = checked_period(value, "the time to live of a lease", "seconds")
-    if codec.number(seconds, "REAL") is None:
-        raise InvalidInput(f"the time to live of a lease is a limited number of seconds, not {_shown(value)}")
-    return seconds
+    return checked_time(value, "the time to live of a lease", "seconds")
 
 
 def checked_number(value: Any, name: str, kind: str) -> int | float:
@@ -146,13 +135,6 @@ def checked_text(value: Any, name: str) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return _shown(value)
     raise InvalidInput(f"{name} is text, not {type(value).__name__}")
-
-
-def checked_message_id(value: Any) -> int:
-    """The id of a message."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"the id of a message is a whole number, not {_shown(value)}")
-    return value
 
 
 def _as_float(value: Any) -> float:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hermes.store import codec, lineage, message_reading
@@ -20,19 +19,6 @@ from hermes.store.lineage import Place
 HIGHEST = 1 << 62
 Identity = tuple[Any, ...]
 Moved = dict[int, Place]  # by the id a message had, its place now
-
-
-@dataclass(slots=True)
-class Touched:
-    """Which sessions besides the imported one were changed, so that their transcripts are updated."""
-
-    owners: set[str] = field(default_factory=set)  # that keep other messages for others than before
-    referring: set[str] = field(default_factory=set)  # sessions whose ranges were rewritten
-    children: set[str] = field(default_factory=set)  # sessions that found their parent
-
-    def all(self) -> set[str]:
-        """Every session whose files have to be updated."""
-        return self.owners | self.referring | self.children
 
 
 def usable_id(value: Any) -> bool:
@@ -117,10 +103,11 @@ def are_free(tx: Tx, owner: str, ids: Sequence[Any]) -> bool:
 
 
 @contextmanager
-def references_kept(tx: Tx, owners: set[str], touched: Touched) -> Iterator[Moved]:
+def references_kept(tx: Tx, owners: set[str], touched: set[str]) -> Iterator[Moved]:
     """While messages of these sessions move, the sessions that refer to them still show the same ones.
 
-    A range is every message between two ids, so ranges are rewritten afterwards; the dict maps ids to their new places.
+    Those whose references changed are added to `touched`. A range is every message between two ids, so ranges are rewritten
+    afterwards; the dict maps ids to their new places.
     """
     marks = ", ".join("?" * len(owners)) or "NULL"
     columns = "from_session, first_id, last_id, after_id, rewound, born"
@@ -150,7 +137,7 @@ def references_kept(tx: Tx, owners: set[str], touched: Touched) -> Iterator[Move
             if cut in moved:
                 sql = "UPDATE session_rewinds SET cut_id = ? WHERE session_id = ? AND batch = ?"
                 tx.run(sql, (moved[cut][0], session_id, batch))
-        touched.referring.add(session_id)
+        touched.add(session_id)
 
 
 def set_refs(tx: Tx, session_id: str, refs: Sequence[Sequence[Any]]) -> None:
@@ -182,12 +169,7 @@ def await_again(tx: Tx, child: str, parent: str) -> None:
     set_meta(tx, AWAITED + child, parent)
 
 
-def await_no_more(tx: Tx, child: str) -> None:
-    """A session is deleted: a later session with its id does not get this parent."""
-    tx.run("DELETE FROM state_meta WHERE key = ?", (AWAITED + child,))
-
-
-def find_children(tx: Tx, parent: str, touched: Touched) -> None:
+def find_children(tx: Tx, parent: str, touched: set[str]) -> None:
     """A session was imported: the sessions that recorded it as their parent are its children again."""
     for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, AWAITED + "%")):
         child = str(codec.restored(key)).removeprefix(AWAITED)
@@ -195,5 +177,5 @@ def find_children(tx: Tx, parent: str, touched: Touched) -> None:
             "UPDATE sessions SET parent_session_id = ? WHERE id = ? AND parent_session_id IS NULL AND purged IS NULL",
             (parent, child),
         ):
-            touched.children.add(child)
+            touched.add(child)
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))

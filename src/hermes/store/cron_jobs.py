@@ -8,13 +8,13 @@ taken up again. A run ends in one transaction, too: its status, and what is to b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, gateway_outbox
-from hermes.store.db import transactions
+from hermes.store.db import Transactions
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -79,7 +79,7 @@ class CronDB:
 
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
-        self._store = transactions(db)
+        self._store = Transactions(db)
 
     def is_there(self) -> bool:
         """Whether there ever was a job."""
@@ -158,16 +158,14 @@ class CronDB:
         return self._runs("WHERE status = ? ORDER BY started_at, id", RUNNING)
 
     def _jobs(self, which: str, *values: Any) -> list[Job]:
-        rows = self._rows(f"SELECT {_JOB} FROM cron_jobs {which}", values)
-        return [replace(job, prompt=codec.restored(job.prompt)) for job in (Job(*row) for row in rows)]
+        return [Job(*row) for row in self._rows(f"SELECT {_JOB} FROM cron_jobs {which}", values)]
 
     def _runs(self, which: str, *values: Any) -> list[Run]:
-        rows = self._rows(f"SELECT {_RUN} FROM cron_runs {which}", values)
-        return [replace(run, text=run.text and codec.restored(run.text)) for run in (Run(*row) for row in rows)]
+        return [Run(*row) for row in self._rows(f"SELECT {_RUN} FROM cron_runs {which}", values)]
 
-    def _rows(self, sql: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Iterable[Any]]:
         with self._store.read() as tx:
-            return list(tx.rows(sql, values)) if tx.has_table("cron_runs") else []
+            return [map(codec.restored, row) for row in tx.rows(sql, values)] if tx.has_table("cron_runs") else []
 
     def claim(
         self, job: Job, run_id: str, *, next_at: float | None, session_id: str | None, skip: str | None = None

@@ -1,36 +1,39 @@
 """SessionDB: the public API of the store.
 
-One flat class, written in parts by subject: db_sessions.py, db_messages.py, db_exchange.py and db_keeping.py, on top of
-db_open.py. Each method opens a transaction and calls one function of the module for that subject. After a
-change is committed, a line that records it is appended to the session's transcript.
+One flat class, written in parts by subject: db_sessions.py, db_messages.py and db_keeping.py, on top of db_open.py; here are
+export and import, and what concerns the record as a whole. Each method opens a transaction and calls one function of the module
+for that subject. After a change is committed, a line that records it is appended to the session's transcript.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, session_exports
-from hermes.store.arguments import guarded
-from hermes.store.db_exchange import ExchangeCalls
+from hermes.errors import HermesError, InvalidInput, StoreCorrupt, StoreError
+from hermes.store import codec, ingest, message_reading, retention, session_events, session_exports
+from hermes.store.arguments import checked_text, guarded
+from hermes.store.attachments import Attachments, Read, note
 from hermes.store.db_keeping import UpkeepCalls
 from hermes.store.db_messages import MessageCalls
 from hermes.store.db_sessions import SessionCalls
+from hermes.store.ingest import Ingested
 from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
+from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from hermes.store.engines.base import Tx
-    from hermes.store.rows import Finding
+    from hermes.store.rows import ExportedSession, Finding
 
 __all__ = ["SessionDB"]
 
 
 @guarded
-class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
+class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
     """Every conversation in one place.
 
     `SessionDB()` opens `<home>/state.db`, `SessionDB(db_path=…)` another file (created if it does not exist).
@@ -52,7 +55,111 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
 
     MAX_TITLE_LENGTH = MAX_TITLE
 
-    # ------------------------------------------------------------------------------------------ the record as a whole
+    # ------------------------------------------------------------------------------------------ export and import
+
+    def export_session(self, session_id: str, *, visible_to: User | None = None) -> ExportedSession | None:
+        """The session with its messages, or None."""
+        return self._read(session_exports.export, session_id, visible_to)
+
+    def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[ExportedSession]:
+        """Every session with its messages, as a list (iter_export streams)."""
+        return list(self.iter_export(source, visible_to=visible_to))
+
+    def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[ExportedSession]:
+        """Every session with its messages, one at a time, in constant memory."""
+        return session_exports.iterate(self._engine, checked_text(source, "source"), visible_to)
+
+    def import_session(self, data: Mapping[str, Any]) -> bool:
+        """Store an exported session under its own ids; False when that session exists (it stays unchanged)."""
+        return self._ingest(data, "keep", {}, None).is_new
+
+    def _ingest(
+        self, data: Mapping[str, Any], policy: ingest.Policy, ids: dict[int, int], read: Read | None
+    ) -> Ingested:
+        """Bring a session in (see ingest.py), with its transcript and its attachments."""
+        with self._engine.read() as tx:
+            session_id = ingest.checked(data)
+            known = tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
+        carried = data.get(ingest.FILES)
+        files = carried if isinstance(carried, Mapping) else {}
+        done = Ingested()
+        if not known or policy != "keep":
+            told = ingest.prepared(data, self._attachments, self._mask)
+            if told["events"]:
+                session_events.prepare(self._engine)
+            with self._writing(session_id) as tx:
+                done = ingest.ingest(self._engine, tx, told, policy, ids)
+                self._transcripts.mark(tx, done.touched)
+        if done.is_new:
+            self._transcripts.rewritten(*sorted({session_id, *done.touched}))
+        elif done:
+            self._transcripts.complete([session_id])
+        if done or read is not None or files:  # an import that was killed may have left some of them behind
+            self._files_came(session_id, read, files, again=not done)
+        return done
+
+    def _files_came(self, session_id: str, read: Read | None, files: Mapping[str, bytes | str], *, again: bool) -> None:
+        """Copy the attachments of an imported session from another store or the export, and record which of them are missing."""
+        wanted = self._read(message_reading.attachments_shown, session_id)
+        taken = [digest for digest in wanted if self._attachments.take_over(read, digest, files.get(digest))]
+        if not wanted or (again and not taken):
+            return
+        here = [digest for digest in wanted if self._attachments.has(digest)]
+        self._write(note, here, [digest for digest in wanted if digest not in here])
+
+    def import_sessions(
+        self,
+        exported: Iterable[Mapping[str, Any]],
+        *,
+        attachments_dir: Path | str | None = None,
+        attachments: Read | None = None,
+        refused: Callable[[Mapping[str, Any], Exception], None] | None = None,
+        update: bool = False,
+        again: bool = True,
+    ) -> dict[str, int]:
+        """Store exported sessions one after the other; references between them stay valid. Attachments are those that a
+        session carries (`attachments`: bytes or base64 by SHA-256), or are copied from `attachments_dir`, if it is given, or from
+        what `attachments` reads by a hash (another store's `read_attachment`).
+        A session that can't be imported raises, or goes to `refused`, if given.
+
+        → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped, also those in the trash:
+        {"trashed": n} says how many of the skipped ones are there. With `update`, those
+        that were imported from another program get the new messages from there: {"updated": n} counts them. Without
+        `again`, a session that was deleted here stays deleted: {"deleted": n} counts them. One that was shredded here
+        never comes back.
+        """
+        if attachments_dir is not None:
+            attachments = Attachments(Path(attachments_dir)).read
+        counts = Counter(sessions=0, messages=0, skipped=0, **({"updated": 0} if update else {}))
+        ids: dict[int, int] = {}
+        policy: ingest.Policy = "follow" if update else "keep"
+        deleted, trashed = self._read(retention.deleted), self._read(retention.trashed_ids)
+        for data in exported:
+            gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
+            if gone or (gone is not None and not again):
+                counts["deleted"] += 1
+                continue
+            try:
+                done = self._ingest(data, policy, ids, attachments)
+            except (HermesError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+                is_trouble = isinstance(error, StoreError) and type(error) is not StoreError  # the next would fail, too
+                if refused is None or is_trouble:
+                    raise
+                refused(data, error)
+                continue
+            if done.is_new and gone is not None:
+                self._write(retention.audit, "restore", data["id"], "import")
+            counts["sessions" if done.is_new else "updated" if done else "skipped"] += 1
+            counts["messages"] += done.added
+            if not done and data["id"] in trashed:
+                counts["trashed"] += 1
+        return dict(counts)
+
+    def foreign_message_ids(self, session_id: str) -> set[str]:
+        """The ids that a session's messages had on their platform or in the program they come from."""
+        sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
+        rows = self._read(lambda tx: tx.rows(sql, (codec.storable(session_id),)))
+        return {str(codec.restored(row[0])) for row in rows}
 
     def import_database(
         self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
@@ -72,6 +179,8 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
         self._write(session_exports.bring_meta, values)
         return counts
 
+    # ------------------------------------------------------------------------------------------ the record as a whole
+
     def backup(self, path: Path | str) -> bool:
         """Write a consistent copy of the database while others write to it. The target must not exist.
 
@@ -81,22 +190,18 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
         target = Path(path)
         if not self._engine.shared:
             self._engine.backup(target)
-            return self._note_backup(target)
-        if target.exists():
+        elif target.exists():
             raise InvalidInput(f"{target} exists already; choose the name of a new file")
-        from hermes.store.store_copy import snapshot
+        else:
+            from hermes.store.store_copy import snapshot
 
-        try:
-            with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
-                snapshot(self, copy)
-        except BaseException:  # what is not whole is no backup, and a second try finds the name free
-            for end in ("", "-wal", "-shm", "-queue"):
-                target.with_name(target.name + end).unlink(missing_ok=True)
-            raise
-        return self._note_backup(target)
-
-    def _note_backup(self, target: Path) -> bool:
-        """Record where a backup lies, so that shredding can name it; False when the store can't be written."""
+            try:
+                with SessionDB(db_path=target, durability="normal", transcripts="off") as copy:
+                    snapshot(self, copy)
+            except BaseException:  # what is not whole is no backup, and a second try finds the name free
+                for end in ("", "-wal", "-shm", "-queue"):
+                    target.with_name(target.name + end).unlink(missing_ok=True)
+                raise
         try:
             self._write(note_backup, target)
         except StoreError:
@@ -144,28 +249,19 @@ class SessionDB(SessionCalls, MessageCalls, ExchangeCalls, UpkeepCalls):
         return done + (self._repaired(False) or [])
 
     def _repaired(self, rebuild_index: bool) -> list[str] | None:
-        from hermes.store.repair import repair
+        from hermes.store.check import repair
 
         place = (self._engine, self._transcripts, self._attachments, self.path, self.backup)
         return repair(*place, rebuild_index=rebuild_index)
 
 
 class Transactions:
-    """The transactions of an open SessionDB, with its fences and its mask, for the other modules of store/."""
+    """The transactions of an open SessionDB, with its fences and its mask, for other tables in the same store."""
 
     def __init__(self, db: SessionDB) -> None:
         self._db = db
-        self.read = db._engine.read
-        self.make_tables = db._engine.make_tables
-        self.attachments = db._attachments
-
-    def write(self, *, lasting: bool = True) -> AbstractContextManager[Tx]:
-        """A write transaction under this thread's fences (see SessionDB.fenced, Engine.write)."""
-        return self._db._writing(lasting=lasting)
-
-    def masked(self, text: str | None) -> str | None:
-        """The text as the store would store it (secrets masked); None stays None."""
-        return self._db._masked(text)
+        self.read, self.make_tables = db._engine.read, db._engine.make_tables
+        self.write, self.masked, self.attachments = db._writing, db._masked, db._attachments
 
     def store_message(self, session_id: str, message: dict[str, Any], also: Callable[[Tx, int], None]) -> int:
         """Store a message as `append_message` does; `also`, given its id, writes related rows in the same transaction.
@@ -173,8 +269,3 @@ class Transactions:
         If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
         return self._db._append(session_id, self._db._ready(message), also=also)
-
-
-def transactions(db: SessionDB) -> Transactions:
-    """The transactions of an open SessionDB, for other tables in the same store (gateway_db.py)."""
-    return Transactions(db)

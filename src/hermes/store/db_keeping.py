@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate
 
-from hermes.errors import Fenced, InvalidInput, SessionBusy
+from hermes.errors import InvalidInput, SessionBusy
 from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
-from hermes.store.db_open import OpenStore
-from hermes.store.engines.base import Tx
+from hermes.store.db_open import END, OpenStore, P, R
+from hermes.store.engines.base import Tx, set_meta
 
 if TYPE_CHECKING:
     from hermes.store.rows import (
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
         TrashedSession,
     )
 
-R = TypeVar("R")
-_END = ("end", "ended_at", "end_reason")
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
 
@@ -52,8 +49,7 @@ class UpkeepCalls(OpenStore):
         from hermes.store import shredding
 
         typed = self.path.with_name("history") if history is None else Path(history)
-        place = shredding.StoreFiles(self._engine, self._transcripts, self._attachments, self.drafts, self.path, typed)
-        return shredding.shred(place, session_id, by)
+        return shredding.shred(self, session_id, by, typed)
 
     def prune_sessions(
         self,
@@ -146,7 +142,7 @@ class UpkeepCalls(OpenStore):
 
     def finalize_orphaned_compression_sessions(self) -> int:
         """End compression children older than a week that never made a model call; returns how many."""
-        return self._change_all(_END, retention.close_orphaned_compressions)
+        return len(self._change(END, retention.close_orphaned_compressions))
 
     def vacuum(self) -> None:
         """Return free space to the file system now, regardless of the amount."""
@@ -163,7 +159,7 @@ class UpkeepCalls(OpenStore):
     ) -> MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
         the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
-        is closed, the process killed) goes on with the next call.
+        is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
@@ -181,8 +177,6 @@ class UpkeepCalls(OpenStore):
             retention.finish_deletions(self._engine, self._transcripts)
             for session_id in self.prunable_sessions(retention_days, whole=True, by_source=retention_by_source):
                 for part in self.get_compression_chain(session_id):
-                    if not all(self.renew_leases([(leases.AUTO_PRUNE, token, retention.PRUNING_SECONDS)])):
-                        raise Fenced(leases.AUTO_PRUNE)  # closed meanwhile, or another process goes on
                     result["pruned"] += self.delete_session(part, sessions_dir, by="auto_prune")
             self.end_abandoned_sessions()
             if vacuum and result["pruned"]:
@@ -205,34 +199,30 @@ class UpkeepCalls(OpenStore):
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta; secrets in it are masked."""
-        stored = checked_text(key, "key"), self._masked(checked_text(value, "value"))
-        if key is None:
-            raise InvalidInput("a value of state_meta needs a key")
-        sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
-        self._write(lambda tx: tx.run(sql, stored))
+        if not isinstance(key, str):
+            raise InvalidInput(f"the key of a value is a text, not {type(key).__name__}")
+        self._write(set_meta, key, self._masked(value))
 
     def acquire_lease(self, name: str, holder: str, ttl: float = 120.0) -> int | None:
         """Take a lease; its fencing token (higher each time), or None while another process holds it."""
-        with self._leasing() as tx:
-            return leases.acquire(tx, name, holder, ttl)
+        return self._lease(leases.acquire, name, holder, ttl)
 
     def renew_lease(self, name: str, token: int, ttl: float = 120.0, *, reason: str | None = None) -> bool:
         """Renew a lease (of a session: if given, for another reason); False when this token no longer holds it."""
-        with self._leasing() as tx:
-            return leases.renew(tx, name, token, ttl, reason)
+        return self._lease(leases.renew, name, token, ttl, reason)
 
     def renew_leases(self, held: Iterable[tuple[str, int, float]]) -> list[bool]:
         """Renew several leases, each (name, token, ttl), in one transaction; the result of renew_lease for each."""
-        with self._leasing() as tx:
-            return leases.renew_all(tx, held)
+        return self._lease(leases.renew_all, held)
 
     def release_lease(self, name: str, token: int) -> bool:
         """Release a lease."""
-        with self._leasing() as tx:
-            return leases.release(tx, name, token)
+        return self._lease(leases.release, name, token)
 
-    def _leasing(self) -> AbstractContextManager[Tx]:
-        return self._engine.write(alone=False, lasting=False)
+    def _lease(self, change: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Change leases: a crash may lose that, and no fence stops it."""
+        with self._engine.write(alone=False, lasting=False) as tx:
+            return change(tx, *args, **kwargs)
 
     def lease_holder(self, name: str) -> str | None:
         """The holder name of a lease; None when the lease is free."""
@@ -241,7 +231,7 @@ class UpkeepCalls(OpenStore):
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: open in a running process, never pruned. The token of the lease "session:<id>", to renew and
         release; None while another process holds it."""
-        with self._leasing() as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             sessions.require(tx, session_id)
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl, leases.OPEN)
 
@@ -252,7 +242,7 @@ class UpkeepCalls(OpenStore):
         SessionBusy while another process answers there or compresses it, or while it is being handed over to another platform
         than the holder's (its name ends with `:<platform>`).
         """
-        with self._leasing() as tx:
+        with self._engine.write(alone=False, lasting=False) as tx:
             sessions.require(tx, session_id)
             if (platform := handoffs.keeps_out(tx, session_id, holder)) is not None:
                 raise SessionBusy(session_id, f"handoff to {platform}", "handoff")
@@ -278,7 +268,7 @@ class UpkeepCalls(OpenStore):
 
     def end_abandoned_sessions(self, after_hours: float = 24) -> int:
         """End sessions whose holder's lease expired longer ago than this, with reason "abandoned"; returns how many."""
-        return self._change_all(_END, lambda tx: leases.end_abandoned(tx, after_hours))
+        return len(self._change(END, lambda tx: leases.end_abandoned(tx, after_hours)))
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
@@ -307,7 +297,7 @@ class UpkeepCalls(OpenStore):
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
-        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._told_error(error)))
+        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error)))
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
@@ -319,10 +309,7 @@ class UpkeepCalls(OpenStore):
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._told_error(error)))
-
-    def _told_error(self, error: str) -> str:
-        return self._masked(checked_text(error, "error")) or ""
+        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error)))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
-        return self._change(session_id, _HANDOFF, step, alone=False)
+        return self._change(_HANDOFF, step, session_id, alone=False)

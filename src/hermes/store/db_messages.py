@@ -11,8 +11,6 @@ from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store import (
     codec,
     lineage,
-    message_attachments,
-    message_edits,
     message_reading,
     message_values,
     messages,
@@ -22,16 +20,12 @@ from hermes.store import (
 )
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
-from hermes.store.db_open import OpenStore, read_again
-from hermes.store.engines.base import Row, Tx
+from hermes.store.db_open import OpenStore, R, read_again
+from hermes.store.engines.base import Tx
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
-
-
-def _visible(tx: Tx, session_id: str, visible_to: User | None) -> list[Row]:
-    return message_reading.shown_rows(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
 
 
 class MessageCalls(OpenStore):
@@ -149,14 +143,14 @@ class MessageCalls(OpenStore):
         No session shows it any more, nor does one that carries it over; it is not replayed, found or counted, and undoing
         a rewind does not bring it back. Its row stays (`hidden` -3), and so does its line in the transcript.
         """
-        place = self._read(message_edits.find, message_id)
+        place = self._read(messages.home_of, message_id)
         if place is None:
             return False
         with self._writing(*place.sessions) as tx:
-            place = message_edits.find(tx, message_id)
+            place = messages.home_of(tx, message_id)
             if place is None:
                 return False
-            message_edits.redact(tx, message_id, place)
+            messages.redact(tx, message_id, place)
         self._transcripts.changed(place.owner, "redact", hides=[message_id])
         return True
 
@@ -166,25 +160,29 @@ class MessageCalls(OpenStore):
         The earlier content moves to a separate row that is never shown (`hidden` -4). Sessions that carry the message
         over show the new text as well. Identical content changes nothing and returns True.
         """
-        place = self._read(message_edits.find, message_id)
+        place = self._read(messages.home_of, message_id)
         if place is None:
             return False
         role = self._read(lambda tx: tx.value("SELECT role FROM messages WHERE id = ?", (message_id,)))
         ready = self._ready({"role": codec.restored(role), "content": content})
         with self._writing(*place.sessions) as tx:
-            place = message_edits.find(tx, message_id)
+            place = messages.home_of(tx, message_id)
             if place is None:
                 return False
-            if message_edits.same_content(tx, message_id, ready):
+            if messages.same_content(tx, message_id, ready):
                 return True
             self._attachments.secure(tx, ready.lifted)
-            version, keeper = message_edits.edit(self._engine, tx, message_id, ready, place)
+            version, keeper = messages.edit(self._engine, tx, message_id, ready, place)
         self._transcripts.edited(place.owner, message_id, version, keeper)
         return True
 
     def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
-        return [message_reading.decode(row) for row in self._read(_visible, session_id, visible_to)]
+        return [message_reading.decode(row) for row in self._of(session_id, visible_to, message_reading.shown_rows)]
+
+    def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
+        """What a session has; [] for one that may not be seen."""
+        return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])
 
     @read_again
     def get_messages_as_conversation(
@@ -207,7 +205,7 @@ class MessageCalls(OpenStore):
                 rows = lineage.with_ancestors(tx, session_id, message_reading.TURN_ROW, visible_to)
             else:
                 rows = message_reading.shown_rows(tx, session_id, message_reading.TURN_ROW)
-            kinds = message_attachments.payload_kinds(tx, rows) if inline_attachments else {}
+            kinds = message_reading.payload_kinds(tx, rows) if inline_attachments else {}
         turns = [message_reading.as_turn(row) for row in rows]
         for row, turn in zip(rows, turns, strict=True) if kinds else ():
             if row[0] in kinds:
@@ -220,7 +218,7 @@ class MessageCalls(OpenStore):
         What was a `data:` address becomes one again, bare base64 stays bare base64. A reference without a file stays.
         """
         digests = [digest for digest, _, _ in references(codec.to_json(message))]
-        kinds = self._read(message_attachments.kinds_of, digests)
+        kinds = self._read(message_reading.kinds_of, digests)
         if isinstance(message, dict) and "role" in message:
             return {**message, "content": self._attachments.inlined(message.get("content"), kinds)}
         return self._attachments.inlined(message, kinds)
@@ -230,8 +228,8 @@ class MessageCalls(OpenStore):
 
         Events are shown and exported with a session; they are never sent to a model, counted or searched.
         """
-        if not isinstance(kind, str) or not kind or not isinstance(text, str):
-            raise InvalidInput("an event has a kind and a text")
+        if not isinstance(kind, str) or not kind:
+            raise InvalidInput("an event has a kind, which is a text")
         session_events.prepare(self._engine)
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
@@ -242,11 +240,7 @@ class MessageCalls(OpenStore):
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
-        return self._read(
-            lambda tx: (
-                session_events.of_session(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else []
-            )
-        )
+        return self._of(session_id, visible_to, session_events.of_session)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from hermes.errors import AttachmentNotFound, InvalidInput, StoreError, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
-from hermes.store import foreign_rows, leases, lineage, message_values, sessions
+from hermes.store import leases, lineage, message_reading, message_values, sessions
 from hermes.store.arguments import checked_number, checked_text
 from hermes.store.attachments import DIGEST, Attachments, TableAttachments
 from hermes.store.engines.base import Tx
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
 AWAY = 5.0  # seconds: a server that could not be reached for so long has been waited for
+END = ("end", "ended_at", "end_reason")  # a line of a transcript: its name, and the columns of the session it tells
 P = ParamSpec("P")
 R = TypeVar("R")
+Text = TypeVar("Text", str, str | None)
 
 
 def read_again(call: Callable[P, R]) -> Callable[P, R]:
@@ -139,7 +141,7 @@ class OpenStore:
 
     def _lift_parts(self, message_ids: Sequence[int]) -> None:
         """Payloads in messages that another program stored become attachments, also in the transcripts."""
-        for session_id in foreign_rows.lift_rows(self._engine, self._attachments, message_ids):
+        for session_id in message_reading.lift_rows(self._engine, self._attachments, message_ids):
             if self._transcripts.files.exists(session_id):
                 self._transcripts.rewritten(session_id)
 
@@ -252,22 +254,18 @@ class OpenStore:
         with self._writing(alone=False) as tx:
             return change(tx, *args, **kwargs)
 
-    def _change(self, session_id: str, what: Sequence[str], change: Callable[[Tx], R], *, alone: bool = True) -> R:
-        """Change a session; if the result is true, a line in its transcript follows: see _note."""
-        with self._writing(session_id, alone=alone) as tx:
+    def _change(self, what: Sequence[str], change: Callable[[Tx], R], *session_ids: str, alone: bool = True) -> R:
+        """Change sessions; a line in the transcript of each follows: `what` has its name and the columns of the session.
+
+        `change` returns a list of those that it changed; another result that is true stands for all of them.
+        """
+        with self._writing(*session_ids, alone=alone) as tx:
             done = change(tx)
-        if done:
+            if isinstance(done, list):
+                self._transcripts.mark(tx, done)
+        for session_id in done if isinstance(done, list) else session_ids if done else ():
             self._transcripts.changed(session_id, *what)
         return done
-
-    def _change_all(self, what: Sequence[str], change: Callable[[Tx], list[str]], *session_ids: str) -> int:
-        """Change several sessions in one transaction, and their transcripts; `change` returns those that it changed."""
-        with self._writing(*session_ids) as tx:
-            changed = change(tx)
-            self._transcripts.mark(tx, changed)
-        for session_id in changed:
-            self._transcripts.changed(session_id, *what)
-        return len(changed)
 
     def _change_parts(
         self, session_id: str, what: Sequence[str], change: Callable[[Tx, str], bool], *, whole: bool = True
@@ -278,7 +276,7 @@ class OpenStore:
         def each(tx: Tx) -> list[str]:
             return [part for part in (lineage.parts(tx, session_id) if whole else known) if change(tx, part)]
 
-        return self._change_all(what, each, *known) > 0
+        return bool(self._change(what, each, *known))
 
     @contextmanager
     def fenced(self, name: str, token: int) -> Iterator[None]:
@@ -306,6 +304,11 @@ class OpenStore:
 
         For files written outside the store, so that none of them holds a secret that the store masks.
         """
+        return self._masked(text)
+
+    def _masked(self, text: Text) -> Text:
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"text expected, not {type(text).__name__}")  # `guarded` names the argument
         return self._mask(text) if self._mask is not None and text else text
 
     def _redact(self, text: str) -> str:
@@ -315,9 +318,6 @@ class OpenStore:
         if masked is not text:
             self._maskings.count = self.secrets_masked + 1
         return masked
-
-    def _masked(self, text: str | None) -> str | None:
-        return self._mask(text) if self._mask is not None and isinstance(text, str) and text else text
 
     def _ready(self, message: Mapping[str, Any]) -> message_values.Ready:
         return message_values.make_ready(message, mask=self._mask, lift=self._attachments.lift)

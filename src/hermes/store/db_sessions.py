@@ -6,10 +6,10 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, lineage, model_choices, overview, session_lists, sessions, titles
+from hermes.store import codec, lineage, model_choices, session_lists, sessions, titles
 from hermes.store import usage as _usage
-from hermes.store.arguments import checked_message_id, checked_text, checked_time
-from hermes.store.db_open import OpenStore
+from hermes.store.arguments import checked_text, checked_time
+from hermes.store.db_open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.title_rules import sanitize_title as _sanitize_title
 from hermes.store.transcript import event
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hermes.store.usage import SideUsage
 
 # What a transcript's line tells of a change: its name, and the columns of the session.
-_END = ("end", "ended_at", "end_reason")
 _REOPEN = ("reopen", "ended_at", "end_reason")
 _TITLE = ("title", "title", "title_base", "title_no")
 
@@ -56,7 +55,7 @@ class SessionCalls(OpenStore):
             started_at = checked_time(started_at, "started_at")
         columns = {
             "model": checked_text(model, "model"), "model_config": self._masked(codec.json_field(model_config)),
-            "system_prompt": self._masked(checked_text(system_prompt, "system_prompt")),
+            "system_prompt": self._masked(system_prompt),
             "user_id": checked_text(user_id, "user_id"), "transcript": self._transcripts.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": checked_text(cwd, "cwd"),
         }  # fmt: skip
@@ -80,16 +79,16 @@ class SessionCalls(OpenStore):
 
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first end reason stays until the session is reopened."""
-        reason = self._masked(checked_text(end_reason, "end_reason"))
-        self._change(session_id, _END, lambda tx: sessions.end(tx, session_id, reason), alone=False)
+        reason = self._masked(end_reason)
+        self._change(END, lambda tx: sessions.end(tx, session_id, reason), session_id, alone=False)
 
     def reopen_session(self, session_id: str) -> None:
         """Reopen a session: clear its end time and end reason."""
-        self._change(session_id, _REOPEN, lambda tx: sessions.reopen(tx, session_id), alone=False)
+        self._change(_REOPEN, lambda tx: sessions.reopen(tx, session_id), session_id, alone=False)
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
-        text = self._masked(checked_text(system_prompt, "system_prompt"))
+        text = self._masked(system_prompt)
         with self._writing(session_id) as tx:
             done = sessions.set_prompt(tx, session_id, text)
         if done:
@@ -129,10 +128,8 @@ class SessionCalls(OpenStore):
 
     def move_folder(self, old: str, new: str) -> int:
         """Sessions held in the folder `old` or below it belong to `new` from now on; returns how many those are."""
-        held = self._read(sessions.held_in, old)
-        return self._change_all(
-            ("folder", "cwd"), lambda tx: sessions.move_folder(tx, old, new), *(session_id for session_id, _ in held)
-        )
+        held = [session_id for session_id, _ in self._read(sessions.held_in, old)]
+        return len(self._change(("folder", "cwd"), lambda tx: sessions.move_folder(tx, old, new), *held))
 
     def add_side_usage(
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
@@ -202,26 +199,18 @@ class SessionCalls(OpenStore):
         `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `limit=None` gives all of
         them; a negative limit or offset is InvalidInput.
         """
-        extra, params = ["s.archived_at IS NULL"] if not include_archived else [], list[Any]()
-        if pinned:
-            extra.append("s.pinned_at IS NOT NULL")
-        if tag is not None:
-            extra.append("EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)")
-            params.append(tag)
-        for condition, values in session_lists.narrowed(model, cwd, since, until):
-            extra.append(condition)
-            params += values
+        narrowed = [*session_lists.conditions(include_archived, pinned, tag, model, cwd, since, until)]
         return self._look_up(
             session_lists.rich, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
             include_children=include_children, project_tips=project_compression_tips,
-            by_activity=order_by_last_active, visible_to=visible_to, extra=(" AND ".join(extra), params),
+            by_activity=order_by_last_active, visible_to=visible_to, narrowed=narrowed,
         )  # fmt: skip
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
     ) -> list[SessionRow]:
         """Recent sessions, each with `last_active`, the one with the newest message first."""
-        return self._look_up(session_lists.recent, source, limit, offset, visible_to)
+        return self.list_sessions_rich(source, None, limit, offset, True, False, True, visible_to=visible_to)
 
     def insights(
         self,
@@ -245,11 +234,11 @@ class SessionCalls(OpenStore):
 
     def facets(self, *, visible_to: User | None = None) -> Facets:
         """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""
-        return self._read(overview.facets, visible_to)
+        return self._read(session_lists.facets, visible_to)
 
     def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
-        return self._read(overview.states, session_ids)
+        return self._read(session_lists.states, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles
 
@@ -263,13 +252,13 @@ class SessionCalls(OpenStore):
 
         With `only_if_untitled` a session that already has a title keeps it, and the result is False.
         """
-        words = self._masked(checked_text(title, "title"))
+        words = self._masked(title)
 
         def change(tx: Tx) -> bool:
             titles.take_in(tx)
             return titles.set_title(tx, session_id, words, only_if_untitled=only_if_untitled)
 
-        return self._change(session_id, _TITLE, change)
+        return self._change(_TITLE, change, session_id)
 
     def get_session_title(self, session_id: str, *, visible_to: User | None = None) -> str | None:
         """The session's title, or None."""
@@ -293,7 +282,7 @@ class SessionCalls(OpenStore):
 
     def tag_session(self, session_id: str, *tags: str) -> bool:
         """Add tags, to all parts of a compressed conversation; False when there is no such session."""
-        return self._tags(session_id, [sessions.clean_tag(self._masked(tag)) for tag in tags], [])
+        return self._tags(session_id, [self._masked(sessions.clean_tag(tag)) for tag in tags], [])
 
     def untag_session(self, session_id: str, *tags: str) -> bool:
         """Remove tags, from all parts of a compressed conversation; False when there is no such session."""
@@ -323,7 +312,7 @@ class SessionCalls(OpenStore):
 
     def share_session(self, session_id: str, source: str, user_id: str) -> bool:
         """Let another user see a session; False when there is no such session."""
-        return self._change(session_id, ("share",), lambda tx: sessions.share(tx, session_id, source, user_id))
+        return self._change(("share",), lambda tx: sessions.share(tx, session_id, source, user_id), session_id)
 
     # ------------------------------------------------------------------------------------------ lineage
 
@@ -339,7 +328,7 @@ class SessionCalls(OpenStore):
 
     def get_family(self, session_id: str, *, visible_to: User | None = None) -> list[Relative]:
         """The session and all its relatives (branches, compressions, their parents) that may be seen, parents first."""
-        return self._read(overview.family, session_id, visible_to)
+        return self._read(session_lists.family, session_id, visible_to)
 
     def resolve_resume_session_id(self, session_id: str) -> str:
         """The session that a resume continues: this one, else its first descendant that shows messages."""
@@ -350,7 +339,7 @@ class SessionCalls(OpenStore):
     ) -> str:
         """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
         sessions.checked_id(new_session_id)
-        title = self._masked(checked_text(title, "title"))
+        title = self._masked(title)
         with self._writing(new_session_id) as tx:
             lineage.branch(tx, session_id, new_session_id, at_message, title)
         self._transcripts.rewritten(new_session_id)
@@ -382,7 +371,8 @@ class SessionCalls(OpenStore):
 
     def rewind(self, session_id: str, message_id: int) -> int:
         """Hide every message after `message_id` (0: all); returns how many. Hidden text is neither found nor replayed."""
-        checked_message_id(message_id)
+        if type(message_id) is not int:
+            raise TypeError("an id is a whole number")  # SQLite would convert it
         with self._writing(session_id) as tx:
             hidden = lineage.rewind(tx, session_id, message_id)
         self._transcripts.changed(session_id, "rewind", hides=hidden)

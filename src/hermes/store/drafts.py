@@ -29,16 +29,9 @@ from hermes.store.leases import OPEN, is_gone, session_lease
 
 _MASKED_AGAIN = 2_000  # characters, about
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
-# What may follow the beginning of a secret, where a text has this in it: with it behind, masking recognises the secret.
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
-_BASE64 = tuple("A" * count + "Onh4" for count in range(4))  # of a name and a password
-_ENDINGS = (
-    ("", _ENDING), ("://", f"{_ENDING}@host"), ("eyJ", f"{_ENDING}.eyJ{_ENDING}.{_ENDING}"), ("eyJ", f"{_ENDING}.{_ENDING}"),
-    *(("asic", ending) for ending in _BASE64),
-    *((quote, ending + quote) for quote in ('\\\\\\"', '\\"', '"', "'", "`") for ending in (_ENDING, *_BASE64)),
-)  # fmt: skip
-# A last word that is no plain word may become a token that masking recognises by its length.
-_NO_PLAIN_WORD = re.compile(r"(?<![\w.:~+/-])(?![A-Za-z]?[a-z]+$)[\w.:~+/-]{8,}$")
+_ENDINGS = (_ENDING, f"{_ENDING}'", f'{_ENDING}"')  # with them behind its beginning, masking recognises a secret
+_LONG_WORD = re.compile(r"[!-~]{8,}$")  # unless it is a plain word, it may become a token
 
 
 @dataclass(slots=True, frozen=True)
@@ -187,17 +180,13 @@ class Draft:
 
 def _certain(mask: Callable[[str], str], text: str) -> str:
     """An unfinished text, masked, without what may become a secret at its end."""
-    masked = mask(text)
-    if not text[-1].isascii() or text[-1].isspace():
-        return masked
+    word = _LONG_WORD.search(text)
+    masked = mask(text if word is None or word[0].isalpha() else text[: word.start()])
     tail = masked[-_REACH:]
-    known = masked[: len(masked) - len(tail)]
-    if word := _NO_PLAIN_WORD.search(tail):
-        return known + tail[: word.start()]
-    for ending in (ending for needle, ending in _ENDINGS if needle in tail):
+    for ending in _ENDINGS:
         longer = mask(tail + ending)
         if not longer.endswith(ending):  # the ending became part of a secret, and so would what is there of it
-            return known + longer[: longer.rindex("[masked:")]
+            return masked[: len(masked) - len(tail)] + longer[: longer.rindex("[masked:")]
     return masked
 
 

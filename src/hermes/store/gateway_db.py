@@ -1,9 +1,8 @@
 """GatewayDB: the gateway's tables, in the same store and in the same transactions as the sessions.
 
 One flat class over a SessionDB, like it. The functions of routes.py, gateway_inbox.py, gateway_outbox.py, approvals.py and
-instances.py take a transaction; here are those that have one of their own, and what concerns several tables.
-Safe to share between threads; `SessionDB.fenced` applies here as well. Small writes of the gateway's event loop can be
-gathered into one (`batch`).
+connections.py take a transaction; here are those that have one of their own, and what concerns several tables.
+Safe to share between threads; `SessionDB.fenced` applies here as well.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
@@ -20,14 +19,13 @@ from hermes.store import (
     approvals,
     gateway_inbox,
     gateway_outbox,
-    instances,
     lineage,
     routes,
     sessions,
     transcript_replay,
 )
 from hermes.store.attachments import references
-from hermes.store.db import transactions
+from hermes.store.db import Transactions
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway_inbox import IncomingEvent, Received, ReceiveResult, SourceEvent
 from hermes.store.gateway_outbox import Outgoing, PendingNotice, ReplyPart
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 IDENTITY = "gateway_identity"
-AT_ONCE = 1000  # events that are fetched at once
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -66,7 +63,7 @@ class PlatformStatus(TypedDict):
 class WorkItem(NamedTuple):
     """What a gateway needs before it answers an event."""
 
-    event: Received | None  # None: it no longer waits, or another instance serves its chat
+    event: Received | None  # None: it no longer waits
     route: Route | None
     session_id: str | None  # the newest session of the route's conversation
     is_member: bool  # whether the sender may see that session
@@ -82,20 +79,15 @@ class GatewayDB:
 
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
-        self._store = transactions(db)
-        self._first_event = self._first_part = 0  # of a file: no row below this waits
+        self._store = Transactions(db)
+        self._first_part = 0  # of a file: no row of the outbox below this waits
         if not db.read_only and not self.is_there():
             self._store.make_tables(statements(shared=db.is_shared))
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._store.read() as tx:
-            return tx.has_table("gateway_serving")
-
-    def batch(self, steps: Sequence[Callable[[Tx], Any]], *, lasting: bool = True) -> list[Any]:
-        """Run several small steps in one transaction; returns the result of each. (`lasting`: see Engine.write.)"""
-        with self._store.write(lasting=lasting) as tx:
-            return [step(tx) for step in steps]
+            return tx.has_table("gateway_aliases")
 
     def read(self, query: Callable[Concatenate[Tx, P], R], /, *given: P.args, **named: P.kwargs) -> R:
         """Run a query of the modules named above in a transaction of its own."""
@@ -105,6 +97,11 @@ class GatewayDB:
     def write(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
         """Run a change of the modules named above, which gets the time as well, in a transaction of its own."""
         with self._store.write() as tx:
+            return change(tx, self.clock(), *given, **named)
+
+    def write_unsynced(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+        """Like `write`, for a change that may be lost if the power fails."""
+        with self._store.write(lasting=False) as tx:
             return change(tx, self.clock(), *given, **named)
 
     def identity(self) -> str:
@@ -137,62 +134,44 @@ class GatewayDB:
                 approvals.set_home(tx, self.clock(), platform, json.dumps({**chat, "chat_id": new}))
             return routes.chat_moved(tx, self.clock(), platform, old, new)
 
-    # ------------------------------------------------------------------------------------------ gateways of one store
-
-    def has_unassigned(self, platforms: Sequence[str]) -> bool:
-        """Whether an event of these platforms waits that no instance serves."""
-        with self._store.read() as tx:
-            return instances.unassigned(tx, platforms, self._first_event)
-
-    def find_work(
-        self, name: str, known: Collection[int], sending: Mapping[str, Collection[int]]
-    ) -> tuple[list[Received], list[Outgoing]]:
-        """Events for this instance and parts for these platforms that are new to it, the oldest first.
-
-        Both are read in one snapshot, with all parts: those sent to a chat before an event there are included.
-        """
-        with self._store.read() as tx:
-            self._pass_finished(tx)
-            assigned = instances.assigned(tx, name, self._first_event)
-            events = [number for number in assigned if number not in known][:AT_ONCE]
-            waiting = gateway_outbox.waiting_for(tx, list(sending), self._first_part)
-            parts = {number for number, platform in waiting if number not in sending[platform]}
-            unsent = gateway_outbox.unsent(tx, "id >= ?", (min(parts),)) if parts else []
-            received = gateway_inbox.waiting(tx, *tx.among("id", events)) if events else []
-            return received, [one for one in unsent if one.id in parts]
-
-    def _pass_finished(self, tx: Tx) -> None:
-        if not self.db.is_shared:
-            self._first_event = first_waiting(tx, "gateway_inbox", gateway_inbox.WAITS, self._first_event)
-            self._first_part = first_waiting(tx, "gateway_outbox", gateway_outbox.WAITS, self._first_part)
-
     # ------------------------------------------------------------------------------------------ in and out
 
-    def receive(self, tx: Tx, event: IncomingEvent) -> ReceiveResult:
-        """A step of `batch`: store an event and its route, once; returns its place and the instance that answers it.
+    def unfinished(self, platform: str) -> tuple[list[Received], list[Outgoing]]:
+        """What waits for the gateway that takes a connection: events to answer and parts to send, the oldest first."""
+        with self._store.read() as tx:
+            which = "platform = ?", (platform,)
+            return gateway_inbox.waiting(tx, *which), gateway_outbox.unsent(tx, *which)
+
+    def parts_of_others(self, platforms: Sequence[str], known: Collection[int], seconds: float) -> list[Outgoing]:
+        """Parts for these platforms, not among the known ones, that wait for so long: other processes have queued them."""
+        with self._store.read() as tx:
+            if not self.db.is_shared:
+                self._first_part = first_waiting(tx, "gateway_outbox", gateway_outbox.WAITS, self._first_part)
+            waiting = gateway_outbox.waiting_for(tx, platforms, self.clock() - seconds, self._first_part)
+            new = [number for number in waiting if number not in known]
+            return gateway_outbox.unsent(tx, *tx.among("id", new)) if new else []
+
+    def receive(self, event: IncomingEvent) -> ReceiveResult:
+        """Store an event and its route, once; returns where it is.
 
         The owner of a one-to-one conversation is decided here: of two people who write at once, one is the first.
         """
         key, now = event.key, self.clock()
-        route = routes.get(tx, key)
-        if event.beside is not None and route is not None and (beside := event.beside(route.user_id)) != key:
-            key, route = beside, routes.get(tx, beside)
-        serving, moved = instances.ensure_assigned(tx, key, event.platform)
-        self._pass_finished(tx)
-        number, fresh = gateway_inbox.receive(tx, now, event.platform, event.event_id, key, event.event)
-        if number is None:
-            return ReceiveResult(key, None, serving)
-        if event.chat_type is not None and (route is None or not event.is_shown_by(route)):
-            platform = event.platform.partition("/")[0]
-            what = (event.chat_type, event.chat, event.display_name, event.user_id, event.shared)
-            routes.put(tx, now, key, platform, *what)
-        before = gateway_inbox.waiting_before(tx, key, number, self._first_event) if fresh else ()
-        return ReceiveResult(key, number, serving, before, moved)
+        with self._store.write() as tx:
+            route = routes.get(tx, key)
+            if event.beside is not None and route is not None and (beside := event.beside(route.user_id)) != key:
+                key, route = beside, routes.get(tx, beside)
+            number = gateway_inbox.receive(tx, now, event.platform, event.event_id, key, event.event)
+            if number is not None and event.chat_type is not None and (route is None or not event.is_shown_by(route)):
+                platform = event.platform.partition("/")[0]
+                what = (event.chat_type, event.chat, event.display_name, event.user_id, event.shared)
+                routes.put(tx, now, key, platform, *what)
+            return ReceiveResult(key, number)
 
-    def take_up(self, inbox_id: int, key: str, name: str, user: User | None) -> WorkItem:
-        """What this instance needs before it answers an event, read in one snapshot."""
+    def take_up(self, inbox_id: int, key: str, user: User | None) -> WorkItem:
+        """What a gateway needs before it answers an event, read in one snapshot."""
         with self._store.read() as tx:
-            found = gateway_inbox.waiting(tx, "id = ?", (inbox_id,)) if instances.serves(tx, name, key) else []
+            found = gateway_inbox.waiting(tx, "id = ?", (inbox_id,))
             route = routes.get(tx, key)
             tip = newest_session(tx, route.session_id) if route is not None and route.session_id is not None else None
             is_member = tip is not None and user is not None and sessions.is_shown(tx, tip, user)
@@ -320,45 +299,39 @@ class GatewayDB:
             "SELECT platform, max(CASE WHEN key <> '' THEN received_at ELSE 0 END) FROM gateway_inbox GROUP BY platform"
         )
         with self._store.write() as tx:
-            instances.forget_served(tx)
             since = [(platform, before, last - last_days * 86400, *_KEPT) for platform, last in tx.rows(newest)]
             return sum(tx.run(events, one) for one in since) + tx.run(parts, (before,))
 
     # ------------------------------------------------------------------------------------------ people and homes
 
-    def approve_pairing(self, code: str, welcome: str) -> approvals.Person | None:
+    def approve_pairing(self, code: str, welcome: Callable[[str], str]) -> approvals.Person | None:
         """Approve the user with this code, and queue the message that tells them; None when no user has it (any more).
 
+        `welcome` makes that message for the chat (as JSON) where they asked.
         StoreBusy after five tries in a minute.
         """
         nonce = f"{self.identity()}-p{approvals.digest(code)[:16]}"
         with self._store.write() as tx:
             found = approvals.approve(tx, self.clock(), code)
             if found is not None:
-                self._post(tx, found["platform"], found["chat"], welcome, nonce)
+                self._post(tx, found["platform"], found["chat"], welcome(found["chat"]), nonce)
             return found
 
     # ------------------------------------------------------------------------------------------ status, aliases
 
     def set_status(self, platform: str, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """The state of a platform: "connecting", "connected", "lost", "refused" or "stopped"."""
-        with self._store.write() as tx:
-            self.note_status(tx, platform, state, identity, error)
-
-    def note_status(
-        self, tx: Tx, platform: str, state: str, identity: str | None = None, error: str | None = None
-    ) -> None:
-        """A step of `batch`: store the state of a platform."""
         now = self.clock()
-        insert(
-            tx, "gateway_status",
-            "ON CONFLICT(platform) DO UPDATE SET state = excluded.state, updated_at = excluded.updated_at,"
-            " since = CASE WHEN gateway_status.state = excluded.state THEN gateway_status.since ELSE excluded.since END,"
-            " identity = coalesce(excluded.identity, gateway_status.identity), error = coalesce(excluded.error,"
-            " gateway_status.error), error_at = coalesce(excluded.error_at, gateway_status.error_at)",
-            platform=platform, state=state, identity=identity, since=now, error=self._store.masked(error),
-            error_at=None if error is None else now, updated_at=now,
-        )  # fmt: skip
+        with self._store.write() as tx:
+            insert(
+                tx, "gateway_status",
+                "ON CONFLICT(platform) DO UPDATE SET state = excluded.state, updated_at = excluded.updated_at,"
+                " since = CASE WHEN gateway_status.state = excluded.state THEN gateway_status.since ELSE excluded.since END,"
+                " identity = coalesce(excluded.identity, gateway_status.identity), error = coalesce(excluded.error,"
+                " gateway_status.error), error_at = coalesce(excluded.error_at, gateway_status.error_at)",
+                platform=platform, state=state, identity=identity, since=now, error=self._store.masked(error),
+                error_at=None if error is None else now, updated_at=now,
+            )  # fmt: skip
 
     def statuses(self) -> list[PlatformStatus]:
         """The state of all platforms."""
@@ -374,5 +347,16 @@ class GatewayDB:
     def set_alias(self, digest: str, session_id: str) -> None:
         """Record the session of the conversation with this digest."""
         with self._store.write() as tx:
-            known = replacing("digest", "session_id")
-            insert(tx, "gateway_aliases", known, digest=digest, session_id=session_id, made_at=self.clock())
+            self._note_alias(tx, digest, session_id)
+
+    def keep_with_alias(self, session_id: str, message: dict[str, Any], digest: str) -> int:
+        """Store a message and, in the same transaction, that the conversation with this digest is at it (`session@id`)."""
+
+        def note(tx: Tx, message_id: int) -> None:
+            self._note_alias(tx, digest, f"{session_id}@{message_id}")
+
+        return self._store.store_message(session_id, message, note)
+
+    def _note_alias(self, tx: Tx, digest: str, session_id: str) -> None:
+        known = replacing("digest", "session_id")
+        insert(tx, "gateway_aliases", known, digest=digest, session_id=session_id, made_at=self.clock())

@@ -67,9 +67,6 @@ class ReceiveResult(NamedTuple):
 
     key: str
     id: int | None  # None: it was already answered
-    serving: str | None  # the instance that answers it
-    before: tuple[int, ...] = ()  # earlier events that wait in that chat
-    moved: bool = False  # another instance served the chat until now: its replies may wait in the outbox
 
 
 class SourceEvent(NamedTuple):
@@ -92,26 +89,17 @@ class Revised(StoreError):
     """The event was edited or deleted: the text to store is out of date."""
 
 
-def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: str) -> tuple[int | None, bool]:
-    """Store an event; returns its number, also when it is already stored and waits, and whether it is new.
-
-    The number is None when it was already answered.
-    """
+def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: str) -> int | None:
+    """Store an event; returns its number, also when it is already stored and waits. None when it was already answered."""
     event = _as_edited(tx, platform, event_id, event)
     made = insert(
         tx, "gateway_inbox", "ON CONFLICT(platform, event_id) DO NOTHING RETURNING id", platform=platform,
         event_id=event_id, key=key, event=event, received_at=now,
     )  # fmt: skip
     if made:
-        return int(made[0][0]), True
+        return int(made[0][0])
     known = waiting(tx, "platform = ? AND event_id = ?", (platform, event_id))
-    return known[0].id if known else None, False
-
-
-def waiting_before(tx: Tx, key: str, inbox_id: int, least: int = 0) -> tuple[int, ...]:
-    """The numbers, from this least one on, of events that wait in a chat and arrived before an event there."""
-    sql = f"SELECT id FROM gateway_inbox WHERE key = ? AND {WAITS} AND id >= ? AND id < ?"
-    return tuple(int(row[0]) for row in tx.rows(sql, (key, least, inbox_id)))
+    return known[0].id if known else None
 
 
 def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
@@ -213,11 +201,11 @@ def note(
     )  # fmt: skip
 
 
-def show(tx: Tx, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: tuple[str, int]) -> None:
+def show(tx: Tx, now: float, inbox_id: int, message_ids: Sequence[str], nonce: str, fence: tuple[str, int]) -> None:
     """Record the platform's messages that show its growing reply; the last has this nonce. An empty id: it may already exist.
 
     If the reply is finished meanwhile, the part of that nonce replaces the message. Raises Fenced unless the lease the reply is
-    written under still holds: the instance that took it over shows it in another message.
+    written under still holds: the gateway that took it over shows it in another message.
     """
     leases.check(tx, [fence])
     growing = update(tx, "gateway_inbox", f"id = ? AND {WAITS}", (inbox_id,), shown="\n".join(message_ids))

@@ -87,11 +87,11 @@ def is_waiting(tx: Tx, outbox_id: int) -> bool:
     return bool(unsent(tx, "id = ?", (outbox_id,)))
 
 
-def waiting_for(tx: Tx, platforms: Sequence[str], least: int = 0) -> list[tuple[int, str]]:
-    """All parts, from this least number on, that wait to be sent to these platforms, in order: number and platform."""
+def waiting_for(tx: Tx, platforms: Sequence[str], before: float, least: int = 0) -> list[int]:
+    """The numbers, from this least one on, of parts for these platforms that wait since before this time, in order."""
     which, values = tx.among("platform", platforms)
-    sql = f"SELECT id, platform FROM gateway_outbox WHERE {WAITS} AND id >= ? AND {which} ORDER BY id"
-    return [(int(number), str(platform)) for number, platform in tx.rows(sql, (least, *values))]
+    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND id >= ? AND created_at < ? AND {which} ORDER BY id"
+    return [int(row[0]) for row in tx.rows(sql, (least, before, *values))]
 
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:
@@ -118,16 +118,21 @@ def is_sent_file(tx: Tx, digest: str) -> bool:
     return tx.row("SELECT 1 FROM state_meta WHERE key LIKE ?", (f"{_SENT_FILE}%:{digest}",)) is not None
 
 
-def sending(tx: Tx, outbox_id: int, at: float | None, fence: tuple[str, int] | None = None) -> None:
-    """Record that a part is about to be sent: after a crash now, it may have been. None: it was not sent.
+def sending(tx: Tx, now: float, outbox_id: int, fence: tuple[str, int] | None = None) -> None:
+    """Record that a part is about to be sent: after a crash now, it may have been.
 
     Raises Fenced unless the lease it is sent under still holds.
     """
     leases.check(tx, [] if fence is None else [fence])
-    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=at)
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=now)
 
 
-def sent(tx: Tx, outbox_id: int, message_id: str, now: float, chat: str) -> None:
+def not_sent(tx: Tx, now: float, outbox_id: int) -> None:
+    """Record that a part was certainly not sent, so that a later process need not suspect a duplicate."""
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=None)
+
+
+def sent(tx: Tx, now: float, outbox_id: int, message_id: str, chat: str) -> None:
     """Record that a part was sent to this chat, and its id on the platform."""
     place = without_context(chat)
     update(tx, "gateway_outbox", "id = ?", (outbox_id,), sent_at=now, message_id=message_id, text=None, chat=place)
@@ -147,19 +152,28 @@ def failed_again(chat: str, now: float) -> tuple[str, int, float]:
     return json.dumps({**found, TRIES: [count + 1, since]}), count + 1, since
 
 
-def note_try(tx: Tx, outbox_id: int, chat: str) -> None:
+def note_try(tx: Tx, now: float, outbox_id: int, chat: str) -> None:
     """Store a part's chat with its tries: a later process goes on counting."""
     update(tx, "gateway_outbox", "id = ?", (outbox_id,), chat=chat)
 
 
-def unsendable(tx: Tx, outbox_id: int, error: str, now: float, told_at: float | None = None) -> None:
-    """Record that a part can't be sent, and why; `told_at`: when the person was told.
+def unsendable(tx: Tx, now: float, outbox_id: int, error: str, *, told: bool = False) -> None:
+    """Record that a part can't be sent, and why; `told`: the person knows.
 
     The text stays for inspection, and the session it belongs to, with which it is shredded.
     """
     chat = tx.value("SELECT chat FROM gateway_outbox WHERE id = ?", (outbox_id,)) or ""
     place = without_context(chat, [CONTEXT])
-    update(tx, "gateway_outbox", "id = ?", (outbox_id,), error=error, begun_at=now, sent_at=told_at, chat=place)
+    update(
+        tx,
+        "gateway_outbox",
+        "id = ?",
+        (outbox_id,),
+        error=error,
+        begun_at=now,
+        sent_at=now if told else None,
+        chat=place,
+    )
 
 
 def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
@@ -176,7 +190,7 @@ def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
     return [(int(number), str(chat), str(nonce)) for number, chat, nonce in rows]
 
 
-def told(tx: Tx, outbox_ids: Sequence[int], now: float) -> None:
+def told(tx: Tx, now: float, outbox_ids: Sequence[int]) -> None:
     """Record that the person knows of parts that were given up."""
     which, values = tx.among("id", outbox_ids)
     update(tx, "gateway_outbox", which, values, sent_at=now)
@@ -191,11 +205,10 @@ def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: flo
     return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
 
 
-def leave_questions(tx: Tx, now: float, marks: Sequence[str]) -> None:
-    """Cancel questions without one of these marks in their nonces."""
-    for part in unsent(tx, "instr(nonce, ?) > 0", (QUESTION,)):
-        if not any(mark in part.nonce for mark in marks):
-            unsendable(tx, part.id, "the turn that asked this has ended", now)
+def cancel_questions(tx: Tx, now: float, platform: str) -> None:
+    """Cancel the questions for a platform that were not sent: the turns that asked them have ended."""
+    for part in unsent(tx, "platform = ? AND instr(nonce, ?) > 0", (platform, QUESTION)):
+        unsendable(tx, now, part.id, "the turn that asked this has ended")
 
 
 def shred(tx: Tx, session_ids: Sequence[str]) -> None:

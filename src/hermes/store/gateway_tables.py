@@ -36,10 +36,6 @@ TABLES: tuple[str, ...] = (
     " error TEXT, error_at REAL, updated_at REAL NOT NULL)",
     # The session of a conversation that a client sends whole each time, by a digest of it.
     "CREATE TABLE IF NOT EXISTS gateway_aliases (digest TEXT PRIMARY KEY, session_id TEXT NOT NULL, made_at REAL NOT NULL)",
-    # Where several gateways share a store: the instances, and which of them serves a chat with waiting events.
-    "CREATE TABLE IF NOT EXISTS gateway_instances (name TEXT PRIMARY KEY, label TEXT NOT NULL, boot TEXT NOT NULL,"
-    " platforms TEXT NOT NULL, joined_at REAL NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS gateway_serving (key TEXT PRIMARY KEY, instance TEXT NOT NULL)",
 )  # fmt: skip
 
 INDEXES: tuple[str, ...] = (
@@ -47,9 +43,9 @@ INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_outbox_failed ON gateway_outbox(inbox_id) WHERE error IS NOT NULL",
 )
 
-# Where several gateways share a store, each reads the queues all the time.
+# A server finds waiting rows by these; in a file, `first_waiting` costs less than writing them.
 SHARED_INDEXES: tuple[str, ...] = (
-    "CREATE INDEX IF NOT EXISTS idx_inbox_key ON gateway_inbox(key) WHERE finished_at IS NULL",
+    "CREATE INDEX IF NOT EXISTS idx_inbox_open ON gateway_inbox(platform) WHERE finished_at IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(inbox_id) WHERE sent_at IS NULL AND error IS NULL",
 )
 

@@ -8,6 +8,7 @@ are removed, and compressed children without any model call are ended.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from hermes.errors import HermesError, StoreClosed
@@ -29,7 +30,6 @@ def start(db: SessionDB, config: Config) -> threading.Thread | None:
 
 
 def _work(db: SessionDB, config: Config) -> None:
-    never = threading.Event()
     while True:
         try:
             tidy(db, config)
@@ -37,7 +37,7 @@ def _work(db: SessionDB, config: Config) -> None:
             return
         except HermesError:
             pass  # retried the next day or at the next start; not reported in a conversation
-        never.wait(_DAY)
+        time.sleep(_DAY)
 
 
 def tidy(db: SessionDB, config: Config) -> None:

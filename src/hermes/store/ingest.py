@@ -20,7 +20,6 @@ from hermes.store import (
     codec,
     lineage,
     masking,
-    message_edits,
     message_values,
     messages,
     session_events,
@@ -29,7 +28,7 @@ from hermes.store import (
     transcript_replay,
 )
 from hermes.store.attachments import Attachments, listed, references
-from hermes.store.carried_messages import Moved, StoredMessages, StoredRow, Touched, usable_id
+from hermes.store.carried_messages import Moved, StoredMessages, StoredRow, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.lineage import Place
 from hermes.store.message_values import Ready
@@ -56,7 +55,7 @@ class Ingest:
 
     def __init__(self, engine: Engine, tx: Tx) -> None:
         self.engine, self.tx = engine, tx
-        self.touched = Touched()
+        self.touched: set[str] = set()  # other sessions that were changed, so that their transcripts are written again
         self.attachments: set[str] = set()  # of the messages that came in
         self._unindexed: list[int] = []
 
@@ -83,7 +82,7 @@ class Ingest:
             number = None
         else:
             self.tx.reserve(number)
-        self.touched.owners.add(owner)
+        self.touched.add(owner)
         return self.add(owner, ready(told), number, REDACTED if redacted else KEPT)
 
     def arrange(self, session_id: str, told: Sequence[tuple[Told | None, StoredRow | None]], moved: Moved) -> list[int]:
@@ -133,10 +132,10 @@ class Ingest:
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
             self.tx.changed_by_us([version])
 
-    def replace(self, number: int, owner: str, keeper: str, told: Told) -> None:
+    def replace(self, number: int, keeper: str, told: Told) -> None:
         """Change a message; `keeper` gets the row with the earlier version."""
         message = ready(told)
-        message_edits.replace(self.engine, self.tx, number, message, owner, keeper)
+        messages.replace(self.engine, self.tx, number, message, keeper)
         self.attachments.update(digest for digest, _, _ in message.lifted)
 
     # ------------------------------------------------------------------------------------------ sessions
@@ -180,8 +179,8 @@ class Ingested:
     """The changes that an import made."""
 
     is_new: bool = False  # the session was not here
-    touched: Touched = field(default_factory=Touched)
-    added: int = 0  # messages, to a session that was here
+    touched: set[str] = field(default_factory=set)  # other sessions that were changed
+    added: int = 0  # messages of the session itself
     revised: int = 0  # messages that were changed, hidden or shown again, and columns of the session's row
 
     def __bool__(self) -> bool:
@@ -234,7 +233,8 @@ def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, in
     if here is None:
         into = Ingest(engine, tx)
         _store(into, session_id, data, ids)
-        return Ingested(is_new=True, touched=into.touched)
+        own = [one for one in data["messages"] if one.get("session_id", session_id) == session_id]
+        return Ingested(is_new=True, touched=into.touched, added=len(own))
     if policy == "keep" or here[0] is not None:  # one in the trash stays there unchanged
         return Ingested()
     return _Follow(engine, tx, session_id, data).run()
@@ -244,54 +244,44 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
     tx = into.tx
     transcript_replay.insert_session(tx, data)
     shown, rewound, refs = data["messages"], data["rewound_messages"], data.get("refs") or []
-    own, others = _parted(session_id, shown, rewound, refs)
-    stored = StoredMessages(tx, session_id, kept=True)
+
+    def is_carried(one: Told) -> bool:
+        owner, old = one.get("session_id", session_id), one.get("id")
+        is_others = owner != session_id and usable_id(old)
+        return is_others and any(whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
+
+    own = [one for one in (*shown, *rewound) if not is_carried(one)]
+    numbers: list[Any] = [one.get("id") for one in shown if not is_carried(one)]
+    if all(usable_id(one.get("id")) for one in own) and all(first < second for first, second in pairwise(numbers)):
+        own.sort(key=itemgetter("id"))  # rewound messages at their place
+    kept = StoredMessages(tx, session_id, kept=True)
     with carried_messages.references_kept(tx, {session_id}, into.touched) as moved:
-        given = into.arrange(session_id, [(one, stored.take(one, one.get("id"))) for one in own], moved)
+        given = into.arrange(session_id, [(one, kept.take(one, one.get("id"))) for one in own], moved)
     here = {one["id"]: new for one, new in zip(own, given, strict=True) if usable_id(one.get("id"))}
     ids.update(here)
     places: dict[int, Place] = {}
-    for owner, entries in others.items():
-        stored = StoredMessages(tx, owner)
-        for one in entries:
-            row = stored.take(one, ids.get(one["id"], one["id"]))
-            number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
-            places[one["id"]] = (number, owner)
-    new = {**here, **{old: place[0] for old, place in places.items()}}
+    stored: dict[str, StoredMessages] = {}
+    for one in sorted(filter(is_carried, (*shown, *rewound)), key=itemgetter("id")):
+        owner, old = one["session_id"], one["id"]
+        if owner not in stored:
+            stored[owner] = StoredMessages(tx, owner)
+        row = stored[owner].take(one, ids.get(old, old))
+        number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
+        places[old] = (number, owner)
+    new = {**here, **{old: number for old, (number, _) in places.items()}}
     ids.update(new)
     state: transcript_replay.ToldState = {key: data[key] for key in ("tags", "members") if key in data}
     state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
     state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
     transcript_replay.set_state(tx, session_id, state)
     into.refer(session_id, [
-        ([places[m["id"]] for m in others.get(owner, ()) if first <= m["id"] <= last],
+        ([place for old, place in places.items() if place[1] == owner and first <= old <= last],
          here.get(after, -1) if after else 0, rewound_, born)  # a missing anchor: they are placed at the end, as before
         for _, owner, first, last, after, rewound_, born in refs
     ])  # fmt: skip
     if data["events"]:
         session_events.bring_in(tx, session_id, data["events"], new)
     into.finish(session_id)
-
-
-def _parted(
-    session_id: str, shown: list[Told], rewound: list[Told], refs: list[list[Any]]
-) -> tuple[list[Told], dict[str, list[Told]]]:
-    """A session's own messages in their order, and by owner those that it refers to, by their ids."""
-    others: dict[str, list[Told]] = {}
-
-    def is_own(message: Told) -> bool:
-        owner, old = message.get("session_id", session_id), message.get("id")
-        if owner == session_id or not usable_id(old):
-            return True
-        return not any(whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
-
-    for message in sorted((one for one in (*shown, *rewound) if not is_own(one)), key=itemgetter("id")):
-        others.setdefault(message["session_id"], []).append(message)
-    own = [one for one in (*shown, *rewound) if is_own(one)]
-    numbers: list[Any] = [one.get("id") for one in shown if is_own(one)]
-    if all(usable_id(one.get("id")) for one in own) and all(first < second for first, second in pairwise(numbers)):
-        own.sort(key=itemgetter("id"))  # rewound messages at their place
-    return own, others
 
 
 # ---------------------------------------------------------------------------------------------- another program's
@@ -368,7 +358,7 @@ class _Follow:
         assert was is not None
         text, values = (codec.joined(*was[:2]), was[2]), dict(zip((*_COMPARED, *_COUNTED), was[3:], strict=True))
         if text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED):
-            self.into.replace(row.id, self.id, self.id, told)
+            self.into.replace(row.id, self.id, told)
             self.done.revised += 1
             return
         counted = {name: message.values[name] for name in _COUNTED}  # programs write these after the words

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
@@ -24,8 +24,7 @@ from hermes.store.visibility import User, session_clause
 if TYPE_CHECKING:
     from hermes.store import rows as shapes
 
-TokenKind = Literal["input", "output", "cache_read", "cache_write", "reasoning"]
-TOKENS: tuple[TokenKind, ...] = ("input", "output", "cache_read", "cache_write", "reasoning")
+TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
 _MESSAGE_TOKENS = TOKENS[:4]  # a message has no separate count of reasoning
 _MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
@@ -43,40 +42,39 @@ _SESSION = (
 )  # fmt: skip
 
 
-def _no_tokens() -> shapes.InsightsTokens:
-    return {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0, "reasoning": 0}
-
-
 @dataclass(slots=True)
-class _Share:
-    """The usage of one model in a session."""
+class _Use:
+    """Tokens and their cost: of one model in a session, of a session, of a quarter of an hour."""
 
-    tokens: shapes.InsightsTokens = field(default_factory=_no_tokens)
+    tokens: Counter[str] = field(default_factory=Counter)
     cost: float | None = None
+    messages: int = 0
     replies: int = 0
 
+    def add(self, cost: Any, used: list[Any]) -> None:
+        """Count a message; `used` has its tokens in the order of _MESSAGE_TOKENS."""
+        self.messages += 1
+        for name, value in zip(_MESSAGE_TOKENS, used, strict=True):
+            self.tokens[name] += _whole(value)
+        if (money := _money(cost)) is not None:
+            self.cost = (self.cost or 0.0) + money
 
-@dataclass(slots=True)
-class _Talk:
+
+@dataclass(slots=True, kw_only=True)
+class _Talk(_Use):
     """A session and its messages of the period."""
 
     row: dict[str, Any]
     began: bool  # in the period
-    messages: int = 0
     carried: int = 0  # messages of other sessions that it shows
     tools: Counter[str] = field(default_factory=Counter)
     first: float = math.inf
     last: float = -math.inf
-    models: dict[str | None, _Share] = field(default_factory=dict)
+    models: dict[str | None, _Use] = field(default_factory=lambda: defaultdict(_Use))
     unpriced: bool = False  # a message used tokens of unknown price
-    tokens: shapes.InsightsTokens = field(default_factory=_no_tokens)
     estimated: float | None = None
     actual: float | None = None
     unknown: bool = False
-
-    @property
-    def cost(self) -> float | None:
-        return self.estimated if self.actual is None else self.actual
 
 
 def insights(
@@ -91,11 +89,11 @@ def insights(
     """See SessionDB.insights."""
     zone = _zone(timezone)
     since, until = _period(days, now)
-    talks = {row["id"]: _Talk(row, since <= row["started_at"] <= until)
+    talks = {row["id"]: _Talk(row=row, began=since <= row["started_at"] <= until)
              for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
-    activity = _Activity(zone)
+    quarters = defaultdict[int, _Use](_Use)
     for session_id, stamp, role, calls, model, cost, *used in _said(tx, list(talks), since, until):
-        activity.add(stamp, cost, used)
+        quarters[int(stamp // _QUARTER)].add(cost, used)
         _add(talks[session_id], stamp, role, calls, model, cost, used)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
     children = [talk.row["id"] for talk in counted if talk.row["kind"] in ("branch", "compression")]
@@ -103,6 +101,7 @@ def insights(
         talks[session_id].carried = count
     for talk in counted:
         _settle(talk)
+    total = _total(counted)
     return {
         "days": days,
         "since": since,
@@ -112,12 +111,18 @@ def insights(
         "sessions": len(counted),
         "messages": sum(talk.messages for talk in counted),
         "tool_calls": sum(talk.tools.total() for talk in counted),
-        "tokens": _tokens(talk.tokens for talk in counted),
-        "cost": _cost(counted),
+        "tokens": _used(total)["tokens"],
+        "cost": {
+            "estimated_usd": _sum(talk.estimated for talk in counted),
+            "actual_usd": _sum(talk.actual for talk in counted),
+            "usd": total.cost,
+            "priced_sessions": sum(talk.cost is not None for talk in counted),
+            "unknown_sessions": sum(talk.unknown for talk in counted),
+        },
         "by_model": _by_model(counted),
         "by_source": _by_source(counted),
         "by_tool": _by_tool(counted),
-        **activity.result(until),
+        **_activity(quarters, zone, until),
         "longest": _longest(counted),
         "costliest": _costliest(counted),
     }
@@ -170,20 +175,17 @@ def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterato
 
 
 def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any, used: list[Any]) -> None:
-    """Count one message; `used` has its tokens in the order of _MESSAGE_TOKENS."""
+    """Count a message of a session."""
     talk.messages += 1
     talk.first, talk.last = min(talk.first, stamp), max(talk.last, stamp)
     if calls is not None:
         talk.tools.update(_tool_names(calls))
     if role != "assistant" and cost is None and not any(used):
         return
-    share = talk.models.setdefault(codec.restored(model), _Share())
-    share.replies += role == "assistant"
-    for name, value in zip(_MESSAGE_TOKENS, used, strict=True):
-        share.tokens[name] += _whole(value)
-    if _money(cost) is not None:
-        share.cost = (share.cost or 0.0) + cost
-    elif any(used):
+    use = talk.models[codec.restored(model)]
+    use.replies += role == "assistant"
+    use.add(cost, used)
+    if any(used) and _money(cost) is None:
         talk.unpriced = True
 
 
@@ -218,58 +220,48 @@ def _money(value: Any) -> float | None:
 
 
 def _settle(talk: _Talk) -> None:
-    """The usage of the session in the period, and the share of each model. The parts add up to the whole."""
-    row = talk.row
-    if None in talk.models and row["model"] is not None:
-        _merge(talk.models.setdefault(row["model"], _Share()), talk.models.pop(None))
+    """The usage of the session in the period, and the share of each model. The parts add up to the whole.
+
+    Of a session that began in it, the usage in its messages goes to their models, the rest to the session's own. Where they
+    contradict the session's counters, the counters count.
+    """
+    row, models = talk.row, talk.models
+    if None in models and row["model"] is not None:
+        models[row["model"]] = _total([models.pop(None), models[row["model"]]])
+    told = _total(models.values())
     if not talk.began:
-        talk.tokens = _tokens(share.tokens for share in talk.models.values())
-        talk.estimated = _sum(share.cost for share in talk.models.values())
-        talk.unknown = talk.unpriced
+        talk.tokens, talk.cost, talk.estimated, talk.unknown = told.tokens, told.cost, told.cost, talk.unpriced
         return
-    for name in TOKENS:
-        talk.tokens[name] = _whole(row[f"{name}_tokens"])
+    talk.tokens.update({name: _whole(row[f"{name}_tokens"]) for name in TOKENS})
     talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
-    used = any(talk.tokens.values()) or bool(row["api_call_count"])
-    talk.unknown = used and (talk.cost is None or row["cost_status"] == "unknown")
-    _split(talk)
+    talk.cost = talk.estimated if talk.actual is None else talk.actual
+    is_used = any(talk.tokens.values()) or bool(row["api_call_count"])
+    talk.unknown = is_used and (talk.cost is None or row["cost_status"] == "unknown")
+    is_more = any(told.tokens[name] > talk.tokens[name] for name in TOKENS)
+    costs_more = told.cost is not None and (talk.cost is None or told.cost > talk.cost + _CENT)
+    for use in (told, *models.values()):
+        use.tokens, use.cost = Counter() if is_more else use.tokens, None if costs_more else use.cost
+    owner = next(iter(models)) if row["model"] is None and len(models) == 1 else row["model"]
+    rest = models[owner]
+    rest.tokens.update(talk.tokens)
+    rest.tokens.subtract(told.tokens)
+    if talk.cost is not None and (told.cost is None or talk.cost - told.cost > _CENT):
+        rest.cost = (rest.cost or 0.0) + talk.cost - (told.cost or 0.0)
 
 
-def _merge(into: _Share, other: _Share) -> None:
-    for name in TOKENS:
-        into.tokens[name] += other.tokens[name]
-    into.replies += other.replies
-    into.cost = _sum((into.cost, other.cost))
-
-
-def _split(talk: _Talk) -> None:
-    """Divide the session's counters: the usage in its messages goes to their models, the rest to the session's own."""
-    told = _tokens(share.tokens for share in talk.models.values())
-    if any(told[name] > talk.tokens[name] for name in TOKENS):  # they contradict the counters, which count
-        told = _no_tokens()
-        for share in talk.models.values():
-            share.tokens = _no_tokens()
-    priced = _sum(share.cost for share in talk.models.values())
-    if priced is not None and (talk.cost is None or priced > talk.cost + _CENT):
-        priced = None
-        for share in talk.models.values():
-            share.cost = None
-    owner = talk.row["model"]
-    if owner is None and len(talk.models) == 1:
-        owner = next(iter(talk.models))
-    rest = talk.models.setdefault(owner, _Share())
-    for name in TOKENS:
-        rest.tokens[name] += talk.tokens[name] - told[name]
-    if talk.cost is not None and (priced is None or talk.cost - priced > _CENT):
-        rest.cost = (rest.cost or 0.0) + talk.cost - (priced or 0.0)
-
-
-def _tokens(many: Iterable[shapes.InsightsTokens]) -> shapes.InsightsTokens:
-    total = _no_tokens()
-    for tokens in many:
-        for name in TOKENS:
-            total[name] += tokens[name]
+def _total(uses: Iterable[_Use]) -> _Use:
+    total, costs = _Use(), list[float | None]()
+    for use in uses:
+        total.tokens.update(use.tokens)
+        total.replies += use.replies
+        costs.append(use.cost)
+    total.cost = _sum(costs)
     return total
+
+
+def _used(use: _Use) -> shapes.InsightsUse:
+    tokens: Any = {name: use.tokens[name] for name in TOKENS}
+    return {"tokens": tokens, "cost_usd": use.cost}
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -278,49 +270,32 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if known else None
 
 
-def _cost(talks: list[_Talk]) -> shapes.InsightsCost:
-    return {
-        "estimated_usd": _sum(talk.estimated for talk in talks),
-        "actual_usd": _sum(talk.actual for talk in talks),
-        "usd": _sum(talk.cost for talk in talks),
-        "priced_sessions": sum(talk.cost is not None for talk in talks),
-        "unknown_sessions": sum(talk.unknown for talk in talks),
-    }
-
-
 # ---------------------------------------------------------------------------------------------- who, with what, when
 
 
 def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
-    found: dict[str | None, list[_Share]] = {}
+    found = defaultdict[str | None, list[_Use]](list)
     for talk in talks:
-        for model, share in talk.models.items():
-            found.setdefault(model, []).append(share)
+        for model, use in talk.models.items():
+            found[model].append(use)
     rows: list[shapes.InsightsModel] = [
-        {
-            "model": model,
-            "sessions": len(shares),
-            "replies": sum(share.replies for share in shares),
-            "tokens": _tokens(share.tokens for share in shares),
-            "cost_usd": _sum(share.cost for share in shares),
-        }
-        for model, shares in found.items()
+        {"model": model, "sessions": len(uses), "replies": sum(use.replies for use in uses), **_used(_total(uses))}
+        for model, uses in found.items()
     ]
     return sorted(rows, key=lambda row: (-_spent(row["tokens"]), -row["replies"], -row["sessions"], row["model"] or ""))
 
 
 def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
-    found: dict[str, list[_Talk]] = {}
+    found = defaultdict[str, list[_Talk]](list)
     for talk in talks:
-        found.setdefault(talk.row["source"], []).append(talk)
+        found[talk.row["source"]].append(talk)
     rows: list[shapes.InsightsSource] = [
         {
             "source": source,
             "sessions": len(some),
             "messages": sum(talk.messages for talk in some),
             "tool_calls": sum(talk.tools.total() for talk in some),
-            "tokens": _tokens(talk.tokens for talk in some),
-            "cost_usd": _sum(talk.cost for talk in some),
+            **_used(_total(some)),
         }
         for source, some in found.items()
     ]
@@ -342,42 +317,25 @@ def _by_tool(talks: list[_Talk]) -> list[shapes.InsightsTool]:
     return [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in ordered]
 
 
-class _Activity:
+def _activity(quarters: Mapping[int, _Use], zone: tzinfo | None, until: float) -> shapes.InsightsActivity:
     """Messages by hour of the day, by weekday (Monday first), by both and by day, in a time zone."""
-
-    def __init__(self, zone: tzinfo | None) -> None:
-        self._zone = zone
-        self._grid = [[0] * 24 for _ in range(7)]
-        self._days: dict[date, shapes.InsightsDay] = {}
-        # By quarter of an hour: a cell of the grid, a day.
-        self._local: dict[int, tuple[list[int], int, shapes.InsightsDay]] = {}
-
-    def add(self, stamp: float, cost: Any, used: list[Any]) -> None:
-        """Count a message."""
-        quarter = int(stamp // _QUARTER)
-        if quarter not in self._local:
-            when = datetime.fromtimestamp(quarter * _QUARTER, self._zone)
-            day = self._days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
-            self._local[quarter] = self._grid[when.weekday()], when.hour, day
-        row, hour, day = self._local[quarter]
-        row[hour] += 1
-        day["messages"] += 1
-        day["tokens"] += sum(map(_whole, used))
-        if cost is not None:
-            day["cost_usd"] = _sum((day["cost_usd"], _money(cost)))
-
-    def result(self, until: float) -> shapes.InsightsActivity:
-        """What was counted, and the streaks of days."""
-        ordered = dict(sorted(self._days.items()))
-        today = datetime.fromtimestamp(until, self._zone).toordinal()
-        return {
-            "by_hour": [sum(column) for column in zip(*self._grid, strict=True)],
-            "by_weekday": [sum(row) for row in self._grid],
-            "by_weekday_hour": self._grid,
-            "by_day": {day.isoformat(): used["messages"] for day, used in ordered.items()},
-            "usage_by_day": {day.isoformat(): used for day, used in ordered.items()},
-            "streaks": _streaks([day.toordinal() for day in ordered], today),
-        }
+    grid = [[0] * 24 for _ in range(7)]
+    days: dict[date, shapes.InsightsDay] = {}
+    for quarter, use in sorted(quarters.items()):
+        when = datetime.fromtimestamp(quarter * _QUARTER, zone)
+        grid[when.weekday()][when.hour] += use.messages
+        day = days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
+        day["messages"] += use.messages
+        day["tokens"] += use.tokens.total()
+        day["cost_usd"] = _sum((day["cost_usd"], use.cost))
+    return {
+        "by_hour": [sum(column) for column in zip(*grid, strict=True)],
+        "by_weekday": [sum(row) for row in grid],
+        "by_weekday_hour": grid,
+        "by_day": {day.isoformat(): used["messages"] for day, used in days.items()},
+        "usage_by_day": {day.isoformat(): used for day, used in days.items()},
+        "streaks": _streaks([day.toordinal() for day in days], datetime.fromtimestamp(until, zone).toordinal()),
+    }
 
 
 def _streaks(days: list[int], today: int) -> shapes.InsightsStreaks:
@@ -399,8 +357,7 @@ def _line(talk: _Talk) -> shapes.InsightsSession:
         "source": talk.row["source"],
         "messages": talk.messages + talk.carried,
         "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
-        "tokens": talk.tokens,
-        "cost_usd": talk.cost,
+        **_used(talk),
     }
 
 

@@ -87,6 +87,15 @@ def holder_of(tx: Tx, name: str) -> str | None:
     return None if found is None else found[0]
 
 
+def holders(tx: Tx, prefix: str) -> dict[str, tuple[str, str | None]]:
+    """The leases that are held and whose names begin with this, each with the name of its holder and its reason."""
+    rows = tx.rows(
+        "SELECT name, holder, reason FROM leases WHERE instr(name, ?) = 1 AND holder IS NOT NULL AND expires_at > ?",
+        (prefix, tx.now()),
+    )
+    return {str(name): (str(codec.restored(holder)), reason) for name, holder, reason in rows}
+
+
 def is_live(tx: Tx, session_id: str) -> bool:
     """Whether a running process holds the session."""
     return held(tx, session_lease(session_id)) is not None

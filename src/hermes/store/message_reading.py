@@ -11,12 +11,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
+from hermes.store.attachments import PREFIX, listed
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, batched
 from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.visibility import User, session_clause
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ChatMessage, MessageRow
+    from hermes.store.attachments import Attachments
+    from hermes.store.engines.base import Engine
+    from hermes.store.rows import AttachmentEntry, ChatMessage, MessageRow
 
 
 _ID = itemgetter(0)
@@ -112,8 +115,7 @@ _LEAKED = re.compile(r"\A<memory-context>.*?</memory-context>\s*", re.DOTALL)
 _TURN = ("tool_calls", "tool_call_id", "tool_name", "finish_reason", *_REPLAYED)
 _TURN_COLUMNS = ("id", "role", "content", *_TURN, "content_format", "content_rest")
 
-
-turn_id_and_content = itemgetter(_TURN_COLUMNS.index("id"), _TURN_COLUMNS.index("content"))
+_TURN_ID_AND_CONTENT = itemgetter(_TURN_COLUMNS.index("id"), _TURN_COLUMNS.index("content"))
 TURN_ROW = ", ".join(f"m.{name}" for name in _TURN_COLUMNS)
 
 
@@ -186,3 +188,99 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
         [message_id, *params],
     )
     return None if other is None else str(other)
+
+
+# ---------------------------------------------------------------------------------------------- attachments of messages
+
+
+def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
+    """Record which attachments a message refers to."""
+    for digest, mime, size in lifted:
+        tx.run(
+            "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (digest, message_id, mime, size),
+        )
+
+
+def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
+    """By message (rows of TURN_ROW that refer to attachments), the MIME type given for each attachment."""
+    texts = map(_TURN_ID_AND_CONTENT, rows)
+    ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
+    kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
+    for some in batched(ids):
+        these, params = tx.among("message_id", some)
+        sql = f"SELECT message_id, hash, mime FROM attachments WHERE {these}"
+        for message_id, digest, mime in tx.rows(sql, params):
+            kinds[message_id][digest] = mime or ""
+    return kinds
+
+
+def kinds_of(tx: Tx, digests: Sequence[str]) -> dict[str, str]:
+    """By hash, the MIME type that any message gives for an attachment."""
+    found = {digest: tx.value("SELECT max(mime) FROM attachments WHERE hash = ?", (digest,)) for digest in digests}
+    return {digest: mime or "" for digest, mime in found.items()}
+
+
+def attached(tx: Tx, session_id: str) -> dict[int, list[AttachmentEntry]]:
+    """By message, the attachments of what a session owns or may show, with type and size as given by the messages."""
+    rows = tx.rows(
+        "SELECT a.message_id, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
+        " WHERE m.session_id = ? OR m.session_id IN (SELECT from_session FROM session_refs WHERE session_id = ?)"
+        " ORDER BY a.message_id, a.hash",
+        (session_id, session_id),
+    )
+    found: dict[int, list[AttachmentEntry]] = {}
+    for message_id, digest, mime, size in rows:
+        found.setdefault(message_id, []).extend(listed(((digest, mime or "", size or 0),)))
+    return found
+
+
+def mentions(content: Any) -> bool:
+    """Whether content has something in it that reads like a reference to an attachment."""
+    if isinstance(content, str):
+        return PREFIX in content
+    return content is not None and PREFIX in codec.to_json(content)
+
+
+def attachments_of(tx: Tx, session_id: str) -> list[str]:
+    """The hashes of the attachments a session's own messages refer to."""
+    rows = tx.rows(
+        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
+        (session_id,),
+    )
+    return [row[0] for row in rows]
+
+
+def attachments_shown(tx: Tx, session_id: str) -> list[str]:
+    """The hashes of the attachments a session may show, with those of sessions it carries messages of."""
+    return list({entry["hash"] for entries in attached(tx, session_id).values() for entry in entries})
+
+
+def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[int]) -> list[str]:
+    """Store the parts of these messages as this program does: JSON, with payloads as attachments; returns their sessions.
+
+    Programs that share the file store a message with pictures as text: a mark and JSON with the bytes in base64. Such a row is
+    readable as parts at once (codec.content_value); when it is indexed, its bytes are lifted into attachments.
+    """
+    touched: dict[str, None] = {}
+    for message_id in message_ids:
+        with engine.read() as tx:
+            row = tx.row("SELECT content, content_format, session_id FROM messages WHERE id = ?", (message_id,))
+        if row is None or row[1] is not None:
+            continue
+        parts = codec.content_value(codec.restored(row[0]), None)
+        if isinstance(parts, str):
+            continue
+        changed, lifted = attachments.lift(parts)  # the files are stored before the row loses the bytes
+        with engine.write() as tx:
+            attachments.secure(tx, lifted)
+            done = tx.run(
+                "UPDATE messages SET content = ?, content_format = 'json' WHERE id = ? AND content_format IS NULL"
+                " AND content = ?",
+                (codec.storable(codec.to_json(changed)), message_id, row[0]),
+            )
+            if done:
+                refer(tx, message_id, lifted)
+                tx.changed_by_us([message_id])
+                touched[row[2]] = None
+    return list(touched)

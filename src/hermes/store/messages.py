@@ -1,19 +1,19 @@
-"""Storing, replacing, counting and removing messages.
+"""Storing, counting, editing, redacting and removing messages.
 
 A message is prepared (message_values.py) before the write lock is taken; the transaction itself is two cached
-statements. message_reading.py reads messages back, message_attachments.py knows what they refer to.
+statements. message_reading.py reads messages back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from hermes.errors import SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Document, Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Document, Engine, Tx
 from hermes.store.index_text import plain_parts
-from hermes.store.message_attachments import refer
-from hermes.store.message_reading import NEEDED, UNSETTLED, shown_rows
+from hermes.store.message_reading import NEEDED, UNSETTLED, refer, shown_rows
 from hermes.store.message_values import STORED, Ready, count_calls, preview_of
 
 _MARKS = ", ".join("?" * (1 + len(STORED)))
@@ -97,6 +97,87 @@ def _first_words(tx: Tx, session_id: str) -> str | None:
             if preview:
                 return preview
     return None
+
+
+# ---------------------------------------------------------------------------------------------- redacting and editing
+#
+# A redacted message stays in its row with `hidden` = -3: no session shows it, nor one that carries it, no search finds it, and no
+# undone rewind restores it. An edited message keeps its row, its place and its time; its earlier text moves into a row of its own
+# with `hidden` = -4, the same time and the same role.
+
+_COPY = (
+    f"INSERT INTO messages(session_id, {', '.join(_ALL_BUT_WRITER)}, writer, hidden)"
+    f" SELECT ?, {', '.join(_ALL_BUT_WRITER)}, 1, {REPLACED} FROM messages WHERE id = ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHome:
+    """The owner of a message, and the sessions that carry it."""
+
+    owner: str
+    carriers: tuple[str, ...]
+    deleted: bool  # the owner was deleted: the message is there only for the carriers
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """All sessions whose rows a change may affect."""
+        return (self.owner, *self.carriers)
+
+    @property
+    def keeper(self) -> str:
+        """The owner of earlier versions: of a deleted session only carried rows stay, so it is the first that carries it."""
+        return self.carriers[0] if self.deleted else self.owner
+
+
+def home_of(tx: Tx, message_id: int) -> MessageHome | None:
+    """Where a message is; None when there is none, or no session can ever show it again."""
+    row = tx.row(
+        "SELECT m.session_id, m.hidden, s.purged FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?",
+        (message_id,),
+    )
+    if row is None or row[1] in (REDACTED, REPLACED):
+        return None
+    carriers = tx.rows(
+        "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id AND"
+        " session_id <> ? ORDER BY session_id",
+        (row[0], message_id, row[0]),
+    )
+    deleted = row[2] is not None
+    if deleted and not carriers:
+        return None
+    return MessageHome(row[0], tuple(one[0] for one in carriers), deleted)
+
+
+def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
+    """Redact a message in every session that shows it."""
+    tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, message_id))
+    for session_id in place.sessions:
+        recount(tx, session_id)
+
+
+def edit(engine: Engine, tx: Tx, message_id: int, ready: Ready, place: MessageHome) -> tuple[int, str]:
+    """Replace a message's content; returns the row with the earlier version, and its owner."""
+    version = replace(engine, tx, message_id, ready, place.keeper, only_content=True)
+    for session_id in place.sessions:
+        recount(tx, session_id)
+    return version, place.keeper
+
+
+def replace(engine: Engine, tx: Tx, message_id: int, ready: Ready, keeper: str, *, only_content: bool = False) -> int:
+    """Store another version of a message; the earlier one moves to a row of `keeper`, which is returned."""
+    version = tx.insert(_COPY, (keeper, message_id))
+    attached = "SELECT hash, ?, mime, bytes FROM attachments WHERE message_id = ?"
+    tx.run(f"INSERT INTO attachments(hash, message_id, mime, bytes) {attached}", (version, message_id))
+    set_values(tx, message_id, ready, only_content=only_content)
+    engine.fulltext.reindex(tx, [version, message_id])
+    return version
+
+
+def same_content(tx: Tx, message_id: int, ready: Ready) -> bool:
+    """Whether a message already has this content."""
+    row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
+    return row is not None and (codec.joined(row[0], row[1]), row[2]) == (ready.text, ready.form)
 
 
 # ---------------------------------------------------------------------------------------------- removing

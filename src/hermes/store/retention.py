@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hermes.store import (
     carried_messages,
     codec,
     leases,
     lineage,
-    message_attachments,
+    message_reading,
     messages,
     model_choices,
     session_events,
@@ -30,6 +30,7 @@ from hermes.store.message_reading import NEEDED, UNSETTLED
 
 if TYPE_CHECKING:
     from hermes.store.rows import AuditEntry, TrashedSession
+    from hermes.store.transcript_writer import TranscriptWriter
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
@@ -37,7 +38,7 @@ GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
 # Of the lease, renewed with every session: after so long another process goes on for a killed one.
-PRUNING_SECONDS = 60.0
+PRUNING_SECONDS = 3600.0  # a second process that prunes after that does no harm
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
@@ -119,29 +120,7 @@ def trashed(tx: Tx) -> list[TrashedSession]:
 # --------------------------------------------------------------------------------------------- deleting
 
 
-class Witness(Protocol):
-    """Callbacks for the code that maintains files next to the database: what happened to a session."""
-
-    def deleted(self, session_id: str) -> None:
-        """A session is being deleted: the last step before the commit."""
-
-    def unused(self, attachments: list[str]) -> None:
-        """The last message that referred to these attachments was deleted."""
-
-    def rewritten(self, session_id: str) -> None:
-        """Messages of a session were deleted that it kept for others."""
-
-    def kept(self, session_id: str) -> None:
-        """Rows of a deleted session stay for other sessions."""
-
-    def cut_off(self, session_ids: list[str]) -> None:
-        """These sessions lost their parent."""
-
-    def mark(self, tx: Tx, session_ids: list[str]) -> None:
-        """This transaction changes what the files of these sessions must contain."""
-
-
-def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
+def purge(engine: Engine, session_id: str, by: str, transcripts: TranscriptWriter) -> bool:
     """Delete a session for good, in small transactions; False when there is none."""
     with engine.write() as tx:
         row = tx.row("SELECT source, message_count FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
@@ -149,10 +128,10 @@ def purge(engine: Engine, session_id: str, by: str, witness: Witness) -> bool:
             return False
         source, count = row
         children = mark_deleted(tx, session_id)
-        witness.mark(tx, [session_id, *children])
+        transcripts.mark(tx, [session_id, *children])
         audit(tx, "delete", session_id, by, f"source {codec.restored(source)}, {count or 0} messages")
-    witness.cut_off(children)
-    finish_deletion(engine, session_id, witness)
+    transcripts.cut_off(children)
+    finish_deletion(engine, session_id, transcripts)
     return True
 
 
@@ -170,7 +149,7 @@ def mark_deleted(tx: Tx, session_id: str) -> list[str]:
     return children
 
 
-def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
+def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWriter) -> None:
     """The long part of a deletion; it can be resumed after a crash.
 
     Of a session that is live (or was created again meanwhile) only messages go that it kept for others, and none refers to.
@@ -178,28 +157,25 @@ def finish_deletion(engine: Engine, session_id: str, witness: Witness) -> None:
     from hermes.store import gateway_outbox
 
     hashes: set[str] = set()
-    owners, is_tombstone = list[str](), False
+    owners: list[str] = []
     while True:
         with engine.write() as tx:
             is_live = _is_live(tx, session_id)
             which = f"m.hidden = {KEPT} AND NOT {NEEDED}" if is_live else UNSETTLED
-            hashes.update(message_attachments.attachments_of(tx, session_id))
+            hashes.update(message_reading.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, which=which, cap=ROWS_AT_ONCE):
                 if not is_live:
                     hashes.update(gateway_outbox.forget_files(tx, session_id))
-                    owners, is_tombstone = _drop_rows(tx, session_id)
-                    witness.deleted(session_id)  # before the commit: a crash leaves no file of a session that is gone
-                witness.mark(tx, [session_id])
+                    owners = _drop_rows(tx, session_id)
+                    transcripts.deleted(session_id)  # before the commit: a crash leaves no file without its session
+                transcripts.mark(tx, [session_id])
                 gone = [h for h in hashes if not is_used(tx, h)]
                 break
         time.sleep(0.0005)  # let waiting writers take the lock first
-    if is_live:
-        witness.rewritten(session_id)
-    elif is_tombstone:
-        witness.kept(session_id)
-    witness.unused(gone)
+    transcripts.rewritten(session_id)
+    transcripts.unused(gone)
     for other in owners:
-        finish_deletion(engine, other, witness)
+        finish_deletion(engine, other, transcripts)
 
 
 def _is_live(tx: Tx, session_id: str) -> bool:
@@ -215,10 +191,10 @@ def is_used(tx: Tx, digest: str) -> bool:
     return gateway_outbox.is_sent_file(tx, digest)
 
 
-def _drop_rows(tx: Tx, session_id: str) -> tuple[list[str], bool]:
-    """Remove the related rows of a session, and its own unless messages stay for others.
+def _drop_rows(tx: Tx, session_id: str) -> list[str]:
+    """Remove the related rows of a session, and its own unless messages stay for others: then it is a tombstone.
 
-    Returns the sessions that kept messages for it, and whether its row stays as a tombstone.
+    Returns the sessions that kept messages for it.
     """
     owners = tx.rows(
         "SELECT DISTINCT r.from_session FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN"
@@ -227,23 +203,19 @@ def _drop_rows(tx: Tx, session_id: str) -> tuple[list[str], bool]:
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-    carried_messages.await_no_more(tx, session_id)
     session_events.forget(tx, session_id)
     leases.forget(tx, session_id)
-    for key in (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id)):
+    keys = (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id))
+    for key in (*keys, carried_messages.AWAITED + session_id):
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
-    return [row[0] for row in owners], not drop_empty_tombstone(tx, session_id)
+    drop_empty_tombstone(tx, session_id)
+    return [row[0] for row in owners]
 
 
-def drop_empty_tombstone(tx: Tx, session_id: str) -> bool:
-    """Delete the row of a deleted session that has no messages left; False if it has some, or is live."""
-    return bool(
-        tx.run(
-            "DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL AND NOT EXISTS"
-            " (SELECT 1 FROM messages m WHERE m.session_id = sessions.id)",
-            (session_id,),
-        )
-    )
+def drop_empty_tombstone(tx: Tx, session_id: str) -> None:
+    """Delete the row of a deleted session that has no messages left."""
+    left = "SELECT 1 FROM messages m WHERE m.session_id = sessions.id"
+    tx.run(f"DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL AND NOT EXISTS ({left})", (session_id,))
 
 
 def _drop_prompt(tx: Tx, digest: str | None) -> None:
@@ -256,12 +228,12 @@ def _drop_prompt(tx: Tx, digest: str | None) -> None:
         )
 
 
-def finish_deletions(engine: Engine, witness: Witness) -> int:
+def finish_deletions(engine: Engine, transcripts: TranscriptWriter) -> int:
     """Resume deletions that a crash interrupted."""
     with engine.read() as tx:
         left = half_deleted(tx)
     for session_id in left:
-        finish_deletion(engine, session_id, witness)
+        finish_deletion(engine, session_id, transcripts)
     return len(left)
 
 
@@ -334,16 +306,12 @@ def ghosts(tx: Tx) -> list[str]:
 def close_orphaned_compressions(tx: Tx) -> list[str]:
     """End compression children older than a week that never made a model call; their messages stay."""
     rows = tx.rows(
-        "SELECT s.id FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE p.end_reason = 'compression'"
-        " AND coalesce(s.kind, 'compression') = 'compression' AND s.started_at >= p.ended_at AND s.ended_at IS NULL"
-        " AND coalesce(s.api_call_count, 0) = 0 AND s.trashed_at IS NULL AND s.purged IS NULL AND s.started_at < ?",
+        f"SELECT c.id FROM sessions c JOIN sessions p ON {lineage.CONTINUATION} WHERE c.ended_at IS NULL"
+        " AND coalesce(c.api_call_count, 0) = 0 AND c.started_at < ?",
         (time.time() - ORPHAN_AGE,),
     )
     for (session_id,) in rows:
-        tx.run(
-            "UPDATE sessions SET ended_at = ?, end_reason = 'orphaned_compression' WHERE id = ?",
-            (time.time(), session_id),
-        )
+        sessions.end(tx, session_id, "orphaned_compression")
     return [row[0] for row in rows]
 
 

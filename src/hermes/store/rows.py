@@ -63,17 +63,22 @@ class PendingHandoff(SessionRow):
     handoff_requested_at: float | None
 
 
-class MessageRow(TypedDict):
-    """A message with all its columns: `get_messages`."""
+class MessagePlace(TypedDict):
+    """The keys of every message."""
 
     id: int
     session_id: str
     role: str
+    timestamp: float
+
+
+class MessageRow(MessagePlace):
+    """A message with all its columns: `get_messages`."""
+
     content: str | list[Any] | dict[str, Any] | None
     tool_call_id: str | None
     tool_calls: list[dict[str, Any]] | None
     tool_name: str | None
-    timestamp: float
     token_count: int | None
     finish_reason: str | None
     reasoning: str | None
@@ -121,13 +126,9 @@ class HiddenMessage(MessageRow):
     hidden: int
 
 
-class RedactedMessage(TypedDict):
+class RedactedMessage(MessagePlace):
     """The place of a redacted message, in an export for a user who is not the owner of the store."""
 
-    id: int
-    session_id: str
-    role: str
-    timestamp: float
     hidden: int
     content: None
 
@@ -140,13 +141,9 @@ class SearchContext(TypedDict):
     content: str
 
 
-class SearchHit(TypedDict):
+class SearchHit(MessagePlace):
     """A message that was found: `search_messages`."""
 
-    id: int
-    session_id: str
-    role: str
-    timestamp: float
     snippet: str
     context: list[SearchContext]
     source: str
@@ -292,25 +289,28 @@ class InsightsCost(TypedDict):
     unknown_sessions: int
 
 
-class InsightsModel(TypedDict):
+class InsightsUse(TypedDict):
+    """Tokens and their cost; None where no price is known."""
+
+    tokens: InsightsTokens
+    cost_usd: float | None
+
+
+class InsightsModel(InsightsUse):
     """The share of one model."""
 
     model: str | None
     sessions: int
     replies: int
-    tokens: InsightsTokens
-    cost_usd: float | None
 
 
-class InsightsSource(TypedDict):
+class InsightsSource(InsightsUse):
     """The share of one source (cli, telegram, …)."""
 
     source: str
     sessions: int
     messages: int
     tool_calls: int
-    tokens: InsightsTokens
-    cost_usd: float | None
 
 
 class InsightsTool(TypedDict):
@@ -329,7 +329,7 @@ class InsightsStreaks(TypedDict):
     days_active: int
 
 
-class InsightsSession(TypedDict):
+class InsightsSession(InsightsUse):
     """A session among the longest or the costliest."""
 
     id: str
@@ -338,8 +338,6 @@ class InsightsSession(TypedDict):
     source: str
     messages: int
     seconds: float
-    tokens: InsightsTokens
-    cost_usd: float | None
 
 
 class InsightsDay(TypedDict):

@@ -1,8 +1,8 @@
 """Files near a store that hold a session of it: copies that backups and repairs made, exports.
 
 Looked at are the files beside the database, folders beside it that are named after backups, what a repair put aside
-among the transcripts, and the backups that were made elsewhere (their paths are noted). A database is asked for the
-session; any other file holds it when it names the session's id as JSON does.
+among the transcripts, and the backups that were made elsewhere (their paths are noted). A database holds the session when the
+id is among its bytes, any other file when it names the id as JSON does. An encrypted copy can't be searched: it counts as one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hermes.errors import HermesError
 from hermes.home import has_key_file
 from hermes.store import codec
 from hermes.store.engines.base import Tx
 from hermes.store.engines.sqlite.foreign_database import is_database
-from hermes.store.engines.store_address import open_engine
 
 _PIECE = 1 << 20  # bytes read at once
 _OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
@@ -65,7 +63,7 @@ def copies_of(
 def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
     beside = [path for path in folder.iterdir() if not path.is_symlink()] if folder.is_dir() else []
     for path in beside:
-        if path.is_file() and not path.name.endswith(("-wal", "-shm")):
+        if path.is_file():
             yield path
         elif path.is_dir() and "backup" in path.name.lower():
             yield from (one for one in path.rglob("*") if one.is_file() and not one.is_symlink())
@@ -73,34 +71,17 @@ def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
 
 
 def _holds(path: Path, session_ids: Sequence[str]) -> bool:
+    if has_key_file(path):
+        return True
     words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
-    if is_database(path) or has_key_file(path):
-        try:
-            return _database_holds(path, session_ids)
-        except HermesError:  # damaged, or not a record: its bytes tell
-            words = set(session_ids)
-    return _names(path, [word.encode(errors="surrogatepass") for word in words])
-
-
-def _database_holds(path: Path, session_ids: Sequence[str]) -> bool:
-    engine = open_engine(path, None, read_only=True, durability="normal")
-    try:
-        with engine.read() as tx:
-            return any(
-                tx.row(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (one,)) is not None
-                for one in session_ids
-                for table, column in (("sessions", "id"), ("messages", "session_id"))
-            )
-    finally:
-        engine.close()
-
-
-def _names(path: Path, words: Sequence[bytes]) -> bool:
-    longest, before = max(map(len, words)), b""
+    if is_database(path) or path.name.endswith("-wal"):
+        words = set(session_ids)
+    sought = [word.encode(errors="surrogatepass") for word in words]
+    longest, before = max(map(len, sought)), b""
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             seen = before + piece
-            if any(word in seen for word in words):
+            if any(word in seen for word in sought):
                 return True
             before = seen[-longest:]
     return False

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 from hermes.store import (
     carried_messages,
     codec,
-    message_attachments,
     message_reading,
     session_events,
     sessions,
@@ -50,10 +49,10 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession 
     beside: dict[str, Any] = {key: state[key] for key in ("tags", "members", "refs", "rewinds")}
     beside |= {"events": session_events.of_session(tx, session_id), "rewound_messages": rewound}
     session = {**row, "messages": shown, **{key: value for key, value in beside.items() if value}}
-    attached = message_attachments.attached(tx, session_id)
+    attached = message_reading.attached(tx, session_id)
     every = [*shown, *rewound]
     listed = {str(one["id"]): attached[one["id"]] for one in every if one["id"] in attached}
-    if listed or any(message_attachments.mentions(one["content"]) for one in every):
+    if listed or any(message_reading.mentions(one["content"]) for one in every):
         session["attached"] = listed  # {}: they only read like it
     return cast("ExportedSession", session)
 

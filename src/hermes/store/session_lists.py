@@ -1,24 +1,28 @@
 """Lists of sessions: each conversation once, newest first.
 
 The order comes from an index on the session row, so a list costs the same in a store of a hundred sessions and of
-a hundred thousand. A chain of compressions is one line: its newest member, in its place in the order.
+a hundred thousand. A chain of compressions is one line: its newest member, in its place in the order. For displays there are
+also the names to filter lists by, a session's relatives, and which watched sessions changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store import lineage, sessions
-from hermes.store.arguments import checked_bound
+from hermes.store import codec, lineage, sessions
+from hermes.store.arguments import checked_period
 from hermes.store.engines.base import Tx
 from hermes.store.message_values import preview_of
 from hermes.store.visibility import User, in_folder, session_clause
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SessionRow
+    from hermes.store.rows import Facets, Relative, SessionRow
 
+_MOST = 50  # names of each kind
+_RECENT = 20_000  # messages, the newest, among which the names of tools are looked for: reading all takes too long
+_RELATIVES = 500
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 # A child is a line of its own when it is a branch, when it began after its parent was reset, or when it only
 # continues its parent (that line is then the chain's).
@@ -38,7 +42,7 @@ def rich(
     project_tips: bool,
     by_activity: bool,
     visible_to: User | None,
-    extra: tuple[str, list[Any]] = ("", []),
+    narrowed: Iterable[tuple[str, list[Any]]] = (),
 ) -> list[SessionRow]:
     """See SessionDB.list_sessions_rich."""
     limit, offset = checked_page(limit, offset)
@@ -48,8 +52,8 @@ def rich(
     if exclude_sources:
         where = f"{where} AND s.source NOT IN ({', '.join('?' * len(exclude_sources))})"
         params = [*params, *exclude_sources]
-    if extra[0]:
-        where, params = f"{where} AND {extra[0]}", [*params, *extra[1]]
+    for condition, values in narrowed:
+        where, params = f"{where} AND {condition}", [*params, *values]
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = project_tips and by_activity and not include_children
     if not include_children:
@@ -68,17 +72,24 @@ def rich(
     return [_finish(row) for row in rows]
 
 
-def narrowed(
-    model: str | None, cwd: str | None, since: float | None, until: float | None
-) -> Iterator[tuple[str, list[Any]]]:
+def conditions(
+    archived: bool, pinned: bool, tag: str | None, model: str | None, cwd: str | None, since: float | None,
+    until: float | None,
+) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
     """Conditions on the sessions row `s`, each with its parameters."""
+    if not archived:
+        yield "s.archived_at IS NULL", []
+    if pinned:
+        yield "s.pinned_at IS NOT NULL", []
+    if tag is not None:
+        yield "EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)", [tag]
     if model is not None:
         yield "s.model = ?", [model]
     if cwd is not None:
         yield in_folder("s", cwd)
     for name, sign, value in (("since", ">=", since), ("until", "<=", until)):
         if value is not None:
-            yield f"{_ACTIVE} {sign} ?", [checked_bound(value, name)]
+            yield f"{_ACTIVE} {sign} ?", [checked_period(value, name)]
 
 
 ALL = 1 << 40
@@ -120,9 +131,62 @@ def _finish(row: SessionRow) -> SessionRow:
     return row
 
 
-def recent(tx: Tx, source: str | None, limit: int | None, offset: int, visible_to: User | None) -> list[SessionRow]:
-    """Recent sessions, the one with the newest message first, every one of them."""
-    return rich(
-        tx, source=source, exclude_sources=None, limit=limit, offset=offset, include_children=True, project_tips=False,
-        by_activity=True, visible_to=visible_to,
-    )  # fmt: skip
+# ---------------------------------------------------------------------------------------------- for displays
+
+
+def facets(tx: Tx, visible_to: User | None) -> Facets:
+    """See SessionDB.facets."""
+    where, params = session_clause(visible_to)
+    newest = int(tx.value("SELECT max(id) FROM messages") or 0)
+
+    def counted(name: str, rest: str, values: Sequence[Any] = ()) -> dict[str, int]:
+        rows = tx.rows(
+            f"SELECT {name}, count(*) AS n FROM {rest} AND {where} AND {name} IS NOT NULL AND {name} <> ''"
+            f" GROUP BY {name} ORDER BY n DESC, {name} LIMIT {_MOST}",
+            [*values, *params],
+        )
+        return {str(codec.restored(value)): int(count) for value, count in rows}
+
+    return {
+        "sources": counted("s.source", "sessions s WHERE 1 = 1"),
+        "models": counted("s.model", "sessions s WHERE 1 = 1"),
+        "folders": counted("s.cwd", "sessions s WHERE 1 = 1"),
+        "tags": counted("t.tag", "session_tags t JOIN sessions s ON s.id = t.session_id WHERE 1 = 1"),
+        "tools": counted(
+            "m.tool_name", "messages m JOIN sessions s ON s.id = m.session_id WHERE m.id > ?", [newest - _RECENT]
+        ),
+    }
+
+
+def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
+    """See SessionDB.get_family."""
+    where, params = session_clause(visible_to)
+    columns = "s.id, s.parent_session_id, s.kind, s.end_reason, s.title, s.first_words, s.message_count, s.started_at"
+    shown = f"SELECT 1 FROM sessions s WHERE s.id = ? AND {where}"
+    chain = lineage.ancestors(tx, session_id)
+    level = [one for one in chain if tx.row(shown, [one, *params]) is not None][:1]  # the oldest that may be seen
+    found: dict[str, Relative] = {}
+    by_id = "s.id"
+    while level and len(found) < _RELATIVES:
+        among, values = tx.among(by_id, level)
+        sql = f"SELECT {columns} FROM sessions s WHERE {among} AND {where} ORDER BY s.started_at, s.id"
+        level = []
+        for row in tx.rows(sql, [*values, *params]):
+            one, parent, kind, end_reason, title, preview, count, started = (codec.restored(value) for value in row)
+            if one in found:
+                continue
+            found[one] = {
+                "id": one, "parent": parent if parent in found else None, "kind": kind, "end_reason": end_reason,
+                "title": title, "preview": preview or "", "messages": int(count or 0), "started_at": started,
+            }  # fmt: skip
+            level.append(one)
+        by_id = "s.parent_session_id"
+    return list(found.values())
+
+
+def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """See SessionDB.session_states."""
+    among, values = tx.among("s.id", list(session_ids))
+    columns = "s.id, s.message_count, s.active_at, s.ended_at, s.trashed_at"
+    rows = tx.rows(f"SELECT {columns} FROM sessions s WHERE {among}", values)
+    return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows}

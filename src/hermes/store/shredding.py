@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
 from hermes.store import codec, gateway_outbox, leases, lineage, prompt_history, retention
-from hermes.store.attachments import Attachments
-from hermes.store.drafts import Drafts
-from hermes.store.engines.base import Engine, Tx, set_meta
+from hermes.store.engines.base import Tx, set_meta
 from hermes.store.session_copies import copies_of, noted_backups
 from hermes.store.sync import tables as sync_tables
-from hermes.store.transcript_writer import TranscriptWriter
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
+    from hermes.store.db_open import OpenStore
     from hermes.store.rows import ShredResult
 
 # What a store that several hosts share has beyond the reach of this one.
@@ -41,47 +39,29 @@ class Plan:
     parts: list[str] = field(default_factory=list)
     messages: int = 0
     attachments: list[str] = field(default_factory=list)
-    prompts: list[str] = field(default_factory=list)
     shared_with: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True, frozen=True)
-class StoreFiles:
-    """The store, and the files beside it."""
-
-    engine: Engine
-    transcripts: TranscriptWriter
-    attachments: Attachments
-    drafts: Drafts
-    path: Path
-    history: Path
-
-    @property
-    def sessions(self) -> Path:
-        """The folder of the transcripts."""
-        return self.transcripts.files.folder
-
-
-def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
+def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult | None:
     """Shred the whole conversation a session is part of; None when no session has that id and none is half shredded."""
-    engine, unfinished = place.engine, list[str]()
+    engine = db._engine
     with engine.read() as tx:
         parts = _parts(tx, session_id)
-        if not parts and _noted(tx, session_id) is None:
+        if not parts and not _noted(tx, session_id).parts:
             return None
         _refuse(tx, parts)
         typed = set(_typed(tx, parts))
     try:  # while the messages are there to compare with
-        prompt_history.forget_texts(place.history, typed)
+        prompt_history.forget_texts(history, typed)
     except OSError as error:
         why = error.strerror or error
-        raise StoreError(f"{place.history} can't be rewritten ({why}); nothing was deleted") from error
+        raise StoreError(f"{history} can't be rewritten ({why}); nothing was deleted") from error
     with engine.write() as tx:
         plan, children = _begin(tx, session_id, by)
-        place.transcripts.mark(tx, children)
-    place.transcripts.cut_off(children)
-    _remove_rows(place, plan)
-    unfinished += _remove_files(place, plan)
+        db._transcripts.mark(tx, children)
+    db._transcripts.cut_off(children)
+    retention.finish_deletions(engine, db._transcripts)
+    unfinished = _remove_files(db, plan)
     try:
         unfinished += engine.scrub()
     except StoreError as error:
@@ -91,7 +71,7 @@ def shred(place: StoreFiles, session_id: str, by: str) -> ShredResult | None:
             tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + plan.parts[-1],))
     with engine.read() as tx:
         backups = noted_backups(tx)
-    copies = [str(path) for path in copies_of(place.path, place.sessions, plan.parts, plan.attachments, backups)]
+    copies = [*map(str, copies_of(db.path, db._transcripts.files.folder, plan.parts, plan.attachments, backups))]
     if not engine.shared:  # on a stick, or a share that is not mounted
         away = (path for path in backups if not path.parent.is_dir())
         copies += [f"{path} (a backup that can't be reached now), perhaps" for path in away]
@@ -112,13 +92,11 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
     return lineage.parts(tx, session_id) if there else []
 
 
-def _noted(tx: Tx, session_id: str) -> tuple[str, Plan] | None:
-    """What an earlier try has left to do for this session, and the key it is noted under."""
-    for key, value in tx.rows("SELECT key, value FROM state_meta WHERE key LIKE ?", (retention.SHREDDING + "%",)):
-        plan = Plan(**codec.from_json(value))
-        if session_id in plan.parts:
-            return str(key), plan
-    return None
+def _noted(tx: Tx, session_id: str) -> Plan:
+    """What an earlier try has left to do for this session; an empty plan when it was finished, or there was none."""
+    rows = tx.rows("SELECT value FROM state_meta WHERE key LIKE ?", (retention.SHREDDING + "%",))
+    plans = (Plan(**codec.from_json(value)) for (value,) in rows)
+    return next((plan for plan in plans if session_id in plan.parts), Plan())
 
 
 def _refuse(tx: Tx, parts: Sequence[str]) -> None:
@@ -164,23 +142,22 @@ def _texts(content: Any) -> Iterator[str]:
 
 def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     """Make the conversation invisible and note what is to do; the children it had. Refused: nothing was changed."""
-    parts = _parts(tx, session_id)
+    parts, earlier = _parts(tx, session_id), _noted(tx, session_id)
     _refuse(tx, parts)
-    key, earlier = _noted(tx, session_id) or (None, Plan())
     plan = _planned(tx, parts, earlier)
+    prompts = _column(tx, "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash > ''", parts)
     children: list[str] = []
     gateway_outbox.shred(tx, plan.parts)
     sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
-        cut = retention.mark_deleted(tx, part)
-        children += [child for child in cut if child not in plan.parts]
+        children += [child for child in retention.mark_deleted(tx, part) if child not in plan.parts]
         # A deletion, for every program that asks whether a transcript's session was deleted.
         retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
-    for digest in plan.prompts:
+    for digest in prompts:
         _drop_prompt(tx, digest)
-    if key is not None:
-        tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
+    if earlier.parts:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + earlier.parts[-1],))
     set_meta(tx, retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan)))
     return plan, children
 
@@ -195,15 +172,13 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
     tombstones = [owner for owner, purged in owners if purged is not None]
     sharing = "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?"
     own = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
-    prompt = "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash IS NOT NULL"
     count = "SELECT count(*) FROM messages WHERE session_id = ?"
-    shared = _once([owner for owner, purged in owners if purged is None], _column(tx, sharing, tombstones))
-    files = (file for part in parts for file in gateway_outbox.sent_files(tx, part))
+    shared = [owner for owner, purged in owners if purged is None] + _column(tx, sharing, tombstones)
+    files = [file for part in parts for file in gateway_outbox.sent_files(tx, part)]
     return Plan(
-        parts=_once(earlier.parts, parts),
+        parts=[*dict.fromkeys(earlier.parts + parts)],
         messages=earlier.messages + sum(map(int, _column(tx, count, parts))),
-        attachments=_once(earlier.attachments, _column(tx, own, [*parts, *tombstones]), files),
-        prompts=_once(earlier.prompts, _column(tx, prompt, parts)),
+        attachments=[*dict.fromkeys(earlier.attachments + _column(tx, own, [*parts, *tombstones]) + files)],
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
 
@@ -223,38 +198,25 @@ def _drop_prompt(tx: Tx, digest: str) -> None:
         _drop_prompt(tx, base)
 
 
-def _remove_rows(place: StoreFiles, plan: Plan) -> None:
-    """The newest part first: it shows messages of the earlier ones. An id that a new session was given meanwhile is its own."""
-    with place.engine.read() as tx:
-        gone = _column(tx, "SELECT id FROM sessions WHERE id = ? AND purged IS NOT NULL", plan.parts)
-    for session_id in reversed(gone):
-        retention.finish_deletion(place.engine, session_id, place.transcripts)
-    retention.finish_deletions(place.engine, place.transcripts)  # what an earlier try has left
-
-
 # ------------------------------------------------------------------------------------------ files
 
 
-def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
+def _remove_files(db: OpenStore, plan: Plan) -> list[str]:
     """Remove what lies beside the store; a line for each file that is still there."""
-    with place.engine.read() as tx:
+    transcripts, drafts, attachments = db._transcripts, db.drafts, db._attachments
+    with db._engine.read() as tx:
         gone = [part for part in plan.parts if tx.row("SELECT 1 FROM sessions WHERE id = ?", (part,)) is None]
         hashes = [digest for digest in plan.attachments if not retention.is_used(tx, digest)]
     for part in gone:
-        place.drafts.forget(part)
-        place.transcripts.deleted(part)
-    left = [place.transcripts.files.path(part) for part in gone]
-    left += [place.drafts.path(part) for part in gone]
+        drafts.forget(part)
+        transcripts.deleted(part)
     with suppress(OSError):
-        place.attachments.forget(hashes)
-    left += [place.attachments.path(digest) for digest in hashes]
-    leftovers = [place.sessions.glob(".sessions-*.json")]  # of processes that were killed while they wrote them
-    leftovers += [place.attachments.path(digest).parent.glob(f".{digest}.*.part") for digest in hashes]
-    for path in (one for some in leftovers for one in some):
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-    told = [f"{path} can't be removed; remove it" for path in left if path.exists()]
-    index = place.sessions / "sessions.json"
+        attachments.forget(hashes)
+        for path in (one for digest in hashes for one in attachments.path(digest).parent.glob(f".{digest}.*.part")):
+            path.unlink(missing_ok=True)  # of a process that was killed while it wrote it
+    left = [path(part) for part in gone for path in (transcripts.files.path, drafts.path)]
+    told = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
+    index = transcripts.files.folder / "sessions.json"
     try:
         _forget_titles(index, gone)
     except (OSError, ValueError) as error:
@@ -262,22 +224,15 @@ def _remove_files(place: StoreFiles, plan: Plan) -> list[str]:
     return told
 
 
-def _forget_titles(index: Path, session_ids: Iterable[str]) -> None:
+def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
     """The file of chats tells the title of the session in each."""
-    if not index.is_file():
-        return
-    entries, gone = json.loads(index.read_bytes()), set(session_ids)
-    titled = [one for one in entries.values() if one.get("session_id") in gone and one.get("title") is not None]
-    if not titled:
-        return
+    entries = json.loads(index.read_bytes()) if index.is_file() else {}
+    titled = [one for one in entries.values() if one.get("session_id") in session_ids and one.get("title") is not None]
     for one in titled:
         one["title"] = None
-    write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
+    if titled:
+        write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
     return [str(row[0]) for key in keys for row in tx.rows(sql, (key,))]
-
-
-def _once(*lists: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(one for some in lists for one in some))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
+
+import msgspec
 
 from hermes.store.index_text import ASCII_WORD, UNSPACED, aligned, fold
 from hermes.store.index_text import pieces as pieces_of
@@ -13,15 +15,10 @@ from hermes.store.index_text import pieces as pieces_of
 BEFORE, LENGTH = 60, 240
 _SPACE = re.compile(r"\s+")
 _TRAILING = ("\ufe0f", "\u20e3")  # continuations of an emoji: the rest of a keycap
-_WORD = re.compile(r"[a-z0-9]*")
-_TRIES = 200  # places that are looked at one by one, which is fastest in a text of usual length
 _GAP = 1000  # characters between two words of a phrase, at most
-_STARTS = rf"(?:(?<![^\W_])|(?<={UNSPACED.pattern[:-1]}))"  # `_is_border` of the character before, and of the one after
-_ENDS = rf"(?![^\W_](?<!{UNSPACED.pattern[:-1]}))"
 
 
-@dataclass(frozen=True, slots=True)
-class Needle:
+class Needle(msgspec.Struct, frozen=True):
     """One thing to mark: folded pieces in a row; `loose` ends may be inside a word.
 
     With `forms`, any of these words; the one piece is what they begin with.
@@ -57,42 +54,29 @@ def forms_needle(words: Sequence[str]) -> list[Needle]:
     return [one for word in words if (one := needle(word)) is not None]
 
 
-def _find_forms(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
-    start, forms = what.pieces[0], what.forms
-    spans: list[tuple[int, int]] = []
-    at = folded.find(start)
-    while at >= 0 and len(spans) < most:
-        end = _WORD.match(folded, at).end()  # type: ignore[union-attr]
-        is_word = (at == 0 or _is_border(folded[at - 1])) and (end == len(folded) or _is_border(folded[end]))
-        if is_word and folded[at:end] in forms:
-            spans.append((at, end))
-        at = folded.find(start, end)
-    return spans
-
-
 def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
     """The positions of a needle in folded text."""
-    if what.forms:
-        return _find_forms(what, folded, most)
-    first = what.pieces[0]
-    open_start = what.loose_start or bool(UNSPACED.match(first))
-    open_end = what.loose_end or bool(UNSPACED.match(what.pieces[-1]))
-    rest = _rest(what)
-    spans: list[tuple[int, int]] = []
-    at = folded.find(first)
-    for _ in range(_TRIES):
-        if at < 0 or len(spans) == most:
-            return spans
-        if open_start or at == 0 or _is_border(folded[at - 1]):
-            more = rest.match(folded, at + len(first))
-            if more is not None and (open_end or more.end() == len(folded) or _is_border(folded[more.end()])):
-                spans.append((at, more.end()))
-        at = folded.find(first, at + 1)
-    if at >= 0:  # inside a long word, or many words: one search that skips them
-        start, end = "" if open_start else _STARTS, "" if open_end else _ENDS
-        whole = re.compile(f"{start}{re.escape(first)}{rest.pattern}{end}")
-        spans += [one.span() for one in islice(whole.finditer(folded, at), most - len(spans))]
-    return spans
+    at = folded.find(what.pieces[0])
+    if at < 0:
+        return []
+    spans = (one.span() for one in _pattern(what).finditer(folded, at))
+    if not folded.isascii():  # of the borders the pattern knows those of ASCII
+        spans = (one for one in spans if _is_apart(what, folded, *one))
+    return list(islice(spans, most))
+
+
+def _is_apart(what: Needle, folded: str, start: int, end: int) -> bool:
+    return (_is_open_start(what) or start == 0 or _is_border(folded[start - 1])) and (
+        _is_open_end(what) or end == len(folded) or _is_border(folded[end])
+    )
+
+
+def _is_open_start(what: Needle) -> bool:
+    return what.loose_start or UNSPACED.match(what.pieces[0]) is not None
+
+
+def _is_open_end(what: Needle) -> bool:
+    return what.loose_end or UNSPACED.match(what.pieces[-1]) is not None
 
 
 def _is_border(character: str) -> bool:
@@ -100,16 +84,22 @@ def _is_border(character: str) -> bool:
     return not character.isalnum() or UNSPACED.match(character) is not None
 
 
-def _rest(what: Needle) -> re.Pattern[str]:
-    """What follows the first piece. No gap can hold the piece that ends it: there is one way to match a text, or none."""
-    pattern = ""
+@lru_cache(maxsize=256)
+def _pattern(what: Needle) -> re.Pattern[str]:
+    """A needle as a pattern. It begins with the first piece itself, which is fast to search: the border before it is checked
+    after it. No gap can hold the piece that ends it: there is one way to match a text, or none."""
     before = what.pieces[0]
+    pattern = re.escape(before)
+    if not _is_open_start(what):
+        pattern += f"(?<![a-z0-9](?s:.{{{len(before)}}}))"
+    if what.forms:
+        pattern += f"(?:{'|'.join(form[len(before) :] for form in what.forms)})"
     for piece in what.pieces[1:]:
         glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
         gap = r"[\W_]" if piece[0].isalnum() else rf"(?:(?!{re.escape(piece)})[\W_])"
         pattern += gap + f"{{{0 if glued else 1},{_GAP}}}" + re.escape(piece)
         before = piece
-    return re.compile(pattern)
+    return re.compile(pattern if _is_open_end(what) else f"{pattern}(?![a-z0-9])")
 
 
 def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
@@ -123,12 +113,14 @@ def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
     if not found:
         return _SPACE.sub(" ", shown[:LENGTH]).strip() + ("..." if len(shown) > LENGTH else ""), 0
     found.sort()
-    best, best_count = found[0][0], 0
+    best, best_count, distinct = found[0][0], 0, len({number for _, _, number in found})
     for index, (start, _, _) in enumerate(found[:200]):
         inside = {number for begin, _, number in found[index : index + 60] if begin < start + LENGTH - BEFORE}
         if len(inside) > best_count:
             best, best_count = start, len(inside)
-    return _marked(shown, found, best), len({number for _, _, number in found})
+        if best_count == distinct:
+            break
+    return _marked(shown, found, best), distinct
 
 
 def _all_found(needles: list[Needle], found: set[int]) -> bool:

@@ -8,7 +8,7 @@ included: an import (ingest.py) is for sessions that come into a store with othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import InvalidInput, StoreError
 from hermes.store import codec, cron_jobs, session_events
 from hermes.store.codec import Blob
-from hermes.store.engines.base import Engine
+from hermes.store.engines.base import Engine, batched
 from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
@@ -29,7 +29,6 @@ from hermes.store.sync import tables as sync_tables
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-AT_ONCE = 200  # rows
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
 _VECTORS = "message_vectors"  # no part of the proof: they are made in the background all the time
@@ -74,6 +73,16 @@ class CopyResult:
     rounds: int = 0
 
 
+# Tables that a store has once it needs them: one of them, their declarations, how a store gets them.
+_LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
+    ("gateway_aliases", GATEWAY_TABLES, lambda here: here.make_tables(gateway_statements(shared=here.shared))),
+    ("session_events", session_events.TABLES, session_events.prepare),
+    ("cron_runs", cron_jobs.TABLES, lambda here: here.make_tables(cron_jobs.TABLES)),
+    ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
+    (_VECTORS, vectors.TABLES, vectors.prepare),
+)
+
+
 def snapshot(source: SessionDB, target: SessionDB) -> CopyResult:
     """Make the target hold what the source holds at this moment, even while others write."""
     with source._engine.read():
@@ -89,22 +98,11 @@ def refuse_in_use(source: SessionDB, target: SessionDB) -> None:
         if table.name not in ("sessions", "messages"):
             continue
         copy = _Copy(source._engine, target._engine, table, CopyResult())
-        if differing := sum(map(copy.differing, _some(copy.keys(target._engine)))):
+        if differing := sum(map(copy.differing, batched(copy.keys(target._engine)))):
             raise InvalidInput(
                 f"{target.where} is in use: {differing} of its {table.name} are not in {source.where}, or differ from it,"
                 f" and copying would undo that; import the file's sessions instead: hermes sessions import {source.path}"
             )
-
-
-def _made_when_needed(here: Engine) -> tuple[tuple[str, Sequence[str], Callable[[], Any]], ...]:
-    """Tables that a store has once it needs them: one of them, their declarations, how a store gets them."""
-    return (
-        ("gateway_aliases", GATEWAY_TABLES, lambda: here.make_tables(gateway_statements(shared=here.shared))),
-        ("session_events", session_events.TABLES, lambda: session_events.prepare(here)),
-        ("cron_runs", cron_jobs.TABLES, lambda: here.make_tables(cron_jobs.TABLES)),
-        ("sync_seen", sync_tables.TABLES, lambda: sync_tables.prepare(here)),
-        (_VECTORS, vectors.TABLES, lambda: vectors.prepare(here)),
-    )
 
 
 def move(source: SessionDB, target: SessionDB, progress: Progress | None = None) -> CopyResult:
@@ -115,11 +113,12 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         raise InvalidInput(f"{source.where} is already the current store")
     there, here, moved = source._engine, target._engine, CopyResult()
     tables = declared(TABLES)
-    with there.read() as tx:
-        needed = [(statements, make) for name, statements, make in _made_when_needed(here) if tx.has_table(name)]
-    for statements, make in needed:
-        make()
-        tables += declared(statements)
+    for name, statements, prepare in _LATER:
+        with there.read() as tx:
+            is_there = tx.has_table(name)
+        if is_there:
+            prepare(here)
+            tables += declared(statements)
     is_same = False
     while not is_same:
         if moved.rounds == ROUNDS:
@@ -129,20 +128,19 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
             )
         moved.rounds += 1
         before = moved.written + moved.removed
-        with there.read():
+        with there.read() as tx:
             for table in (one for one in tables if one.name != _VECTORS):
                 _Copy(there, here, table, moved, progress).run()
             is_same = moved.written + moved.removed == before
             for table in (one for one in tables if one.name == _VECTORS and is_same):
                 _Copy(there, here, table, moved).run()
-            hashes = [row[0] for row in source._read(lambda tx: tx.rows("SELECT DISTINCT hash FROM attachments"))]
+            hashes = [row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments")]
     moved.attachments = sum(target._attachments.take_over(source.read_attachment, digest) for digest in hashes)
     target.catch_up()
     if not here.shared:  # next to a file, each session has its transcript: write those that were written elsewhere
         kept = "SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL"
-        for (session_id,) in target._read(lambda tx: tx.rows(kept)):
-            if not target._transcripts.files.exists(session_id):
-                target._transcripts.rewritten(session_id)
+        ids = [row[0] for row in target._read(lambda tx: tx.rows(kept))]
+        target._transcripts.complete(one for one in ids if not target._transcripts.files.exists(one))
     moved.sessions, moved.messages = target.session_count(), target.message_count()
     return moved
 
@@ -159,23 +157,20 @@ class _Copy:
 
     def run(self) -> None:
         wanted, table = self.keys(self.there), self.table
-        for some in _some(list(set(self.keys(self.here)).difference(wanted))):
+        if table.is_numbered:  # keys that were used once are not used again, even if no row has them any more
+            with self.there.read() as tx:
+                highest = max(tx.last_number(table.name), *(key[0] for key in wanted[-1:]), 0)
             with self.here.write() as tx:
-                if table.name == "messages":
-                    self.here.fulltext.drop(tx, [key[0] for key in some])
-                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(some)}", _flat(some))
+                tx.reserve(highest, table.name)
+        extra = list(set(self.keys(self.here)).difference(wanted))
+        for some in batched(extra):  # first: a new row may have the title of one of them
+            self._bring(some)
         done = 0
-        for some in _some(wanted):
+        for some in batched(wanted):
             self._bring(some)
             done += len(some)
             if self.progress is not None and table.name == "messages":
                 self.progress(done, len(wanted))
-        if table.is_numbered:  # keys that were used once are not used again, even if no row has them any more
-            with self.there.read() as tx:
-                highest = tx.last_number(table.name)
-            if highest:
-                with self.here.write() as tx:
-                    tx.reserve(highest, table.name)
 
     def keys(self, engine: Engine) -> list[Key]:
         """The keys of the rows that are copied."""
@@ -202,15 +197,20 @@ class _Copy:
         return sum({**wanted.get(key, {}), "transcript": 0} != {**row, "transcript": 0} for key, row in present.items())
 
     def _bring(self, keys: Sequence[Key]) -> None:
+        """Make these rows of the target those of the source."""
         wanted, present, table = self._rows(self.there, keys), self._rows(self.here, keys), self.table
+        gone = [key for key in present if key not in wanted]
         changed = {key: row for key, row in wanted.items() if present.get(key) != row}
-        if not changed:
-            return
         known = [key for key in changed if key in present]
+        if not changed and not gone:
+            return
         sets = ", ".join(f"{name} = excluded.{name}" for name in table.columns if name not in table.key)
+        fulltext = self.here.fulltext
         with self.here.write() as tx:
-            if table.is_numbered:
-                tx.reserve(max(key[0] for key in changed), table.name)
+            if gone:
+                if table.name == "messages":
+                    fulltext.drop(tx, [key[0] for key in gone])
+                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(gone)}", _flat(gone))
             if table.name == "sessions" and known:  # they may swap titles
                 tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))
             try:
@@ -222,13 +222,9 @@ class _Copy:
             except (TypeError, ValueError, OverflowError) as error:
                 raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
             if table.name == "messages":  # a file's index takes changed and new ones apart, a server's all alike
-                self.here.fulltext.reindex(tx, [key[0] for key in changed])
-                self.here.fulltext.index_now(tx, [key[0] for key in changed if key not in present])
+                fulltext.reindex(tx, [key[0] for key in changed])
+                fulltext.index_now(tx, [key[0] for key in changed if key not in present])
         self.moved.written += len(changed)
-
-
-def _some(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
-    return (keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE))
 
 
 def _flat(keys: Sequence[Key]) -> list[Any]:

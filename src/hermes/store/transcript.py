@@ -25,6 +25,7 @@ FORMAT = "hermes-transcript"
 VERSION = 1
 _PATIENCE = 2.0  # seconds to wait for another process's line
 _DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
+_NEWEST = 8  # files in which messages that a database lost are searched
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _EDIT = rb'"event","event":"edit","at":[-+.\dEe]+,"keeps":\[\{"type":"message"'
 _WHOLE_LINE = re.compile(rb'^\{"type":(?:"message"|' + _EDIT + rb'),"id":(\d{1,18}),.*\}$', re.MULTILINE)
@@ -193,6 +194,14 @@ class TranscriptFolder:
     def all(self) -> list[Path]:
         """The files of all transcripts, in the order of their names."""
         return sorted(path for path in self.folder.glob("*.jsonl") if path.is_file())
+
+    def newest(self) -> list[Path]:
+        """The transcripts that were written last."""
+        times = dict[Path, float]()
+        for path in self.all():
+            with suppress(OSError):  # removed meanwhile
+                times[path] = path.stat().st_mtime
+        return sorted(times, key=times.__getitem__)[-_NEWEST:]
 
     def forget(self, session_id: str, also_in: Path | None = None) -> None:
         """Remove a session's transcript, here and in another folder, and other programs' request dumps of it."""

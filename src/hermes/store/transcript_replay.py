@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes.store import codec, message_attachments, message_reading, session_events, titles
+from hermes.store import codec, message_reading, session_events, titles
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.sessions import PROMPT, free_id, keep_prompt, tidy
@@ -45,7 +45,7 @@ ToldState = SessionState  # as a file tells it, or a part of it
 def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entry:
     """A decoded message, with its attachments, as a transcript line; empty fields are left out."""
     body = {key: value for key, value in message.items() if value is not None and key != "session_id"}
-    if files or message_attachments.mentions(message["content"]):
+    if files or message_reading.mentions(message["content"]):
         body["attachments"] = list(files)
     return {"type": "message", "id": message["id"], **body}
 
@@ -104,7 +104,7 @@ def message(tx: Tx, message_id: int) -> MessageRow:
 
 def with_attachments(tx: Tx, session_id: str, rows: Iterable[MessageRow]) -> Iterator[Entry]:
     """Messages of a session, each with its attachments, as transcript lines."""
-    attached = message_attachments.attached(tx, session_id)
+    attached = message_reading.attached(tx, session_id)
     return (message_entry(one, attached.get(one["id"], ())) for one in rows)
 
 
@@ -136,19 +136,12 @@ def differences(tx: Tx, session_id: str, told: ReplayedSession) -> list[str]:
         wanted.apply(entry if is_told else as_read(entry))
     is_damaged = any(raw.rstrip().endswith(b"}") for raw in told.unread)  # a crash would have torn it
     found = ["damaged or doubled lines"] if is_damaged or told.has_doubles or not told.is_begun else []
-    both = wanted.messages.keys() & told.messages.keys()
-    for ids, how in (
-        (told.messages.keys() - both, "not in the database"),
-        (wanted.messages.keys() - both, "without a line"),
-        ({one for one in both if told.messages[one] != wanted.messages[one]}, "with another text"),
-    ):
-        found += [f"{len(ids)} messages ({min(ids)} …) {how}"] if ids else []
+    ids = wanted.messages.keys() | told.messages.keys()
+    if differing := sorted(one for one in ids if wanted.messages.get(one) != told.messages.get(one)):
+        found.append(f"{len(differing)} messages ({differing[0]} …)")
     found += [name for name in _COMPARED if (told.columns.get(name) or None) != (wanted.columns.get(name) or None)]
-    found += [
-        name for name in wanted.state if sorted(map(repr, wanted.state[name])) != sorted(map(repr, told.state[name]))
-    ]
-    if sorted(map(repr, told.events)) != sorted(map(repr, wanted.events)):
-        found.append("events")
+    ours, theirs = ({**one.state, "events": one.events} for one in (wanted, told))
+    found += [name for name in ours if sorted(map(repr, ours[name])) != sorted(map(repr, theirs[name]))]
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 from hermes.errors import StoreClosed, StoreError, StoreUnreachable
 from hermes.store import codec, message_reading, transcript, transcript_replay
 from hermes.store.attachments import Attachments, listed
-from hermes.store.carried_messages import Touched
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.message_values import Ready
 from hermes.store.transcript import Entry, TranscriptFile, TranscriptFolder, event, line
@@ -94,7 +93,9 @@ class TranscriptWriter:
                 if self.files.exists(one)
             }
             marked = [one for one, newest in told.items() if newest < active[one]]
-        elif self._is_newer([*marked, *active]):
+        elif self._is_newer(
+            map(self.files.path, {*marked, *active}), self.files.newest() if marked or not active else []
+        ):
             hint = "`hermes sessions rebuild` brings them back from the transcripts"
             warnings.warn(f"{self._engine.where} lost its newest messages; {hint}", stacklevel=4)
             return  # the transcripts stay as they are for a rebuild
@@ -103,20 +104,22 @@ class TranscriptWriter:
     def look_first(self, session_id: str) -> None:
         """Before this process's first message of a session: its transcript may be newer than the database."""
         if self.which != "off" and session_id not in self.files.sizes and not self._engine.shared:
-            self._is_newer([session_id])
+            self._is_newer([self.files.path(session_id)])
 
-    def _is_newer(self, session_ids: list[str]) -> bool:
-        """Whether transcripts have messages with higher ids than this database ever gave: it, or its WAL, was lost.
+    def _is_newer(self, known: Iterable[Path], newest: Iterable[Path] = ()) -> bool:
+        """Whether transcripts (those of known sessions, and those written last, perhaps of unknown ones) have messages with
+        higher ids than this database ever gave: it, or its WAL, was lost.
 
         The ids of the lost messages are not given again. Of an empty database, which may be new, no more than that is noted.
         """
-        told = transcript.highest_known(map(self.files.path, session_ids) if session_ids else self.files.all())
+        paths = [*known]
+        told = transcript.highest_known([*paths, *newest])
         with self._engine.read() as tx:  # a line follows its commit
             is_noted = tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None
             is_newer = told > tx.last_number("messages")
         if is_newer:
-            self._note_lost(is_known=bool(session_ids))
-        return is_noted or (is_newer and bool(session_ids))
+            self._note_lost(is_known=bool(paths))
+        return is_noted or (is_newer and bool(paths))
 
     def _note_lost(self, *, is_known: bool = True) -> None:
         told = transcript.highest_known(self.files.all())
@@ -128,7 +131,9 @@ class TranscriptWriter:
     def complete(self, session_ids: Iterable[str]) -> None:
         """Write the transcripts of these sessions anew where they differ."""
         for session_id in session_ids:
-            self.rewritten(session_id, only_different=True)
+            with self._after_commit(session_id):
+                if self._keeps(session_id):
+                    self._write(session_id)
 
     # ------------------------------------------------------------------ lines
 
@@ -175,8 +180,7 @@ class TranscriptWriter:
         if kept_in == session_id:
             self._append(session_id, entries)
         else:  # the owner was deleted
-            self.kept(session_id)
-            self.rewritten(kept_in)
+            self.rewritten(session_id, kept_in)
 
     def _event(self, session_id: str, what: str, columns: Sequence[str], also: Mapping[str, Any]) -> Entry:
         with self._engine.read() as tx:
@@ -189,18 +193,14 @@ class TranscriptWriter:
         row = tx.row(f"SELECT {', '.join(columns)} FROM sessions WHERE id = ?", (session_id,)) if columns else None
         return dict(zip(columns, map(codec.restored, row or ()), strict=False))
 
-    def rewritten(self, session_id: str, *, only_different: bool = False) -> None:
-        """A session's messages were replaced, or it was imported: its transcript is written anew."""
-        with self._after_commit(session_id):
-            if self._keeps(session_id):
-                self._write(session_id, only_different=only_different)
-
-    def arrived(self, session_ids: Set[str], touched: Touched) -> None:
-        """Sessions were imported or synchronised; those that they carry messages of may have changed with them."""
-        for owner in sorted(touched.owners - session_ids):
-            self.kept(owner)
-        for session_id in sorted(session_ids | touched.referring | touched.children):
-            self.rewritten(session_id)
+    def rewritten(self, *session_ids: str, needed: bool = False) -> None:
+        """Messages of these sessions were replaced, imported or removed: their transcripts (`needed`: also where the settings
+        ask for none) are written anew, those of sessions that are gone removed."""
+        for session_id in session_ids:
+            with self._after_commit(session_id):
+                wanted = needed or self._keeps(session_id)
+                if wanted and self._write(session_id, only_different=False) is None:
+                    self.deleted(session_id)
 
     def cut_off(self, session_ids: list[str]) -> None:
         """Sessions have another parent, or none."""
@@ -218,12 +218,6 @@ class TranscriptWriter:
         with suppress(OSError, StoreError):
             self._attachments.forget(attachments)
 
-    def kept(self, session_id: str) -> None:
-        """The rows that a session keeps for others have a transcript even where the session itself would have none."""
-        with self._after_commit(session_id):
-            if self.which != "off" and self._write(session_id, only_different=False) is None:
-                self.deleted(session_id)
-
     # ------------------------------------------------------------------ files
 
     def _keeps(self, session_id: str) -> bool:
@@ -232,11 +226,11 @@ class TranscriptWriter:
             return False
         if session_id not in self._kept:
             with self._engine.read() as tx:
-                row = tx.row("SELECT source, transcript FROM sessions WHERE id = ?", (session_id,))
+                row = tx.row("SELECT source, transcript, purged FROM sessions WHERE id = ?", (session_id,))
             if row is None:
-                return False
-            # A session that has a transcript because others refer to it keeps it.
-            self._kept[session_id] = self.wanted(row[0]) or row[1] is not None
+                return True  # it is gone, and so must its file: see `rewritten`
+            # A session that has a transcript because others refer to it keeps it; a tombstone always has one.
+            self._kept[session_id] = self.wanted(row[0]) or row[1:] != (None, None)
         return self._kept[session_id]
 
     def _append(self, session_id: str, entries: Callable[[], list[Entry]]) -> None:

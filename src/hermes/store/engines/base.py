@@ -181,8 +181,8 @@ class FullText(Protocol):
         """The ids alone, of all users' messages: only to be intersected with ids that may be seen."""
         ...
 
-    def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
-        """Words of the store (folded) that contain this part."""
+    def words_containing(self, tx: Tx, part: str, cap: int, *, at_end: bool = False) -> list[str]:
+        """Words of the store (folded) that contain this part, or end with it."""
         ...
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:

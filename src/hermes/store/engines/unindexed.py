@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from hermes.store.engines.base import could_match, phrase_words
-from hermes.store.index_text import ASCII_WORD, fold, index_words, vocabulary, worth_keeping
+from hermes.store.index_text import WORD_BYTES, fold, index_words, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
@@ -62,7 +62,9 @@ class UnindexedMessage:
     @cached_property
     def size(self) -> int:
         """How many words it has."""
-        return len(ASCII_WORD.findall(self.folded)) if self.folded.isascii() else sum(map(len, self._words))
+        if self.folded.isascii():
+            return len(self.folded.encode().translate(WORD_BYTES).split())
+        return sum(map(len, self._words))
 
     def words_with(self, part: str) -> list[str]:
         """Its words with this part, as far as words can be searched by a part."""
@@ -82,9 +84,6 @@ class WaitingMessages:
         self._read, self._ids = read, sorted(ids, reverse=True)
         self._held: dict[int, list[UnindexedMessage]] = {}
         self._room = HELD_CHARACTERS
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
     def __iter__(self) -> Iterator[UnindexedMessage]:
         for start in range(0, len(self._ids), READ):

@@ -15,10 +15,9 @@ from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.index_text import fold, id_word, phrase
 from hermes.store.query import Leaf, Node, Query, dropped, parse, positive
-from hermes.store.search import questions
-from hermes.store.search.hits import RANKED, Hits, Ranked
-from hermes.store.search.message_texts import with_source
-from hermes.store.search.query_trees import Check, holds, is_name, looks_like_a_name
+from hermes.store.search.hits import RANKED, Hits
+from hermes.store.search.message_texts import passing, rows_of, with_source
+from hermes.store.search.query_trees import Check, is_name, is_question, looks_like_a_name, may_relax
 from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.showing import shown
 from hermes.store.search.substrings import add_infixes
@@ -65,7 +64,9 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
     if not hits.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
         _add_literal(hits, tree, leaves)
         return
-    if questions.is_question(query) and not any(leaf.prefix for leaf in leaves):
+    if is_question(query) and not any(leaf.prefix for leaf in leaves):
+        from hermes.store.search import questions  # loaded for questions only
+
         questions.answer(hits, query, tree)
         return
     # A name after NOT (UserById) is left out inside longer names, too: the texts decide.
@@ -76,7 +77,9 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
     if hits.missing > 0 and isinstance(tree, Leaf):
         _add_escaped(hits, tree)
         _add_calls(hits, tree)
-    if hits.are_scarce() and questions.may_relax(query):
+    if hits.are_scarce() and may_relax(query):
+        from hermes.store.search import questions
+
         questions.relax(hits, query)
     if not hits.found and query.typed is not None:
         # `rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed.
@@ -106,11 +109,15 @@ def _add_escaped(hits: Hits, leaf: Leaf) -> None:
 def _add_calls(hits: Hits, leaf: Leaf) -> None:
     """The tool call with this id, and its result: the call is indexed by a word of its id, the result is in the same session."""
     word = id_word(leaf.text)
-    if leaf.prefix or not word or (hits.found and not any(c.isdigit() for c in word)):
+    is_word = any(hit.reason == "match" for hit in hits.found) and not any(c.isdigit() for c in word)
+    if leaf.prefix or not word or is_word:
         return
-    found = hits.candidates(Leaf(word, "phrase"), RANKED)
-    called = with_source(hits.tx, [one[0] for one in found], f'"{leaf.text}"')
-    found = [one for one in found if one[0] in called]
+    holding = hits.candidates(Leaf(word, "phrase"), RANKED)
+    written = f'"{leaf.text}"'.lower()
+    sql = "SELECT id, tool_calls FROM messages WHERE tool_calls IS NOT NULL AND {these}"
+    calls = rows_of(hits.tx, sql, [one[0] for one in holding])
+    called = {one for one, text in calls if written in str(codec.restored(text)).lower()}
+    found = [one for one in holding if one[0] in called]
     hits.add(found, "match")
     if found:
         these, params = hits.tx.among("m.session_id", list({one[2] for one in found}))
@@ -125,19 +132,12 @@ def _add_calls(hits: Hits, leaf: Leaf) -> None:
 def _add_literal(hits: Hits, tree: Node, leaves: Sequence[Leaf]) -> None:
     """Only punctuation was typed: search for it literally, newest first."""
     wanted = [leaf.text for leaf in leaves]
-    drops = any(True for _ in dropped(tree))
-    before = 1 << 62
-    while hits.missing > 0:
-        rows = hits.tx.rows(
-            "SELECT m.id, m.session_id, m.content, m.content_rest, m.tool_calls FROM messages m JOIN sessions s"
-            f" ON s.id = m.session_id WHERE m.id < ? AND {hits.scope.where} ORDER BY m.id DESC LIMIT 500",
-            (before, *hits.scope.params),
-        )
-        for message_id, session_id, content, rest, calls in rows:
-            whole = (codec.joined(content, rest) or "") + (codec.restored(calls) or "")
-            if all(text in whole for text in wanted) and (not drops or holds(tree, fold(whole), ())):
-                hits.found.append(Ranked(message_id, session_id, 0.0, "literal"))
-        if len(rows) < 500:
-            break
-        before = rows[-1][0]
+    check = Check(tree) if any(True for _ in dropped(tree)) else None
+
+    def passed(ids: Sequence[int]) -> set[int]:
+        for text in wanted:
+            ids = [*with_source(hits.tx, ids, text)]
+        return passing(hits.tx, check, ids) if check is not None else set(ids)
+
+    hits.add_newest(passed, "literal")
     hits.needles = [Needle((fold(text) or text,), True, True) for text in wanted]

@@ -9,7 +9,7 @@ it has as many hits as are needed, but nothing else may depend on that number.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -101,19 +101,33 @@ class Hits:
             if check is not None and read >= most_texts and len(self.found) == before:
                 return
 
+    def add_newest(self, passed: Callable[[Sequence[int]], set[int]], reason: str, most_texts: int = _ALL) -> None:
+        """Append messages whose texts pass, newest first, without the index. It is bounded as in `add_matches`."""
+        before, read = 1 << 62, 0
+        while self.missing > 0:
+            rows = self.tx.rows(
+                "SELECT m.id, m.session_id FROM messages m JOIN sessions s ON s.id = m.session_id"
+                f" WHERE m.id < ? AND {self.scope.where} ORDER BY m.id DESC LIMIT {RANKED}",
+                (before, *self.scope.params),
+            )
+            these = passed([row[0] for row in rows])
+            self.add_ranked([Ranked(one, session_id, 0.0, reason) for one, session_id in rows if one in these])
+            read += len(rows)
+            if len(rows) < RANKED or (read >= most_texts and not these):
+                return
+            before = rows[-1][0]
+
     def add(self, found: Sequence[Candidate], reason: str, check: Check | None = None) -> None:
         """Append the best of these whose texts pass: no more texts are read than there are hits to fill."""
         fresh = [one for one in found if one[0] not in self.seen]
         if check is None:
-            self.seen.update(one[0] for one in fresh)
-            self.found += self._ranked(fresh, reason, self.missing)
+            self.add_ranked(self._ranked(fresh, reason, self.missing))
             return
         order = self._ranked(fresh, reason, len(fresh))
         while order and self.missing > 0:
             some, order = order[:READ], order[READ:]
-            passed = passing(self.tx, [hit.id for hit in some], check)
-            self.seen |= passed
-            self.found += [hit for hit in some if hit.id in passed][: self.missing]
+            passed = passing(self.tx, check, [hit.id for hit in some])
+            self.add_ranked([hit for hit in some if hit.id in passed])
 
     def add_ranked(self, hits: Sequence[Ranked]) -> None:
         """Append hits that are already in order."""

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hermes.store.engines.base import phrase_words
-from hermes.store.index_text import ASCII_WORD, fold, has_no_word_border, index_words
-from hermes.store.query import And, Leaf, Node, Not, Or
+from hermes.store.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
+from hermes.store.query import And, Leaf, Node, Not, Or, Query, positive
+from hermes.store.stems import STOP_WORDS
 
 DIGITS = "0123456789"
+
+
+def may_relax(query: Query) -> bool:
+    """Whether enough plain words were typed for a part of them to be an answer."""
+    return query.plain and _length(query.words) >= 3
+
+
+def _length(words: Sequence[str]) -> int:
+    return sum(max(1, sum(len(run) // 2 for run in UNSPACED.findall(word))) for word in words)
+
+
+def is_question(query: Query) -> bool:
+    """Whether a sentence was typed, and not just the words that matter. A title in quotes may stand in it."""
+    if query.plain:
+        return _length(query.words) >= 3 and any(map(_is_stop_word, query.words))
+    if not isinstance(query.tree, And) or any(not isinstance(one, Leaf) or one.prefix for one in query.tree.children):
+        return False
+    around = [leaf.text for leaf in positive(query.tree) if leaf.kind == "word"]
+    return len(around) >= 3 and any(map(_is_stop_word, around))
+
+
+def _is_stop_word(word: str) -> bool:
+    return fold(word).strip("?!.,:;¿¡ ") in STOP_WORDS
 
 
 def either(leaves: Sequence[Node]) -> Node:
@@ -40,7 +64,7 @@ def looks_like_a_name(leaf: Leaf) -> bool:
     )
 
 
-def widened(tree: Node, parts: dict[str, list[Leaf]]) -> Node:
+def widened(tree: Node, parts: Mapping[str, Sequence[Node]]) -> Node:
     """The tree with each word also standing for the words that contain it; what is left out stays exact."""
     if isinstance(tree, Leaf):
         around = parts.get(tree.text) if tree.kind == "word" else None
@@ -59,6 +83,17 @@ class Check:
     def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
         self._tree, self._literal, self._inside = tree, literal, inside
         self.required = [*required(tree, literal)]
+        self._is_name = isinstance(tree, Leaf) and tree.text in literal and is_name(tree.text) and tree.text.isascii()
+
+    def is_certain(self, source: str) -> bool:
+        """Whether a text, perhaps JSON, passes whatever its escapes stand for: a name stands in it, and not after an escape."""
+        if not self._is_name or "\\u" in source:
+            return False
+        (name,), lowered = self.required, source.lower()
+        at = lowered.find(name)
+        while at > 0 and lowered[at - 1] == "\\":
+            at = lowered.find(name, at + 1)
+        return at >= 0
 
     def __call__(self, text: str) -> bool:
         return holds(self._tree, text, self._literal, inside=self._inside)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hermes import times
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.meaning import vectors
-from hermes.store.query import And, Leaf, Node, Query, positive
+from hermes.store.query import And, Leaf, Node, Query
+from hermes.store.search import periods
 from hermes.store.search.hits import Hits, Ranked
 from hermes.store.search.message_texts import rows_of
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
-from hermes.store.search.substrings import MOST_WORDS, words_around
+from hermes.store.search.substrings import MOST_WORDS, is_one_word, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 if TYPE_CHECKING:
     from hermes.store.search.reranking import Reranking
 
-ROWS = 8_000  # messages that are ranked, each once for every word of a question that it holds
-FEWEST, MOST = 400, 2_000  # of one word, the newest
+ROWS = 4_000  # messages that are ranked, each once for every word of a question that it holds
+FEWEST, MOST = 400, 1_000  # of one word, the newest
 OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 FORMS = 12
@@ -34,39 +33,14 @@ TIMES = 2  # of those that a question names, the first: a month without a year i
 # The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
 # Where it is less, a message must be nearer than chance by so much. Alternatives are compared in docs/benchmarks.md.
 WORDS_ALONE, WITH_MEANING, NEARER = 0.12, 0.27, 0.5
-_INTERROGATIVE = re.compile(
-    "什么|怎么|怎样|哪|谁|吗|呢|几|多少|为何|为什|何|誰|どこ|どう|いつ|なぜ|どの|무엇|어디|언제|누가|누구|어떻게|왜"
-)
-
-
-def may_relax(query: Query) -> bool:
-    """Whether enough plain words were typed for a part of them to be an answer."""
-    return query.plain and _length(query.words) >= 3
-
-
-def _length(words: Sequence[str]) -> int:
-    return sum(max(1, sum(len(run) // 2 for run in UNSPACED.findall(word))) for word in words)
-
-
-def is_question(query: Query) -> bool:
-    """Whether a sentence was typed, and not just the words that matter. A title in quotes may stand in it."""
-    if query.plain:
-        return _length(query.words) >= 3 and any(map(_is_stop_word, query.words))
-    if not isinstance(query.tree, And) or any(not isinstance(one, Leaf) or one.prefix for one in query.tree.children):
-        return False
-    around = [leaf.text for leaf in positive(query.tree) if leaf.kind == "word"]
-    return len(around) >= 3 and any(map(_is_stop_word, around))
-
-
-def _is_stop_word(word: str) -> bool:
-    return fold(word).strip("?!.,:;¿¡ ") in STOP_WORDS
+_ASKING = "什么 怎么 怎样 哪 谁 吗 呢 几 多少 为何 为什 何 誰 どこ どう いつ なぜ どの 무엇 어디 언제 누가 누구 어떻게 왜".split()
 
 
 def _asks(query: Query) -> bool:
     """Whether a text of a script without spaces, where no stop word stands alone, is a question."""
     text = "".join(query.words).rstrip()
     return UNSPACED.search(fold(text)) is not None and (
-        text.endswith(("?", "？")) or _INTERROGATIVE.search(text) is not None
+        text.endswith(("?", "？")) or any(word in text for word in _ASKING)
     )
 
 
@@ -94,8 +68,6 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
     needles = [one for word in words for one in forms_needle([leaf.text for leaf in word.leaves])]
     hits.needles = _telling(needles) or hits.needles
     asked = " ".join(query.words)
-    from hermes.store.search import periods  # its patterns are compiled for questions only
-
     named = periods.spans(asked, times.now())
     preferred = periods.preference(named)
     look = None if holding else _reranking(hits, asked, words)
@@ -114,6 +86,8 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
 
 def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranking | None:
     """A question as the installed models understand it; None where this store has no vectors."""
+    from hermes.store.meaning import vectors
+
     if hits.by == "words" or not vectors.are_kept(hits.tx):
         return None
 
@@ -168,11 +142,9 @@ def _some_hold_all(hits: Hits, words: Sequence[QuestionWord]) -> bool:
 def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
     """What a question asks about: each content word with its forms, each pair of an unspaced script, and the messages that
     hold it."""
-    from hermes.store.search.periods import without_times  # its patterns are compiled for questions only
-
     asked = " ".join(query.words)
     typed = pieces(fold(asked))
-    words = _topics(hits, query, pieces(without_times(asked, times.now()))) or _topics(hits, query, typed)
+    words = _topics(hits, query, pieces(periods.without_times(asked, times.now()))) or _topics(hits, query, typed)
     words = (words or [QuestionWord([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
     most = min(MOST, max(FEWEST, ROWS // max(1, len(words))))
     _find_holders(hits, words, most)
@@ -241,10 +213,9 @@ def _forms(hits: Hits, words: Sequence[str], stem: Callable[[str], str]) -> dict
 
 def _around(hits: Hits, leaf: Leaf) -> list[Leaf]:
     """Leaves for the words that contain one that no message has."""
-    if not leaf.text.isalnum() or len(leaf.text) < LONG_ENOUGH:
+    if not is_one_word(leaf.text) or len(leaf.text) < LONG_ENOUGH:
         return []
-    leaves, exact = words_around(hits, leaf)
-    return leaves[:MOST_WORDS] if exact else []
+    return [one for one in words_around(hits, leaf.text) if isinstance(one, Leaf)][:MOST_WORDS]
 
 
 def _telling(needles: list[Needle]) -> list[Needle]:

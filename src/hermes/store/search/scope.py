@@ -9,7 +9,7 @@ import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store import message_reading
-from hermes.store.arguments import checked_bound
+from hermes.store.arguments import checked_period
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.visibility import User, in_folder, session_clause
@@ -101,7 +101,7 @@ def _narrowed(filters: Filters, visible_to: User | None) -> Scope:
         where, params = f"{where} AND m.role IN ({', '.join('?' * len(roles)) or 'NULL'})", params + roles
     for name, value, sign in (("since", filters.since, ">="), ("until", filters.until, "<=")):
         if value is not None:
-            where, params = f"{where} AND m.timestamp {sign} ?", [*params, checked_bound(value, name)]
+            where, params = f"{where} AND m.timestamp {sign} ?", [*params, checked_period(value, name)]
     if filters.tool is not None:
         where += " AND (m.tool_name = ? OR instr(replace(m.tool_calls, ': ', ':'), ?) > 0)"
         params = [*params, filters.tool, f'"name":"{filters.tool}"']

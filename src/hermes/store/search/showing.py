@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from hermes.store.rows import SearchContext, SearchHit
 
 CONTEXT = 200  # characters of a neighbour
-_NEAR = 200  # ids
+_NEAR = 4  # ids: a message without a neighbour there is at an end of its session, or others talked at the same time
 # The session under which a hit is shown: id, source, model, when it began, title.
 _SESSION = "{0}.id, {0}.source, {0}.model, {0}.started_at, {0}.title"
 
 
 def _neighbour(sign: str, order: str) -> str:
-    """The id of the message before (`<`) or after a message, in the order of ids: of those stored around it, which are few,
-    else of its session's by their times."""
+    """The id of the message before (`<`) or after a message, in the order of ids: of the few stored right beside it, else of
+    its session's by their times, which the index has in order."""
     other = f"SELECT b.id FROM messages b WHERE b.id {sign} m.id AND {message_reading.FOUND.replace('m.', 'b.')}"
     return (
         f"coalesce(({other} AND b.id BETWEEN m.id - {_NEAR} AND m.id + {_NEAR} AND b.session_id || '' = m.session_id"

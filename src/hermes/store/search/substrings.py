@@ -3,90 +3,93 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import partial
 
 from hermes.store.index_text import fold, has_no_word_border, pieces
-from hermes.store.query import Leaf, Node, dropped, positive
+from hermes.store.query import And, Leaf, Node, dropped, positive
 from hermes.store.search.hits import Hits
-from hermes.store.search.query_trees import DIGITS, Check, either, is_name, runs, widened
+from hermes.store.search.message_texts import passing
+from hermes.store.search.query_trees import DIGITS, Check, either, runs, widened
 from hermes.store.snippet import needle
 
 MOST_WORDS = 250  # how many words that contain a part are searched at once
+LISTED = 2_000  # words that contain a part, at most
+ENDINGS = 500  # words with an ending; of a commoner one, the texts of messages with what follows are read
 MOST_TEXTS = 6_400  # candidates whose text is read, at most, where none of the last of them contains what was typed
-A_FEW_STARTS, FEW_STARTS = 3, 20
-LARGE = 200_000  # messages; with more, collecting all positions of words that begin with two letters takes long
-FEW = 60  # messages that are read rather than queried by more words
 
 
 def add_infixes(hits: Hits, tree: Node) -> None:
     """Add messages with words that only contain what was typed."""
-    parts: dict[str, list[Leaf]] = {}
-    literal: set[str] = set()  # what must occur literally
-    for leaf in positive(tree):
-        if leaf.kind == "word" and not leaf.prefix and leaf.text not in parts:
-            parts[leaf.text], exact = words_around(hits, leaf)
-            if not exact or is_name(leaf.text):
-                literal.add(leaf.text)
+    typed = [leaf.text for leaf in positive(tree) if leaf.kind == "word" and not leaf.prefix]
+    parts = {text: words_around(hits, text) for text in typed}
     if not any(parts.values()):
         return
+    literal = {text for text in typed if not is_one_word(text)}  # what the texts must contain: words alone do not tell
     check = Check(tree, literal, inside=True) if literal or any(True for _ in dropped(tree)) else None
     for start in range(0, max(map(len, parts.values())), MOST_WORDS):
-        cut = {text: leaves[start : start + MOST_WORDS] for text, leaves in parts.items()}
+        cut = {text: trees[start : start + MOST_WORDS] for text, trees in parts.items()}
         # A single word itself was already searched.
         wide = either(cut[tree.text]) if isinstance(tree, Leaf) else widened(tree, cut)
-        hits.add_matches(wide, "substring", check, MOST_TEXTS)
+        if check is not None and isinstance(wide, Leaf) and len(wide.text) == 1:  # of er_i: most messages have an i…
+            hits.add_newest(partial(passing, hits.tx, check), "substring", MOST_TEXTS)
+        else:
+            hits.add_matches(wide, "substring", check, MOST_TEXTS)
     hits.needles += [one for text, some in parts.items() if some and (one := needle(text, inside=True)) is not None]
 
 
-def words_around(hits: Hits, leaf: Leaf) -> tuple[list[Leaf], bool]:
-    """Leaves for the words of the store that contain the typed text, and whether all their matches contain it.
+def is_one_word(text: str) -> bool:
+    """Whether a text is a part of one word, so that every message with a word around it contains it."""
+    folded = fold(text)
+    return len(runs(folded)) == 1 and not has_no_word_border(folded)
 
-    Of several words in a row the first may be an end and the last a beginning. One or two letters begin or end too
-    many words: they are left out, and the texts of the matches are read.
-    """
-    folded = fold(leaf.text)
+
+def words_around(hits: Hits, text: str) -> Sequence[Node]:
+    """Trees for the words of the store that contain the typed text. Of several words in a row the first may be an end and the
+    last a beginning: then the texts of the matches decide."""
+    folded = fold(text)
     if has_no_word_border(folded):
-        return _words_around_glued(hits, folded), False
+        return _words_around_glued(hits, folded)
     words = runs(folded)
     if len(words) > 1:
         return _words_around_several(hits, words, is_whole=not folded[0].isalnum())
-    return (_longer_words(hits, words[0]) if words else []), True
+    return _longer_words(hits, words[0]) if words else []
 
 
 def _longer_words(hits: Hits, part: str) -> list[Leaf]:
-    words = hits.text.words_containing(hits.tx, part, MOST_WORDS * 8)
+    words = hits.text.words_containing(hits.tx, part, LISTED)
     around = [Leaf(word, "phrase") for word in sorted(words, key=lambda one: (len(one), one)) if word != part]
     if len(part) >= 4 and any(c in DIGITS for c in part[:4]):
         around.insert(0, Leaf(part, "phrase", prefix=True))  # numbers and hashes are not in the list of words
     return around
 
 
-def _words_around_several(hits: Hits, words: list[str], *, is_whole: bool) -> tuple[list[Leaf], bool]:
-    """Leaves for several words in a row: `er_by_i` in user_by_id. In `_by_id` the first one is whole."""
+def _words_around_several(hits: Hits, words: list[str], *, is_whole: bool) -> Sequence[Node]:
+    """Trees for several words in a row: `er_by_i` in user_by_id. In `_by_id` the first one is whole.
+
+    One or two letters end too many words, and one begins too many: these are left out, if anything else is there.
+    """
     first, last = words[0], words[-1]
-    prefix = len(last) >= 3
-    rest = " ".join(words[1:] if prefix else words[1:-1])
-    is_large = len(last) < 3 and hits.tx.value("SELECT max(id) FROM messages") >= LARGE
-    if len(first) < 3 and len(rest) < 3:  # t_id
-        told = " ".join(words if is_large and len(words) == 2 and len(last) < 2 else words[1:])
-        return ([Leaf(told, "phrase", prefix=True)] if sum(map(len, words)) >= 3 else []), False
-    starts = [first] if is_whole else _endings(hits, first) if len(first) >= 3 else []
-    if len(rest) >= 3:
-        leaf = Leaf(rest, "phrase", prefix=prefix)
-        is_unlisted = not is_whole and any(c in DIGITS for c in first)  # the list of words lacks hashes
-        if not starts or is_unlisted or (len(starts) > FEW_STARTS and len(words) > 2):
-            return [
-                leaf if prefix or len(last) < 2 or is_large else Leaf(f"{rest} {last}", "phrase", prefix=True)
-            ], False
-        # Reading few messages is faster than searching all words with this ending.
-        if len(starts) > A_FEW_STARTS and len(hits.candidates(leaf, FEW + 1)) <= FEW:
-            return [leaf], False
-    return [Leaf(f"{word} {rest}".strip(), "phrase", prefix=prefix) for word in starts], prefix
+    if sum(map(len, words)) < 3:
+        return []
+    rest = " ".join(words[1:] if len(last) > 1 else words[1:-1])
+    if is_whole:
+        return [Leaf(f"{first} {rest}".strip(), "phrase", prefix=len(last) > 1)]
+    follows = Leaf(rest or last, "phrase", prefix=len(last) > 1 or not rest)
+    if len(first) < 3 or any(c in DIGITS for c in first):  # the list of words lacks hashes
+        return [follows]
+    if not rest:
+        return [Leaf(word, "phrase") for word in _endings(hits, first, LISTED)]
+    endings = _endings(hits, first, ENDINGS + 1)
+    # A text is read in the time in which a word is looked up.
+    if len(endings) > ENDINGS or len(hits.candidates(follows, len(endings) + 1)) <= len(endings):
+        return [follows]
+    return [And((either([Leaf(word, "phrase") for word in endings]), follows))]
 
 
-def _endings(hits: Hits, part: str) -> list[str]:
+def _endings(hits: Hits, part: str, most: int) -> list[str]:
     """The words with this ending, this one first."""
-    found = hits.text.words_containing(hits.tx, part, MOST_WORDS * 8)
-    return list(dict.fromkeys([part, *(word for word in found if word.endswith(part))]))
+    return list(dict.fromkeys([part, *hits.text.words_containing(hits.tx, part, most, at_end=True)]))
 
 
 def _words_around_glued(hits: Hits, folded: str) -> list[Leaf]:
@@ -102,5 +105,5 @@ def _words_around_glued(hits: Hits, folded: str) -> list[Leaf]:
     if has_no_word_border(first):
         return [Leaf(text, "phrase", prefix=opened)]
     rest = text[len(first) :]
-    starts = _endings(hits, first) if len(first) >= 3 else [""]
+    starts = _endings(hits, first, LISTED) if len(first) >= 3 else [""]
     return [Leaf(word + rest, "phrase", prefix=opened) for word in starts]

@@ -15,7 +15,6 @@ from hermes.errors import HermesError, InvalidInput, TitleClash
 from hermes.store import (
     carried_messages,
     leases,
-    message_edits,
     messages,
     retention,
     session_events,
@@ -23,7 +22,7 @@ from hermes.store import (
     titles,
     transcript_replay,
 )
-from hermes.store.carried_messages import Moved, StoredRow, Touched
+from hermes.store.carried_messages import Moved, StoredRow
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx
 from hermes.store.ingest import Ingest
 from hermes.store.sync import document as documents
@@ -59,7 +58,6 @@ class Applied:
     """What a document has changed here."""
 
     sessions: set[str] = field(default_factory=set)  # their transcripts are written again
-    touched: Touched = field(default_factory=Touched)
     counts: Counts = field(default_factory=Counts)
     expired: list[str] = field(default_factory=list)  # deleted elsewhere, and the grace is over
     to_shred: list[str] = field(default_factory=list)
@@ -96,7 +94,7 @@ class _Work:
         self.engine, self.tx, self.state, self.merged = engine, tx, state, merged
         self.placement, self.bodies = placement, bodies
         self.into = Ingest(engine, tx)
-        self.done = Applied(touched=self.into.touched, attachments=self.into.attachments)
+        self.done = Applied(self.into.touched, attachments=self.into.attachments)
         self.rows: dict[str, StoredRow] = tables.rows_of(tx, merged["messages"])
         self.ids = [self.merged["id"], *sorted(merged["sessions"].keys() - {self.merged["id"]}, key=self._depth)]
         self.was_here = {one: row[0] for one in self.ids for row in tx.rows(_HERE, (one,))}
@@ -113,12 +111,13 @@ class _Work:
         self.done.expired = [one for one, (state, at) in lives.items() if state == DELETED and 0 < at < expired_before]
         self._keep_carried(here)
         self._require_carried()
-        with carried_messages.references_kept(self.tx, self._owners(here), self.done.touched) as moved:
+        with carried_messages.references_kept(self.tx, self._owners(here), self.done.sessions) as moved:
             self._keep_ancestors(here)
             for session_id in here:
                 self._arrange(session_id, moved)
             self._remove_gone()
-        self._drop_tombstones()
+        for owner in self.done.sessions:  # deleted sessions whose messages have all moved to the session they belong to
+            retention.drop_empty_tombstone(self.tx, owner)
         self._revise()
         for session_id in here:
             self._values(session_id)
@@ -127,7 +126,7 @@ class _Work:
         self.into.index()
         for session_id in here:
             self.into.finish(session_id)
-        for other in self.done.touched.referring:
+        for other in self.done.sessions.difference(here):
             messages.recount(self.tx, other)
         self._save(here)
         return self.done
@@ -243,13 +242,6 @@ class _Work:
                 messages.remove_own(self.engine, self.tx, row.owner, [row.id])
                 self.done.sessions.add(row.owner)
 
-    def _drop_tombstones(self) -> None:
-        """Delete the rows of deleted sessions whose messages have all moved to the session they belong to."""
-        for owner in list(self.done.sessions):
-            if retention.drop_empty_tombstone(self.tx, owner):
-                self.done.sessions.discard(owner)
-                self.done.touched.owners.add(owner)
-
     def _revise(self) -> None:
         """Edits and redactions of other stores, also of messages that are here only for others."""
         was = self.state.document["messages"]
@@ -261,14 +253,13 @@ class _Work:
             edited = not record.get("red") and "b" in old and old["b"][0] != record["b"][0] and origin in self.bodies
             if not redacted and not edited:
                 continue
-            home = message_edits.find(self.tx, row.id)
+            home = messages.home_of(self.tx, row.id)
             keeper, carriers = (row.owner, ()) if home is None else (home.keeper, home.carriers)
             if redacted:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, row.id))
             else:
-                self.into.replace(row.id, row.owner, keeper, self.bodies[origin])
-            (self.done.touched.owners if row.hidden == KEPT else self.done.sessions).add(row.owner)
-            self.done.touched.referring.update(carriers)
+                self.into.replace(row.id, keeper, self.bodies[origin])
+            self.done.sessions.update((row.owner, *carriers))
 
     # -------------------------------------------------------------------------------------- values
 

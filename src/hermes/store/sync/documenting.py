@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import lineage, masking, message_attachments, message_reading
+from hermes.store import lineage, masking, message_reading
 from hermes.store.carried_messages import StoredRow, await_again
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx
 from hermes.store.redact import redact
@@ -192,16 +192,16 @@ class _Comparison:
             (session_id,),
         )
         origins = tables.origins(self.tx, [row[0] for row in rows])
-        attached = message_attachments.attached(self.tx, session_id) if rows else {}
-        first_said = self._first_versions(session_id, rows, attached)
-        for *row, hidden in rows:
-            origin = origins.get(row[0])
+        attached = message_reading.attached(self.tx, session_id) if rows else {}
+        told = [(row[0], row[-1], body_of(row[:-1], attached)) for row in rows]
+        first_said = self._first_versions(session_id, told, attached)
+        for number, hidden, body in told:
+            origin = origins.get(number)
             if (hidden == KEPT and named is None) or (named is not None and origin is not None and origin not in known):
                 continue
-            body = body_of(tuple(row), attached)
             if origin is None or origin not in known:
                 origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
-                tables.remember(self.tx, self.state.tree, origin, row[0])
+                tables.remember(self.tx, self.state.tree, origin, number)
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
                     known[origin] = {"p": tail, "c": stamp, "by": self.store, "b": [digest(body), 0, ""]}
@@ -233,20 +233,14 @@ class _Comparison:
                 record["b"] = [digest(body), self.clock, self.store]
 
     def _first_versions(
-        self, session_id: str, rows: Sequence[Any], attached: Any
+        self, session_id: str, told: Sequence[Any], attached: Any
     ) -> dict[tuple[Any, Any], dict[str, Any]]:
         """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
-        sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
-        versions = [body_of(row, attached) for row in self.tx.rows(sql, (session_id,))]
-        if not versions:
-            return {}
-        shown = Counter(
-            (one["timestamp"], one["role"]) for one in (message_reading.decode(tuple(row[:-1])) for row in rows)
-        )
+        shown = Counter((body["timestamp"], body["role"]) for _, _, body in told)
         found: dict[tuple[Any, Any], dict[str, Any]] = {}
-        for body in versions:
-            key = body["timestamp"], body["role"]
-            if shown[key] == 1:
+        sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
+        for body in (body_of(row, attached) for row in self.tx.rows(sql, (session_id,))):
+            if shown[key := (body["timestamp"], body["role"])] == 1:
                 found.setdefault(key, body)
         return found
 

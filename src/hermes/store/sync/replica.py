@@ -100,13 +100,13 @@ class Replica:
                     "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING",
                     (_TO_SHRED + session_id,),
                 )
-            self._db._transcripts.mark(tx, done.touched.all() | done.sessions)
+            self._db._transcripts.mark(tx, done.sessions)
             tables.see(tx, name)
         return self._follow(done), done.attachments
 
     def _follow(self, done: Applied) -> Counts:
         """What lies beside the rows: transcripts, sessions whose time is over."""
-        self._db._transcripts.arrived(done.sessions, done.touched)
+        self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
         counts.trashed = max(0, counts.trashed - counts.deleted)

@@ -5,10 +5,10 @@ Values name messages as documents do, not by the ids they have here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hermes.store import codec, message_attachments, message_reading, session_events, transcript_replay
+from hermes.store import codec, message_reading, session_events, transcript_replay
 from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import COMPACTED, KEPT, REPLACED, Tx
 from hermes.store.sync import document as documents
@@ -32,51 +32,43 @@ _KEPT_IN_RANGE = (
     "(SELECT count(*) FROM messages k WHERE k.session_id = from_session AND k.id BETWEEN first_id AND last_id"
     f" AND k.hidden = {KEPT})"
 )
-_RELATED = (
-    ("session_tags", "tag"),
-    ("session_members", "source, user_id"),
-    (
-        "session_refs",
-        f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}, {_KEPT_IN_RANGE}",
-    ),
-    ("session_rewinds", "batch, cut_id"),
-)
+_RELATED = {
+    "session_tags": "tag",
+    "session_members": "source, user_id",
+    "session_refs": f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}, {_KEPT_IN_RANGE}",
+    "session_rewinds": "batch, cut_id",
+}
 # Prefix of a deleted session's id: the messages that are there only for others.
 KEPT_OF = "~kept~"
 
 
 def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
     """By session (all, or these), a short name of how it looks. An edit leaves a row, so no text is read."""
-    among = "" if session_ids is None else f" AND {{}} IN ({', '.join('?' * len(session_ids))})"
-    given = () if session_ids is None else tuple(session_ids)
     found: dict[str, list[Any]] = {}
-    sql = f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL{among.format('id')}"
-    for session_id, *row in tx.rows(sql, given):
-        found[session_id] = [[codec.restored(value) for value in row]]
-    counted = (
-        "SELECT session_id, count(*), max(id), sum(coalesce(hidden, 0) * (id % 1000003)), sum(length(content)) FROM messages"
-        f" WHERE TRUE{among.format('session_id')} GROUP BY session_id"
-    )
-    queries = [counted]
-    for table, columns in _RELATED:
-        where = f"WHERE TRUE{among.format('session_id')} ORDER BY session_id, {columns}"
-        queries.append(f"SELECT session_id, {columns} FROM {table} {where}")
+
+    def rows(query: str, column: str = "session_id") -> Iterator[tuple[str, list[Any]]]:
+        these, given = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
+        return ((key, list(map(_plain, row))) for key, *row in tx.rows(query.format(these), given))
+
+    for session_id, row in rows(f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL AND {{}}", "id"):
+        found[session_id] = [row]
+    counted = "count(*), max(id), sum(coalesce(hidden, 0) * (id % 1000003)), sum(length(content))"
+    queries = [f"SELECT session_id, {counted} FROM messages WHERE {{}} GROUP BY session_id"]
+    for table, names in _RELATED.items():
+        queries.append(f"SELECT session_id, {names} FROM {table} WHERE {{}} ORDER BY session_id, {names}")
     if session_events.are_kept(tx):
-        queries.append(
-            f"SELECT session_id, count(*), max(at) FROM session_events WHERE TRUE{among.format('session_id')} GROUP BY session_id"
-        )
+        queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
     for number, query in enumerate(queries):
-        for session_id, *row in tx.rows(query, given):
+        for session_id, row in rows(query):
             if session_id in found:
-                found[session_id].append([number, *(_plain(value) for value in row)])
+                found[session_id].append([number, *row])
     kept = (
         "SELECT y.tree, count(*), sum(m.hidden * (m.id % 1000003)), sum(length(m.content)) FROM sync_messages y JOIN messages m"
-        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL"
-        f"{among.format('y.tree')} GROUP BY y.tree"
+        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL AND {} GROUP BY y.tree"
     )
-    for tree, *row in tx.rows(kept, given):
-        found[KEPT_OF + tree] = [[_plain(value) for value in row]]
-    return {session_id: digest(rows) for session_id, rows in found.items()}
+    for tree, row in rows(kept, "y.tree"):
+        found[KEPT_OF + tree] = [row]
+    return {session_id: digest(looks) for session_id, looks in found.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -140,7 +132,7 @@ def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
 def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
     """The body of a stored message; `attached` has the attachments of the owners that were read so far."""
     if row.owner not in attached:
-        attached[row.owner] = message_attachments.attached(tx, row.owner)
+        attached[row.owner] = message_reading.attached(tx, row.owner)
     return body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
 
 
@@ -150,6 +142,6 @@ def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
     number = message.pop("id")
     message.pop("session_id")
     body = {name: value for name, value in message.items() if value is not None}
-    if number in attached or message_attachments.mentions(message["content"]):
+    if number in attached or message_reading.mentions(message["content"]):
         body["attachments"] = attached.get(number, [])
     return body

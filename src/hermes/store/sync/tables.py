@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes.store import codec
 from hermes.store.carried_messages import StoredRow
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, Tx, batched
 from hermes.store.sync import document as documents
 from hermes.store.sync.document import Document
 
@@ -26,7 +26,6 @@ TABLES = (
     "CREATE INDEX IF NOT EXISTS idx_sync_messages ON sync_messages(message_id)",
     "CREATE TABLE IF NOT EXISTS sync_seen (name TEXT PRIMARY KEY)",
 )
-_SOME = 400  # values in one statement
 
 
 @dataclass(slots=True)
@@ -114,21 +113,19 @@ def remember(tx: Tx, tree: str, origin: str, message_id: int) -> None:
 def origins(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
     """By id, the names of these messages, as far as they have one."""
     found: dict[int, str] = {}
-    for some in _pieces(ids):
-        sql = f"SELECT message_id, origin FROM sync_messages WHERE message_id IN ({', '.join('?' * len(some))})"
-        found.update({row[0]: row[1] for row in tx.rows(sql, some)})
+    for some in batched(ids):
+        these, params = tx.among("message_id", some)
+        found |= dict(tx.rows(f"SELECT message_id, origin FROM sync_messages WHERE {these}", params))
     return found
 
 
 def rows_of(tx: Tx, names: Iterable[str]) -> dict[str, StoredRow]:
     """By name, the rows of these messages that are here."""
     found: dict[str, StoredRow] = {}
-    for some in _pieces(list(names)):
-        sql = (
-            "SELECT y.origin, m.id, m.session_id, m.hidden FROM sync_messages y JOIN messages m ON m.id = y.message_id"
-            f" WHERE y.origin IN ({', '.join('?' * len(some))})"
-        )
-        found.update({row[0]: StoredRow(*row[1:]) for row in tx.rows(sql, some)})
+    sql = "SELECT y.origin, m.id, m.session_id, m.hidden FROM sync_messages y JOIN messages m ON m.id = y.message_id"
+    for some in batched(list(names)):
+        these, params = tx.among("y.origin", some)
+        found |= {origin: StoredRow(*row) for origin, *row in tx.rows(f"{sql} WHERE {these}", params)}
     return found
 
 
@@ -138,10 +135,6 @@ def forget_missing(tx: Tx, tree: str) -> None:
         "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)",
         (tree,),
     )
-
-
-def _pieces(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (values[start : start + _SOME] for start in range(0, len(values), _SOME))
 
 
 # ------------------------------------------------------------------------------------------ what was seen

@@ -354,19 +354,18 @@ class PostgresFullText:
 
     # ------------------------------------------------------------------ words
 
-    def words_containing(self, tx: Any, part: str, cap: int) -> list[str]:
-        """Words that contain this, and those of waiting messages: first those that end with it (a caller may want these
-        only), then the shorter ones."""
+    def words_containing(self, tx: Any, part: str, cap: int, *, at_end: bool = False) -> list[str]:
+        """The shorter ones first."""
         if len(part) < 3:
             return []
         like = _like(part)
         rows = tx.planned(
-            "SELECT word FROM (SELECT DISTINCT word FROM words WHERE word LIKE ? OFFSET 0) e"
-            " ORDER BY word NOT LIKE ?, length(word), word LIMIT ?",
-            (like, like[:-1], cap),
+            "SELECT word FROM (SELECT DISTINCT word FROM words WHERE word LIKE ? OFFSET 0) e ORDER BY length(word), word LIMIT ?",
+            (like[:-1] if at_end else like, cap),
         )
-        found = {row[0] for row in rows}.union(unindexed.words_with(part, lambda word: True, self.begin(tx)))
-        return sorted(found, key=lambda one: (not one.endswith(part), len(one), one))[:cap]
+        fits = (lambda word: word.endswith(part)) if at_end else (lambda word: True)
+        found = {row[0] for row in rows}.union(unindexed.words_with(part, fits, self.begin(tx)))
+        return sorted(found, key=lambda one: (len(one), one))[:cap]
 
     def words_starting(self, tx: Any, starts: Sequence[str], cap: int) -> list[list[str]]:
         found: list[list[str]] = [[] for _ in starts]

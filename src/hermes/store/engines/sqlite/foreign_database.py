@@ -6,6 +6,7 @@ A database in WAL mode that no process has open is read as immutable: no lock is
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError
+from hermes.store.engines.sqlite import cipher
 from hermes.store.engines.sqlite import connection as driver
 
-HEADER = b"SQLite format 3\0"
 Row = dict[str, Any]
 
 
@@ -25,13 +26,7 @@ class UnreadableDatabase(HermesError):
 
 def is_database(path: Path) -> bool:
     """Whether a file is an SQLite database."""
-    try:
-        if not path.is_file():  # a pipe would wait for who writes into it
-            return False
-        with path.open("rb") as file:
-            return file.read(len(HEADER)) == HEADER
-    except OSError:
-        return False
+    return os.path.isfile(path) and cipher.is_plain(path)  # a pipe would wait for who writes into it
 
 
 def tables_of(path: Path) -> frozenset[str]:

@@ -276,11 +276,11 @@ class SqliteFullText:
         )
         return [*recent, *tx.rows(sql, (match, *scope.params, cap - len(recent)))]
 
-    def words_containing(self, tx: Tx, part: str, cap: int) -> list[str]:
+    def words_containing(self, tx: Tx, part: str, cap: int, *, at_end: bool = False) -> list[str]:
         if len(part) < 3:
             return []
-        found = self.words.containing(tx, part, cap) if self.indexed else []
-        found += unindexed.words_with(part, lambda word: True, self._unindexed(tx))
+        found = self.words.containing(tx, part, cap, at_end=at_end) if self.indexed else []
+        found += unindexed.words_with(part, lambda word: not at_end or word.endswith(part), self._unindexed(tx))
         return list(dict.fromkeys(found))[:cap]
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:

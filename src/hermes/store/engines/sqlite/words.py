@@ -61,15 +61,16 @@ class Words:
 
     # ------------------------------------------------------------------ looking up
 
-    def containing(self, tx: Tx, part: str, cap: int) -> list[str]:
-        """Listed words that contain this part of at least three characters."""
+    def containing(self, tx: Tx, part: str, cap: int, *, at_end: bool) -> list[str]:
+        """Listed words that contain this part of at least three characters, or end with it."""
         # Two pieces select enough; whether the word contains the whole part is checked afterwards.
         pieces = dict.fromkeys((part[:3], part[-3:]))
         match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
+        fits, given = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
         rows = tx.rows(
             "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
-            " WHERE messages_fts_trigram MATCH ? AND instr(w.word, ?) LIMIT ?",
-            (match, part, cap),
+            f" WHERE messages_fts_trigram MATCH ? AND {fits} LIMIT ?",
+            (match, *given, cap),
         )
         return [row[0] for row in rows]
 
