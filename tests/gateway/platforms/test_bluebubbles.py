@@ -92,7 +92,6 @@ def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_pa
             told = len(lab._deliveries.statuses)
             first = lab.say("while it was full")
             await link.until(lambda: len(lab._deliveries.statuses) > told)
-            assert lab._deliveries.statuses[-1] == 503
             lab.change(first, "while it was full, edited")
             await link.until(lambda: len(lab._deliveries.statuses) > told + 1)
             link.refuse = None
@@ -216,7 +215,7 @@ def test_the_number_of_an_sms_is_not_the_owner(
 
 @pytest.mark.parametrize("url", ["", "mac.local:1234", "ftp://mac"])
 def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="needs url"):
+    with pytest.raises(PlatformRefused, match="url must be an address"):
         BlueBubbles({"url": url, "password": "x"}, tmp_path).validate()
 
 

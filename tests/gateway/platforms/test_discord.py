@@ -15,7 +15,6 @@ import pytest
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Event, Forwarded, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
-from hermes.store.redact import redact
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
 
@@ -561,10 +560,8 @@ def test_a_command_of_the_menu_becomes_its_text_and_is_acknowledged(lab: Lab, tm
     asyncio.run(story())
 
 
-def test_a_command_that_nothing_can_keep_is_not_acknowledged(lab: Lab, tmp_path: Path) -> None:
+def test_a_command_that_the_store_refuses_is_not_acknowledged(lab: Lab, tmp_path: Path) -> None:
     seen: list[str] = []
-    (tmp_path / "discord").mkdir()
-    (tmp_path / "discord" / "unkept").write_text("a file where the folder should be")
 
     async def story() -> None:
         async def full_disk(event: Event) -> None:
@@ -584,7 +581,7 @@ def test_a_command_that_nothing_can_keep_is_not_acknowledged(lab: Lab, tmp_path:
     asyncio.run(story())
 
 
-def test_a_command_is_acknowledged_whatever_holds_up_the_store(lab: Lab, tmp_path: Path) -> None:
+def test_a_command_waits_for_the_store_and_for_what_was_said_before(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         awake = asyncio.Event()
 
@@ -594,61 +591,12 @@ def test_a_command_is_acknowledged_whatever_holds_up_the_store(lab: Lab, tmp_pat
         async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
             lab.say("said before")
             token = lab.command("title", "My plan")
-            await eventually(lambda: lab.interaction(token) == "thinking")
+            await eventually(lambda: lab.interaction(token) == "waiting")
             assert link.texts == []
             awake.set()
             await eventually(lambda: lab.interaction(token) == "gone")
             assert link.texts == ["said before", "/title My plan"]  # in the order they came
-            await eventually(lambda: list((tmp_path / "discord" / "unkept").iterdir()) == [])
 
-    asyncio.run(story())
-
-
-def test_a_command_that_was_acknowledged_before_a_kill_is_taken_up_after_what_was_missed(
-    lab: Lab, tmp_path: Path
-) -> None:
-    async def story() -> None:
-        async def never(event: Event) -> None:
-            if event.text != "known":
-                await asyncio.Event().wait()
-
-        async with connected(lab, tmp_path, Recorder(never)) as (_, link):
-            lab.say("known")
-            await eventually(lambda: link.texts == ["known"])
-            lab.say("said before")
-            token = lab.command("title", "My plan, password: hunter2-Zx9")
-            await eventually(lambda: lab.interaction(token) == "thinking")
-        kept = next((tmp_path / "discord" / "unkept").iterdir()).read_text()
-        assert "token-of-" not in kept and "hunter2" not in kept
-        title = redact("/title My plan, password: hunter2-Zx9")
-        async with connected(lab, tmp_path) as (_, link):
-            await eventually(lambda: title in link.texts)
-            assert [text for text in link.texts if text != "known"] == ["said before", title]
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("later")
-            await eventually(lambda: "later" in link.texts)
-            assert "/title My plan" not in link.texts
-            assert lab.interaction(token) == "thinking"  # until Discord itself takes it away, after 15 minutes
-
-    asyncio.run(story())
-
-
-def test_a_command_the_store_refuses_is_held_until_it_takes_it(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        tries: list[str] = []
-
-        async def refuses_once(event: Event) -> None:
-            tries.append(lab.interaction(token))
-            if len(tries) == 1:
-                raise OSError("the store is away")
-
-        async with connected(lab, tmp_path, Recorder(refuses_once)) as (_, link):
-            nonlocal token
-            token = lab.command("new")
-            await eventually(lambda: lab.interaction(token) == "gone")
-            assert (tries, link.texts) == (["waiting", "thinking"], ["/new"])
-
-    token = ""
     asyncio.run(story())
 
 

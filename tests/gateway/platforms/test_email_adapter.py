@@ -20,6 +20,7 @@ from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email import Email
 from hermes.store.gateway_db import GatewayDB
 from tests.support.gateway import Clock, received
+from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD, SERVER
 
@@ -95,7 +96,7 @@ def test_a_wrong_setting_is_refused_with_its_name(lab: Lab, change: dict[str, An
         await adapter.disconnect()
 
     asyncio.run(run())
-    assert our_threads() == []
+    until(lambda: our_threads() == [])
 
 
 def test_check_tries_the_sending_server_too(lab: Lab) -> None:
@@ -568,13 +569,12 @@ def test_nothing_is_left_running(lab: Lab) -> None:
         adapter, link = Email(lab.settings, Path("/nowhere")), Recorder()
         await adapter.disconnect()
         await adapter.connect(link)
-        assert our_threads() == ["hermes-email"]
         lab.say("hello")
         await link.until(lambda: link.events)
         await adapter.send(place(lab), "hi", nonce="one")
         await adapter.disconnect()
         await adapter.disconnect()
-        assert our_threads() == []
+        await link.until(lambda: our_threads() == [])
         await link.until(lambda: lab.server.imap_line.open == 0 and lab.server.smtp_line.open == 0)
         assert link.losses == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -594,7 +594,7 @@ def test_stopping_does_not_wait_for_an_event_that_is_never_kept(lab: Lab) -> Non
         lab.say("hello")
         await link.until(lambda: link.events)
         await asyncio.wait_for(adapter.disconnect(), 5)
-        assert our_threads() == []
+        await link.until(lambda: our_threads() == [])
 
     asyncio.run(run())
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,8 +128,6 @@ def test_no_server_is_unreachable_and_no_matrix_server_is_refused(lab: Lab, tmp_
 
 
 def test_messages_come_from_every_kind_of_place(lab: Lab, tmp_path: Path) -> None:
-    lab.say("old history")
-
     async def work() -> None:
         async with connected(matrix(lab, tmp_path)) as link:
             assert link.identities == [lab.agent.user_id]
@@ -144,9 +144,34 @@ def test_messages_come_from_every_kind_of_place(lab: Lab, tmp_path: Path) -> Non
             assert not (await link.event("among people")).addressed
             lab.say("in the thread", where="thread")
             assert (await link.event("in the thread")).chat.thread_id == lab.root
-            assert "old history" not in link.texts
 
     run(work())
+
+
+def test_what_was_said_before_the_very_first_sync_is_heard(lab: Lab, tmp_path: Path, monkeypatch: Any) -> None:
+    """A new account may be written to before Hermes is started; what an earlier login has answered is history."""
+
+    async def heard(home: str | None = None) -> list[str]:
+        async with connected(matrix(lab, tmp_path / (home or secrets.token_hex(4)))) as link:
+            lab.say("now")
+            await link.event("now")
+            return [text for text in link.texts if text != "now"]
+
+    words, began = ["one", "two", "three", "four"], time.time()
+    for one in words:
+        lab.say(one)
+    assert run(heard("killed")) == words
+    lab.agent.send(lab.chat_id("dm"), {"msgtype": "m.text", "body": "the answer to one"})
+    position = tmp_path / "killed" / "matrix" / "sync.json"  # as a kill would leave it, before all was handed over
+    kept = json.loads(position.read_text())
+    del kept["since"]
+    position.write_text(json.dumps({**kept, "started": began}))
+    assert run(heard("killed")) == words
+    lab.agent.send(lab.chat_id("dm"), {"msgtype": "m.text", "body": "I have read it all."})
+    lab.say("five")
+    assert run(heard()) == ["five"]
+    monkeypatch.setattr("hermes.gateway.platforms.matrix.adapter.UNANSWERED", -60.0)  # all of it is too old
+    assert run(heard()) == []
 
 
 def test_an_answer_to_a_message_of_ours_addresses_us(lab: Lab, tmp_path: Path) -> None:
@@ -557,8 +582,9 @@ def test_secrets_are_in_no_log_error_or_event(lab: Lab, tmp_path: Path, caplog: 
 
 def test_files_of_the_account_are_private(lab: Lab, tmp_path: Path) -> None:
     async def work() -> None:
-        async with connected(matrix(lab, tmp_path / "home")):
-            pass
+        async with connected(matrix(lab, tmp_path / "home")) as link:
+            lab.say("hello")
+            await link.event("hello")  # what came before is given over, and its end stored
 
     run(work())
     files = list((tmp_path / "home" / "matrix").rglob("*"))

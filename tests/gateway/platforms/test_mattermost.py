@@ -158,7 +158,7 @@ def test_a_token_that_is_no_longer_valid_is_named(lab: Lab, model: Echo, hermes_
 
 @pytest.mark.parametrize("url", ["", "chat.example.org", "ftp://chat.example.org", "https://"])
 def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="needs url"):
+    with pytest.raises(PlatformRefused, match="url must be an address"):
         Mattermost({"url": url, "token": "x"}, tmp_path).validate()
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
-from hermes.gateway.events import Chat, Event, OutgoingFile
+from hermes.gateway.access import welcome
+from hermes.gateway.events import Event, OutgoingFile
 from hermes.gateway.platforms.qqbot import QQBot, understood
 from hermes.store import gateway_inbox, gateway_outbox
 from tests.support.echo import Echo, reply_to
@@ -53,32 +54,59 @@ def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
     assert lab.proactive == []
 
 
-def test_a_reply_of_more_parts_than_a_message_may_be_answered_with_arrives_whole(
+def settled(gateway: Any) -> bool:
+    """Whether everything was answered, and every answer sent or given up."""
+    read = gateway.store.read
+    return not read(gateway_outbox.unsent) and not read(gateway_inbox.waiting)
+
+
+def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_missing(
     lab: Lab, model: Echo, hermes_home: Path
 ) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("long=20000")
-        until(
-            lambda: (
-                lab.shown()
-                and not gateway.store.read(gateway_outbox.unsent)
-                and not gateway.store.read(gateway_inbox.waiting)
-            ),
-            30,
-        )
-    assert " ".join(lab.shown()).split() == reply_to("long=20000").split()
-    assert len(lab._sent) - len(lab.proactive) == MOST_REPLIES
-    assert lab.proactive
+        until(lambda: lab.shown() and settled(gateway), 30)
+        shown = lab.shown()
+        assert len(shown) < MOST_REPLIES
+        text, _, note = "\n\n".join(shown).rpartition("\n\n")
+        whole = reply_to("long=20000")
+        assert whole.split()[: len(text.split())] == text.split()
+        missing = int(note.split("The rest, ")[1].split()[0])
+        assert abs(len(whole) - len(text) - missing) < 200  # blank lines between the parts
+        lab.say("and now?")  # a new message, with new answers
+        until(lambda: "echo: and now?" in lab.shown(), 30)
+    assert lab.proactive == []
+
+
+def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
+    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes.gateway.platforms.qqbot._MOST_WAITS", 2)
+    with running(lab, hermes_home, model.base_url) as gateway:
+        asked = lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"])
+        lab.use_up(asked)  # by a process that died, for example
+        event = understood(*lab._said[asked])
+        assert event is not None
+        gateway.services.outbox.post(event.chat, "one more", answers=event)
+        until(lambda: settled(gateway), 40)
+        (row,) = gateway.store.statuses()
+        assert "5 answers to a message" in (row["error"] or "")
+        lab.say("again")
+        until(lambda: any("could not be sent" in one for one in lab.shown()), 30)
+        assert "one more" not in lab.shown()
+    assert lab.proactive == []
 
 
 @pytest.mark.parametrize(("where", "age"), [("dm", 3_700.0), ("group", 400.0)])
-def test_after_its_window_a_message_is_not_named_any_more(
+def test_an_answer_after_its_window_is_given_up(
     lab: Lab, model: Echo, hermes_home: Path, where: str, age: float
 ) -> None:
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("late", where=where, age=age)
-        until(lambda: lab.shown(where) == ["echo: late"], 30)
-        assert len(lab.proactive) == 1
+        until(lambda: "only within an hour" in (gateway.store.statuses()[0]["error"] or ""), 30)
+        until(lambda: settled(gateway))
+    assert lab.shown(where) == lab.proactive == []
 
 
 def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -139,6 +167,26 @@ def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo,
     assert (lab.identified, lab.resumed >= 3) == (1, True)
 
 
+def test_an_expired_connection_is_resumed(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"])
+        lab.close_with(4009)
+        lab.say("while it was away")
+        until(lambda: lab.shown() == ["echo: one", "echo: while it was away"], 30)
+    assert (lab.identified, lab.resumed) == (1, 1)
+
+
+def test_a_connection_that_acknowledges_nothing_is_replaced(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url):
+        lab.say("one")
+        until(lambda: lab.shown() == ["echo: one"] and lab.beats > 1)
+        lab.mute()
+        lab.say("into the void")
+        until(lambda: lab.shown() == ["echo: one", "echo: into the void"], 30)
+    assert (lab.identified, lab.resumed) == (1, 1)
+
+
 def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("one")
@@ -152,19 +200,42 @@ def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo, 
 
 def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: Path) -> None:
     adapter = QQBot(lab.settings, hermes_home)
-    chat = Chat(platform="qqbot", chat_id=lab.user_id("alice"))
+    event = understood(*lab._said[lab.say("a picture, please")])
+    assert event is not None
+    chat = event.chat
     picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"\x89PNG")
     paper = OutgoingFile(kind="file", name="a.pdf", mime="application/pdf", data=b"%PDF")
 
     async def sent() -> None:
         adapter._api = adapter._made()
-        await adapter.send_file(chat, picture, nonce="n1")
+        await adapter.send_file(chat, picture, nonce="n1", context=event.reply_context)
         with pytest.raises(SendRefused, match="not a.pdf"):
-            await adapter.send_file(chat, paper, nonce="n2")
+            await adapter.send_file(chat, paper, nonce="n2", context=event.reply_context)
+        with pytest.raises(SendRefused, match="since April 2025"):
+            await adapter.send(chat, "unasked", nonce="n3")
         await adapter.disconnect()
 
     asyncio.run(sent())
     assert lab.pictures() == [b"\x89PNG"]
+
+
+def test_a_qq_chat_does_not_become_home(lab: Lab, model: Echo, hermes_home: Path) -> None:
+    owner = f"qqbot:{lab.user_id('alice')}"
+    with running(lab, hermes_home, model.base_url, owner=[owner]):
+        lab.say("/sethome")
+        until(lambda: any("a bot can only answer there" in one for one in lab.shown()))
+
+
+def test_a_person_who_is_approved_hears_it_as_the_answer_to_their_message(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        lab.say("你好，可以和你聊天吗？", who="mallory")
+        (greeting,) = until(lambda: lab.shown(who="mallory"))
+        code = greeting.split("approve ")[1].split()[0].strip("`")
+        assert gateway.store.approve_pairing(code, welcome) is not None
+        until(lambda: any("已批准你" in one for one in lab.shown(who="mallory")))
+    assert lab.proactive == []
 
 
 def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hermes.gateway.platforms.slack import Slack
 from hermes.gateway.platforms.slack import formatting as form
-from hermes.store.redact import redact
 from tests.support.labs.slack_schema import problems_of
 
 SECRETS = [
@@ -70,18 +69,6 @@ def test_any_text_a_person_types_is_read_as_it_was(text: str) -> None:
 def test_any_text_can_be_read_and_the_mention_of_us_is_gone(text: str) -> None:
     assert "<@U1>" not in form.readable(f"<@U1> {text} <@U1|hermes>", "U1", {})
     form.mentioned(text)
-
-
-@given(
-    st.one_of(
-        TEXTS,
-        st.lists(st.sampled_from(SECRETS + [" ", "&amp;", "&lt;", "<@U2>", "<https://a.example|a>"])).map("".join),
-    )
-)
-def test_a_masked_message_reads_as_the_masked_words_do(text: str) -> None:
-    made = form.masked(text, redact)
-    assert redact(form.readable(made, "", {})) == redact(form.readable(text, "", {}))
-    assert form.mentioned(made) == form.mentioned(text)
 
 
 def test_code_is_left_alone_where_it_pings_nobody() -> None:

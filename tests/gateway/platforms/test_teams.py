@@ -20,8 +20,7 @@ pytest.importorskip("cryptography")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.teams.adapter import Teams
-from hermes.gateway.platforms.teams.client import FILE_HOSTS, SERVICE_HOSTS, Connector, is_allowed
-from hermes.gateway.platforms.teams.file_offers import Offers
+from hermes.gateway.platforms.teams.client import FILE_HOSTS, SERVICE_HOSTS, Connector, Offers, is_allowed
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import understood
 from hermes.gateway.platforms.teams.proof import PublishedKeys, claims
@@ -215,7 +214,7 @@ def test_a_conversation_is_reached_after_a_restart_without_a_message(lab: Lab, m
 
     async def scenario() -> None:
         adapter = Teams(lab.settings, hermes_home)
-        adapter._connector = _connector(lab)
+        adapter._api = _connector(lab)
         await adapter.send(DIRECT, "good morning", nonce="1")
         with pytest.raises(SendRefused, match="write to the bot there first"):
             await adapter.send(Chat(platform="teams", chat_id="a:unknown"), "x", nonce="2")

@@ -19,8 +19,7 @@ pytest.importorskip("cryptography")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.weixin import Weixin, qr
-from hermes.gateway.platforms.weixin.client import ILink
-from hermes.gateway.platforms.weixin.file_encryption import decrypted, encrypted, key_of
+from hermes.gateway.platforms.weixin.client import ILink, decrypted, encrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import event_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -51,7 +50,7 @@ def model() -> Iterator[Echo]:
 
 def adapter_of(lab: Lab, home: Path, **more: Any) -> Weixin:
     made = Weixin({**lab.settings, **more}, home)
-    made._api = made._made()
+    made._api = made.make_api()
     return made
 
 
@@ -138,7 +137,7 @@ def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: P
             link.refuse = None
             await link.event("persist")
             await link.until(lambda: (tmp_path / "weixin.json").exists())
-        assert json.loads((tmp_path / "weixin.json").read_text())["contexts"] == {
+        assert json.loads((tmp_path / "weixin.json").read_text())[1]["contexts"] == {
             lab.user_id("alice"): lab.context("alice")
         }
 
@@ -149,12 +148,12 @@ def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) ->
     for text in (
         "[1",
         "[]",
-        '{"login": "another", "buffer": "x", "contexts": {"a": "b"}}',
-        '{"login": 1, "buffer": 2}',
+        '["another", {"buffer": "x", "contexts": {"a": "b"}}]',
+        '["another", {"buffer": 2}]',
     ):
         (tmp_path / "weixin.json").write_text(text)
-        state = Weixin(lab.settings, tmp_path)._kept()
-        assert (state["buffer"], state["contexts"]) == ("", {})
+        state = Weixin(lab.settings, tmp_path)._mark.state
+        assert (state.buffer, state.contexts) == ("", {})
 
 
 def test_an_expired_session_asks_for_a_login(lab: Lab, tmp_path: Path) -> None:
@@ -204,7 +203,8 @@ def test_a_message_that_answers_nothing_uses_the_newest_token_of_the_person(lab:
         with pytest.raises(SendRefused, match="no context token"):
             file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
             await adapter.send_file(Chat(platform="weixin", chat_id=lab.user_id("alice")), file, nonce="0")
-        adapter._keep("", {lab.user_id("alice"): lab.context("alice")})
+        adapter._mark.state.contexts[lab.user_id("alice")] = lab.context("alice")
+        adapter._mark.write()
         await adapter.disconnect()
         again = adapter_of(lab, tmp_path)
         await again.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good **morning**", nonce="1")
@@ -351,9 +351,6 @@ def test_whatever_is_sent_is_read_or_skipped(found: Any) -> None:
 def test_the_parts_of_a_qr_code_are_the_standards() -> None:
     data = [32, 91, 11, 120, 209, 114, 220, 77, 67, 64, 236, 17, 236, 17, 236, 17]  # "HELLO WORLD" in version 1-M
     assert qr.correction(data, 10) == [196, 35, 39, 119, 235, 215, 231, 226, 93, 23]
-    assert f"{qr.format_bits(0):015b}" == "111011111000100"
-    assert f"{qr.format_bits(4):015b}" == "110011000101111"
-    assert f"{qr.checked(7, 0x1F25, 12):018b}" == "000111110010010100"
 
 
 def read(grid: list[list[bool]]) -> str:
@@ -415,7 +412,7 @@ def test_a_code_says_what_it_was_made_of(text: str) -> None:
         assert read(grid) == text
 
 
-@pytest.mark.parametrize("length", [17, 18, 32, 53, 78, 106, 134, 154, 192, 230, 231, 271])
+@pytest.mark.parametrize("length", [17, 18, 32, 53, 78, 106, 107, 134])
 def test_a_code_of_every_size_can_be_read(length: int) -> None:
     text = ("https://liteapp.weixin.qq.com/q/" + "0aZ-_" * 60)[:length]
     assert read(qr.matrix(text)) == text
@@ -424,4 +421,4 @@ def test_a_code_of_every_size_can_be_read(length: int) -> None:
 
 
 def test_a_text_that_is_too_long_has_no_code() -> None:
-    assert qr.drawn("x" * 272) == ""
+    assert qr.drawn("x" * 135) == ""

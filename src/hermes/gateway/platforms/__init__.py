@@ -36,6 +36,11 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "teams": ("hermes.gateway.platforms.teams", "Teams", "teams"),
 }
 GROUP = "hermes.platforms"
+# What people write while no gateway is connected, where the platform may not deliver it later: `gateway status` shows it.
+LOST_WHILE_DOWN = {
+    "signal": "while no gateway is connected, messages are lost unless signal-cli runs with --receive-mode=on-connection",
+    "wecom": "what people write to a bot while no gateway is connected is lost; an app gets it three times within seconds",
+}
 
 
 def known_platforms() -> list[str]:

@@ -11,28 +11,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
-from hermes.gateway.platforms.frames import read_object
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, error_text
-from hermes.gateway.platforms.intake import hand_over, keep
-from hermes.whole_files import write_whole
+from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, parsed, read_object
+from hermes.gateway.platforms.http import HttpApi, attachment_kind, checked_address, error_text
+from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.marks import MarkFile, Since
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest
 
 EVENTS = ["new-message", "updated-message"]
 _LAYOUT = markup.Layout(bullet="• ")
@@ -41,21 +40,21 @@ _PAGE = 100  # messages asked for at once
 _OVERLAP = 60_000  # milliseconds that are asked for again: messages may be stored out of order
 
 
-class BlueBubbles(Adapter):
+class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
     """An Apple account on a Mac with a BlueBubbles server."""
 
     platform = "bluebubbles"
     title = "iMessage (BlueBubbles)"
     extra = "bluebubbles"
     settings = (
-        Setting(name="url", help="the server's address, as http://mac.local:1234", variable="BLUEBUBBLES_URL", required=True),
-        Setting(name="password", help="the server's password", variable="BLUEBUBBLES_PASSWORD", secret=True, required=True),
-        Setting(name="webhook_url", help="how the Mac reaches this gateway, if not by gateway.listen's address"),
+        Setting("url", "the server's address, as http://mac.local:1234", required=True),
+        Setting("password", "the server's password", secret=True, required=True),
+        Setting("webhook_url", "how the Mac reaches this gateway, if not by gateway.listen's address"),
         Setting(
-            name="trust_numbers", help="believe the sender numbers of SMS, which can be forged; iMessage proves its senders",
-            kind=bool, default=False,
+            "trust_numbers", "believe the sender numbers of SMS, which can be forged; iMessage proves its senders",
+            default=False, kind=bool,
         ),
-        Setting(name="mention", help="the word that addresses the agent in groups", default="hermes"),
+        Setting("mention", "the word that addresses the agent in groups", default="hermes"),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=4_000, typing=True, media=True, files=True, largest_file=100_000_000, quotes=True, tells_edits=True,
@@ -66,37 +65,29 @@ class BlueBubbles(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _BlueBubblesApi | None = None
-        self._registration: Registration | None = None
-        self._tasks = Tasks()
-        self._behind = asyncio.Event()  # a delivery was not stored, or left to the question by time
-        self._asking = False  # messages are being asked for by time
+        self._news = asyncio.Event()  # a new message was pushed
+        self._stored: Recent[str, bool] = Recent()
         self._private = False
-        self._state = home / "bluebubbles.json"  # when we last were up to date
+        self._mark = MarkFile(home / "bluebubbles.json", self.text("url"), Since)
 
     # ------------------------------------------------------------------------------------------ login
 
     def validate(self) -> None:
         """Refuse an address that is none."""
-        parts = urlsplit(self.text("url"))
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PlatformRefused("bluebubbles needs url in config.yaml, as http://mac.local:1234")
+        checked_address(self.text("url"), "bluebubbles: url", "http://mac.local:1234")
 
     async def check(self) -> str:
         """Ask the server who it is."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             return await self._identified(api)
 
     async def _identified(self, api: _BlueBubblesApi) -> str:
-        info = await api.data("GET", "/server/info")
-        info = info if isinstance(info, dict) else {}
+        info = dict_of(await api.data("GET", "/server/info"))
         self._private = bool(info.get("private_api")) and bool(info.get("helper_connected"))
         return str(info.get("detected_icloud") or info.get("computer_id") or "BlueBubbles")
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: _BlueBubblesApi) -> None:
         """Log in, register the webhook, and read what arrived meanwhile."""
-        await self.disconnect()
-        self._api = api = self._made()
 
         async def delivered(call: PlatformRequest) -> int:
             item = read_object(call.body, self.title, link.log)
@@ -104,26 +95,20 @@ class BlueBubbles(Adapter):
                 await self._happened(link, item)
             return 200
 
-        self._asking = True  # until what arrived meanwhile was read: newer messages come after it
-        try:
-            identity = await self._identified(api)
-            self._registration = await self.listen(link, delivered, signed=self._is_ours, seconds=10)
-            await self._register(api)
-            await self._catch_up(link, api)
-        except BaseException:
-            await self.disconnect()
-            raise
+        identity = await self._identified(api)
+        self.closing(await self.listen(link, delivered, signed=self._is_ours, seconds=10))
+        await self._register(api)
+        await self._catch_up(link, api)
         link.connected(identity)
         self._tasks.start(self._look_after(link, api, identity), name="bluebubbles")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything. The webhook stays registered: the next connection uses it again."""
-        await self._tasks.stop()
-        registration, self._registration = self._registration, None
-        api, self._api = self._api, None
-        await close_each(registration, api)
+        await super().disconnect()
+        self._mark.save()
 
-    def _made(self) -> _BlueBubblesApi:
+    def make_api(self) -> _BlueBubblesApi:
+        """The API, with our login."""
         password = self.text("password")
         made = _BlueBubblesApi(
             self.title, f"{self.text('url').rstrip('/')}/api/v1", params={"password": password}, timeout=60
@@ -146,56 +131,39 @@ class BlueBubbles(Adapter):
         )
         address = f"{base}?token={self._token}"
         known = await api.data("GET", "/webhook")
-        if not any(isinstance(one, dict) and one.get("url") == address for one in known or ()):
+        if not any(one.get("url") == address for one in dicts_of(known)):
             await api.data("POST", "/webhook", json={"url": address, "events": EVENTS})
 
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _happened(self, link: Link, item: dict[str, Any]) -> None:
-        """Store a pushed message. The server does not push it again: it is tried until it is stored, or by the next catch-up."""
-        data = item.get("data")
-        if not isinstance(data, dict) or item.get("type") not in EVENTS:
-            return
-        what = self._understood(data, updated=item["type"] == "updated-message")
-        if what is None:
-            return
-        if isinstance(what, Event) and (self._asking or self._behind.is_set()):
-            self._behind.set()  # earlier ones are on their way: the question by time brings this one in its order
-            return
-        try:
-            await hand_over(link, what)
-        except BaseException:
-            if isinstance(what, Revision):  # the question by time brings messages alone
-                self._tasks.start(keep(link, what))
-            self._behind.set()
-            raise
+        """A pushed message says that there are new ones, which are asked for in their order. Edits are stored as they come."""
+        if item.get("type") == "new-message":
+            self._news.set()
+        elif item.get("type") in EVENTS:
+            what = self._understood(dict_of(item.get("data")), updated=True)
+            if what is not None:
+                await keep(link, what)
 
     async def _look_after(self, link: Link, api: _BlueBubblesApi, identity: str) -> None:
-        """Ask for messages whose delivery was lost or not stored, now and then, and at once after a failure."""
+        """Ask for new messages, when one was pushed and now and then: a push may be lost."""
         retries = Retries(link, identity)
         with loss_reported(link, "BlueBubbles", "messages could not be asked for"):
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self.look_again):
-                        await self._behind.wait()
-                self._behind.clear()
+                        await self._news.wait()
+                self._news.clear()
                 try:
                     await self._catch_up(link, api)
                     retries.succeeded()
                 except (PlatformUnreachable, SlowDown) as error:
-                    self._behind.set()
+                    self._news.set()
                     await retries.failed(error)
 
     async def _catch_up(self, link: Link, api: _BlueBubblesApi) -> None:
         """Hand over messages since we last were up to date; on the very first connection none."""
-        self._asking = True
-        try:
-            await self._read_on(link, api)
-        finally:
-            self._asking = False
-
-    async def _read_on(self, link: Link, api: _BlueBubblesApi) -> None:
-        since = self._noted()
+        since = self._mark.state.since
         if since is None:
             newest = await self._asked_for(api, sort="DESC", limit=1)
             self._note(max((one.get("dateCreated") or 0 for one in newest), default=0) or 1)
@@ -206,15 +174,16 @@ class BlueBubbles(Adapter):
         ):
             for data in found:
                 what = self._understood(data, updated=False)
-                if what is not None:
+                if isinstance(what, Event) and what.id not in self._stored:
                     await keep(link, what)
+                    self._stored.put(what.id, True)
                 self._note(data.get("dateCreated"))
             offset += len(found)
 
     async def _asked_for(self, api: _BlueBubblesApi, **query: Any) -> list[dict[str, Any]]:
         body = {"with": ["chats", "attachment", "handle"], **query}
         found = await api.data("POST", "/message/query", json=body)
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return dicts_of(found)
 
     def _understood(self, data: dict[str, Any], *, updated: bool) -> Event | Revision | None:
         """A message as an event or a revision; None for our own, for tapbacks and for changes that are no edits."""
@@ -235,7 +204,7 @@ class BlueBubbles(Adapter):
         event = Event(
             id=guid, chat=chat, sender=self._sender(address, handle, chat), text=text,
             attachments=_attachments(data), message_id=guid, reply_to=str(data.get("threadOriginatorGuid") or "") or None,
-            sent_at=_seconds(data.get("dateCreated")), addressed=addressed,
+            sent_at=moment_of(data.get("dateCreated")), addressed=addressed,
         )  # fmt: skip
         if not updated:
             return event
@@ -252,31 +221,23 @@ class BlueBubbles(Adapter):
         return Sender(user_id=who, stable_id=f"unproven:{who}", name=address, proven=False)
 
     def _chat(self, data: dict[str, Any]) -> Chat | None:
-        chats = data.get("chats")
-        found = next((one for one in chats if isinstance(one, dict)), {}) if isinstance(chats, list) else {}
+        found = next(iter(dicts_of(data.get("chats"))), {})
         guid = str(found.get("guid") or "")
         if not guid:
             return None
         name = str(found.get("displayName") or "") or None
         return Chat(platform=self.platform, chat_id=guid, type=GROUP if ";+;" in guid else DM, name=name)
 
-    def _noted(self) -> int | None:
-        try:
-            return int(json.loads(self._state.read_text())["since"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
     def _note(self, moment: Any) -> None:
         """Record that everything up to a moment of the server is stored. An older one costs only repetitions."""
-        if isinstance(moment, bool) or not isinstance(moment, int) or moment <= (self._noted() or 0):
-            return
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._state, json.dumps({"since": moment}), sync=False)
+        if isinstance(moment, int) and not isinstance(moment, bool) and moment > (self._mark.state.since or 0):
+            self._mark.state.since = moment
+            self._mark.changed()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""
         guid = quote(str(attachment.reference.get("guid")), safe="")
-        return (await self._asked().request("GET", f"/attachment/{guid}/download")).content
+        return (await self.api.request("GET", f"/attachment/{guid}/download")).content
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -288,7 +249,7 @@ class BlueBubbles(Adapter):
         body["method"] = "private-api" if self._private else "apple-script"
         if reply_to is not None and self._private:
             body["selectedMessageGuid"] = reply_to
-        return _guid(await self._asked().data("POST", "/message/text", json=body), nonce)
+        return _guid(await self.api.data("POST", "/message/text", json=body), nonce)
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
@@ -297,17 +258,12 @@ class BlueBubbles(Adapter):
         form = {"chatGuid": chat.chat_id, "tempGuid": nonce, "name": file.name}
         form["method"] = "private-api" if self._private else "apple-script"
         upload = {"attachment": (file.name, file.data, file.mime or "application/octet-stream")}
-        return _guid(await self._asked().data("POST", "/message/attachment", data=form, files=upload), nonce)
+        return _guid(await self.api.data("POST", "/message/attachment", data=form, files=upload), nonce)
 
     async def typing(self, chat: Chat) -> None:
         """Show that a reply is being written, where the server can."""
         if self._private:
-            await self._asked().data("POST", f"/chat/{quote(chat.chat_id, safe='')}/typing")
-
-    def _asked(self) -> _BlueBubblesApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to BlueBubbles")
-        return self._api
+            await self.api.data("POST", f"/chat/{quote(chat.chat_id, safe='')}/typing")
 
 
 class _BlueBubblesApi(HttpApi):
@@ -338,11 +294,7 @@ class _BlueBubblesApi(HttpApi):
 
 
 def _error(answer: httpx.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()["error"]
-    except (ValueError, KeyError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return dict_of(parsed(answer.content).get("error"))
 
 
 def canonical(address: str) -> str:
@@ -361,9 +313,8 @@ def _guid(data: Any, nonce: str) -> str:
 
 def _attachments(data: dict[str, Any]) -> tuple[Attachment, ...]:
     found = []
-    listed = data.get("attachments")
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and one.get("guid") and not one.get("hideAttachment"):
+    for one in dicts_of(data.get("attachments")):
+        if one.get("guid") and not one.get("hideAttachment"):
             mime, size = str(one.get("mimeType") or "") or None, one.get("totalBytes")
             found.append(
                 Attachment(
@@ -373,7 +324,3 @@ def _attachments(data: dict[str, Any]) -> tuple[Attachment, ...]:
                 )
             )  # fmt: skip
     return tuple(found)
-
-
-def _seconds(value: Any) -> float | None:
-    return value / 1000 if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
-from hermes.gateway.adapter import Link
+from hermes.gateway.adapter import Adapter, Link
 
 PAUSES = (0.0, 1.0, 3.0)  # seconds before a broken connection is opened again; then the gateway takes over
 
 Result = TypeVar("Result")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Thing = TypeVar("Thing", bound="Closable")
 
 
 class Tasks:
@@ -101,28 +103,94 @@ async def close_each(*things: Closable | None) -> None:
                 await one.close()
 
 
-class Recent(Generic[Key, Value]):
+Api = TypeVar("Api", bound=Closable)
+
+
+class ApiAdapter(Adapter, Generic[Api]):
+    """An adapter on a vendor's API. Subclasses make the API, and begin to receive; what they open ends with the connection."""
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._tasks = Tasks()
+        self._api: Api | None = None
+        self._opened: list[Closable] = []
+
+    def make_api(self) -> Api:
+        """The API, with our login. PlatformRefused where the settings can't work."""
+        raise NotImplementedError
+
+    async def begin(self, link: Link, api: Api) -> None:
+        """Log in and begin to receive; returns when both are done (link.connected was called)."""
+        raise NotImplementedError
+
+    def closing(self, thing: Thing) -> Thing:
+        """Close this before the API when the connection ends."""
+        self._opened.append(thing)
+        return thing
+
+    async def connect(self, link: Link) -> None:
+        """Log in and begin to receive."""
+        await self.disconnect()
+        self._api = api = self.make_api()
+        try:
+            await self.begin(link, api)
+        except BaseException:
+            await self.disconnect()
+            raise
+
+    async def disconnect(self) -> None:
+        """Stop receiving and close everything."""
+        await self._tasks.stop()
+        things, self._opened = [*reversed(self._opened), self._api], []
+        self._api = None
+        await close_each(*things)
+
+    @property
+    def api(self) -> Api:
+        """The API of the open connection; PlatformUnreachable without one."""
+        if self._api is None:
+            raise PlatformUnreachable(f"not connected to {self.title}")
+        return self._api
+
+
+class Recent(OrderedDict[Key, Value]):
     """A dictionary of bounded size: the oldest entry is forgotten first."""
 
     def __init__(self, most: int = 2_000) -> None:
-        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        super().__init__()
         self._most = most
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._entries
-
-    def get(self, key: Key) -> Value | None:
-        """The value of an entry, if it is still known."""
-        return self._entries.get(key)
 
     def put(self, key: Key, value: Value) -> Value:
         """Remember a value."""
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
+        self[key] = value
+        self.move_to_end(key)
+        while len(self) > self._most:
+            self.popitem(last=False)
         return value
 
     def drop(self, key: Key) -> None:
         """Forget an entry."""
-        self._entries.pop(key, None)
+        self.pop(key, None)
+
+
+class SentMessages(Recent[str, Value]):
+    """What is known of our messages, by their ids. A report about one may come before the answer that tells us its id."""
+
+    _under_way = 0
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Around a request that sends a message."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    async def find(self, message_id: str, patience: float = 2.0) -> Value | None:
+        """What is known of a message, which may be under way; None if it is not ours."""
+        for _ in range(int(patience * 10)):
+            if message_id in self or not self._under_way:
+                break
+            await asyncio.sleep(0.1)
+        return self.get(message_id)

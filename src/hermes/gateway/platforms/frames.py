@@ -1,4 +1,7 @@
-"""What a vendor pushes, read as JSON. What can't be read is dropped with one line in the log, which never has its content."""
+"""What a vendor pushes, read as JSON. What can't be read is dropped with one line in the log, which never has its content.
+
+Vendors' objects may hold anything: `dict_of` and its like give a value of the wanted kind, empty where it is another.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +36,34 @@ def dropped(data: str | bytes, platform: str, why: str, log: Log = LOG) -> None:
     """Write the log line for a frame that can't be read."""
     size = len(data) if isinstance(data, bytes) else len(data.encode("utf-8", "replace"))
     log.warning("%s: a frame of %d bytes can't be read and is dropped: %s", platform, size, why)
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    """The value, if it is an object; else {}."""
+    return value if isinstance(value, dict) else {}
+
+
+def dicts_of(value: Any) -> list[dict[str, Any]]:
+    """The objects in a list; [] if the value is none."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
+    """The value, if it is a text; else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def parsed(content: Any) -> dict[str, Any]:
+    """The JSON object in a text or in bytes; {} if there is none."""
+    try:
+        return dict_of(json.loads(content))
+    except (TypeError, ValueError, RecursionError):
+        return {}
+
+
+def moment_of(value: Any) -> float | None:
+    """A vendor's time in milliseconds, a number or a text of digits, as Unix seconds; None if it is none."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e16
+    return value / 1000 if number else None

@@ -116,6 +116,13 @@ class HttpApi:
         request = self._http.build_request(method, path, **options)
         return await bounded_answer(await self._http.send(request, auth=auth, stream=True), request)
 
+    async def object(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        """The JSON object of a successful answer; PlatformUnreachable where it is none."""
+        found = json_object(await self.request(method, path, **options))
+        if found is None:
+            raise PlatformUnreachable(f"{self.title}'s answer can't be read", maybe_sent=method != "GET")
+        return found
+
     def check(self, answer: httpx.Response) -> None:
         """Raise the error of an unsuccessful answer."""
         if answer.status_code == 429:
@@ -139,7 +146,10 @@ class HttpApi:
     async def download(
         self, address: str, *, what: str, trusted: Callable[[str], bool], headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """Download a file over at most four redirects. Only `trusted` addresses are requested, and get `headers`."""
+        """Download a file over at most four redirects. Only `trusted` addresses are requested, and get `headers`.
+
+        A user name and password of ours go to the API's own host alone.
+        """
         try:
             url = httpx.URL(address)
         except httpx.InvalidURL:
@@ -148,7 +158,8 @@ class HttpApi:
             if not trusted(str(url)):
                 raise SendRefused(f"{what} is not stored at {self.title}, and we have no login for its server")
             try:
-                answer = await self.asked("GET", url, headers=headers)
+                own = address_parts(str(url))[:2] == address_parts(self.base_url)[:2]
+                answer = await self.asked("GET", url, headers=headers, auth=httpx.USE_CLIENT_DEFAULT if own else None)
             except httpx.HTTPError as error:
                 raise PlatformUnreachable(
                     f"{what} could not be fetched from {self.title} ({type(error).__name__})"
@@ -179,6 +190,24 @@ def address_parts(address: str) -> SplitResult:
         _ = parts.hostname, parts.port
     except ValueError:
         return urlsplit("")
+    return parts
+
+
+def is_at(address: str, hosts: tuple[str, ...], *own: str, schemes: tuple[str, ...] = ("https",)) -> bool:
+    """Whether a request of ours may go to an address: one with the origin of an `own` one, or at `hosts` (".example.org")."""
+    parts = address_parts(address)
+    if not parts.hostname or "@" in parts.netloc or "\\" in address:  # programs read such an address differently
+        return False
+    if parts[:2] in [address_parts(one)[:2] for one in own]:
+        return True
+    return parts.scheme in schemes and f".{parts.hostname}".endswith(hosts)
+
+
+def checked_address(address: str, name: str, example: str) -> SplitResult:
+    """The parts of an address in the settings; PlatformRefused, with the setting's name, where it is none."""
+    parts = address_parts(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise PlatformRefused(f"{name} must be an address, as {example}")
     return parts
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -181,8 +181,8 @@ class Registration:
 
 
 async def listen(
-    place: Listening, path: str, *, handler: Handler, link: Link, methods: tuple[str, ...] = ("POST",),
-    verify: Verify | None = None, signed: Signed | None = None, largest: int | None = None, seconds: float = SLOWEST,
+    place: Listening, path: str, *, handler: Handler, link: Link, verify: Verify | None = None,
+    signed: Signed | None = None, **options: Any,
 ) -> Registration:  # fmt: skip
     """Serve requests to a path. `verify` (by the headers) and `signed` (by the bytes) decide whether a request is the
     platform's, else it is answered 403. `seconds` is how long the platform waits for an answer.
@@ -194,11 +194,7 @@ async def listen(
         raise ConfigError(
             f"{path} on {place.host} would accept everyone; it needs a signature, or gateway.listen.host 127.0.0.1"
         )
-    return await _registered(
-        Registration(
-            path, link, place, handler=handler, methods=methods, verify=verify, signed=signed, largest=largest, seconds=seconds
-        )
-    )  # fmt: skip
+    return await _registered(Registration(path, link, place, handler=handler, verify=verify, signed=signed, **options))
 
 
 async def listen_app(place: Listening, path: str, *, app: ASGIApp, link: Link) -> Registration:

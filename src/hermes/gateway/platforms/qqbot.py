@@ -2,7 +2,8 @@
 
 https://bot.q.qq.com/wiki/develop/api-v2/
 A reply belongs to the message it answers: it names that message's id within a time window, five times at most, with a number of
-its own (`msg_seq`), by which QQ recognises a repetition. Further messages are the bot's own, which QQ allows to few bots.
+its own (`msg_seq`), by which QQ recognises a repetition. Messages of the bot's own QQ ended in April 2025: what answers nothing,
+or comes too late, is refused here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import aiohttp
 import httpx
 
+from hermes.config.settings_schema import ANSWERS_ONLY
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
@@ -40,14 +42,16 @@ from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 from hermes.whole_files import write_whole
 
-DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO = 0, 1, 2, 6, 7, 9, 10
+DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO, ACKNOWLEDGED = 0, 1, 2, 6, 7, 9, 10, 11
 INTENTS = 1 << 25  # messages of people and groups
 WINDOW = {DM: 3_600.0, GROUP: 300.0}  # seconds in which a message can be answered
 MOST_REPLIES = 5  # how often a message can be answered
 _KINDS = {"image": 1, "video": 2, "audio": 3}
 _REPEATED = 40054005  # QQ's code: a message with this number was sent already
-_TOO_MANY = {22009, 22010, 20028, 40034100}
+_TOO_MANY = {22009, 22010, 20028, 40034100}  # too fast; and, for good, a sixth reply to a message
+_MOST_WAITS = 12  # after so many of these codes for one reply, in a minute, QQ means that none is left
 _EXPIRED = {11243, 11244, 11251}  # codes for a token that is no longer valid
+_NONE_LEFT = f"QQ takes {MOST_REPLIES} answers to a message, and they are used up"
 _LAYOUT = markup.Layout(bullet="• ")
 _PATIENCE = 20.0
 
@@ -64,13 +68,16 @@ class QQBot(Adapter):
         Setting(name="base_url", help="where the API is", default="https://api.sgroup.qq.com"),
         Setting(name="token_url", help="where tokens come from", default="https://bots.qq.com/app/getAppAccessToken"),
     )  # fmt: skip
-    capabilities = Capabilities(longest=3_000, media=True, files=True, largest_file=10_000_000)
+    capabilities = Capabilities(
+        longest=3_000, most_parts=MOST_REPLIES - 1, media=True, files=True, largest_file=10_000_000
+    )  # one reply is left for a notice or a question
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._api: _QQApi | None = None
         self._tasks = Tasks()
         self._replies: Recent[str, int] = Recent()  # the id of a message → how often it was answered
+        self._waits: Recent[str, int] = Recent()  # the nonce of a message → how often QQ asked us to wait with it
         self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
 
     # ------------------------------------------------------------------------------------------ login
@@ -153,7 +160,7 @@ class QQBot(Adapter):
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
-        """Send a message: as a reply where QQ allows one, else as a message of the bot's own."""
+        """Send a message as a reply; SendRefused where QQ allows none (any more)."""
         body = {"content": markup.marked(text, _LAYOUT).text or text, "msg_type": 0}
         return await self._sent(chat, body, nonce, context)
 
@@ -166,27 +173,34 @@ class QQBot(Adapter):
             raise SendRefused(f"QQ takes pictures, videos and recordings, not {file.name}")
         upload = {"file_type": kind, "file_data": base64.b64encode(file.data).decode(), "srv_send_msg": False}
         media = await self._asked().ask("POST", f"{_place(chat)}/files", json=upload)
-        return await self._sent(chat, {"msg_type": 7, "media": {"file_info": media.get("file_info")}}, nonce, context)
+        body = {"content": " ", "msg_type": 7, "media": {"file_info": media.get("file_info")}}  # QQ demands a content
+        return await self._sent(chat, body, nonce, context)
 
     async def _sent(self, chat: Chat, body: dict[str, Any], nonce: str, context: ReplyContext | None) -> str:
-        number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
         answers = dict(context or {})
-        asked = str(answers.get("msg_id") or "") if time.time() < float(answers.get("until") or 0) else ""
+        asked = str(answers.get("msg_id") or "")
+        if not asked:
+            raise SendRefused(ANSWERS_ONLY[self.platform])
+        if time.time() >= float(answers.get("until") or 0):
+            raise SendRefused(
+                "QQ takes an answer only within an hour, in a group within five minutes; this one is later"
+            )
         used = self._replies.get(asked) or 0
-        is_reply = bool(asked) and used < MOST_REPLIES
-        if is_reply:
-            body = {**body, "msg_id": asked, "msg_seq": number}
+        if used >= MOST_REPLIES:
+            raise SendRefused(_NONE_LEFT)
+        number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
         try:
-            found = await self._asked().ask("POST", f"{_place(chat)}/messages", json=body)
+            found = await self._asked().ask(
+                "POST", f"{_place(chat)}/messages", json={**body, "msg_id": asked, "msg_seq": number}
+            )
         except Repeated:
             found = {}
-        except TooMany:
-            if not is_reply:
-                raise SendRefused("QQ takes no more messages of the bot's own in this chat now") from None
-            self._replies.put(asked, used + 1)  # perhaps there are none left: a process that ended may have used them
-            raise
-        if is_reply:
-            self._replies.put(asked, used + 1)
+        except TooMany:  # too fast, or a process that ended has used the replies
+            if self._waits.put(nonce, (self._waits.get(nonce) or 0) + 1) < _MOST_WAITS:
+                raise
+            self._replies.put(asked, MOST_REPLIES)
+            raise SendRefused(_NONE_LEFT) from None
+        self._replies.put(asked, used + 1)
         return str(found.get("id") or nonce)
 
     def _asked(self) -> _QQApi:
@@ -325,6 +339,7 @@ class _QQSocket(WebSocketClient):
         self._session_id, self._stored = kept
         self._seen = self._stored
         self._beating: asyncio.Task[None] | None = None
+        self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
     async def open(self) -> None:
@@ -373,6 +388,8 @@ class _QQSocket(WebSocketClient):
         while True:
             item = self._early.pop(0) if self._early else await self.receive()
             kind = item.get("op")
+            if kind == ACKNOWLEDGED:
+                self._unanswered = False
             if kind == INVALID:
                 self._session_id, self._stored = "", 0
                 raise PlatformUnreachable("QQ does not resume the session")
@@ -397,15 +414,22 @@ class _QQSocket(WebSocketClient):
         """The error by QQ's close code."""
         if code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
             return PlatformRefused(f"QQ does not let the bot in (close code {code})")
-        if code in (4006, 4007, 4009):  # the session can't be resumed
+        if code in (4006, 4007):  # the session can't be resumed; after 4009 (the connection is too old) it can
             self._session_id, self._stored = "", 0
         return super().ended(code)
 
     async def _beat(self, pause: float) -> None:
+        """Send heartbeats. A connection on which one was not acknowledged until the next is due is dead, and closed."""
+        self._unanswered = False
         with suppress(Exception):
-            while self._socket is not None and not self._socket.closed:
+            while (socket := self._socket) is not None and not socket.closed:
                 await asyncio.sleep(pause)
-                await self._socket.send_json({"op": HEARTBEAT, "d": self._seen or None})
+                if self._unanswered:
+                    self.log.warning("QQ does not acknowledge the heartbeats; connecting again")
+                    await socket.close()
+                    return
+                self._unanswered = True
+                await socket.send_json({"op": HEARTBEAT, "d": self._seen or None})
 
     async def close(self) -> None:
         """Disconnect; the session can be resumed."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
 
-from hermes.errors import PlatformError, PlatformUnreachable
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms.frames import LOG, Log, read_object
+from hermes.gateway.platforms.http import connection_trouble, retry_after
 
 _CLOSING = 1.5  # seconds for a vendor to confirm the end of a connection
 
@@ -19,6 +21,7 @@ class WebSocketClient:
 
     def __init__(self, title: str, log: Log = LOG) -> None:
         self.title, self.log = title, log
+        self.where = title  # what errors call a server that can't be reached
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
 
@@ -41,6 +44,36 @@ class WebSocketClient:
                     return found
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 raise self.ended(socket.close_code)
+
+    @asynccontextmanager
+    async def opening(self, seconds: float = 20.0) -> AsyncIterator[None]:
+        """Around connecting and logging in: if that fails or takes longer, the connection is closed, and `explained` raised."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, Exception):
+                raise self.explained(error) from None
+            raise
+
+    def explained(self, error: Exception) -> HermesError:
+        """The error for a connection that can't be opened. It has no text of a library's: addresses hold tickets."""
+        if isinstance(error, HermesError):
+            return error
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            return PlatformRefused(
+                f"the certificate of {self.where} is not trusted; ca_file names the one that vouches for it"
+            )
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            if error.status == 429:
+                return SlowDown(f"{self.where} asks us to wait", max(1.0, retry_after(error.headers or {})))
+            if 300 <= error.status < 500:
+                return PlatformRefused(
+                    f"{self.where} opens no WebSocket there (HTTP {error.status}); check the url and the token"
+                )
+            return PlatformUnreachable(f"{self.where} answers with HTTP {error.status}")
+        return PlatformUnreachable(f"{self.where} can't be reached: {connection_trouble(error)}")
 
     def ended(self, code: int | None) -> PlatformError:
         """The error for a connection that the vendor has closed, with its close code."""

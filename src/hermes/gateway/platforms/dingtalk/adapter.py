@@ -15,17 +15,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.connections import Retries, Tasks, close_each, loss_reported
-from hermes.gateway.platforms.dingtalk import stream as streams
-from hermes.gateway.platforms.dingtalk.client import DingTalkApi
+from hermes.gateway.platforms.connections import ApiAdapter, Retries, loss_reported
+from hermes.gateway.platforms.dingtalk.client import CALLBACK, DISCONNECT, PING, SYSTEM, DingTalkApi, Stream, header
 from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
-from hermes.gateway.platforms.dingtalk.stream import Stream, header
+from hermes.gateway.platforms.http import checked_address
 from hermes.gateway.platforms.renewal import TokenRefused
 from hermes.gateway.platforms.unkept import Keeper
 
@@ -38,7 +36,7 @@ _SUFFIX = {"image/png": ".png", "image/jpeg": ".jpg"}
 Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None]]
 
 
-class DingTalk(Adapter):
+class DingTalk(ApiAdapter[DingTalkApi]):
     """A robot of an app of an organisation."""
 
     platform = "dingtalk"
@@ -46,16 +44,13 @@ class DingTalk(Adapter):
     extra = "dingtalk"
     local_ids = True
     settings = (
-        Setting(name="client_id", help="the app's Client ID (AppKey)", variable="DINGTALK_CLIENT_ID", required=True),
-        Setting(
-            name="client_secret", help="the app's Client Secret (AppSecret)", variable="DINGTALK_CLIENT_SECRET", secret=True,
-            required=True,
-        ),
-        Setting(name="robot_code", help="the robot's code, if it is not the Client ID", variable="DINGTALK_ROBOT_CODE"),
-        Setting(name="cards", help="show replies while they are written, as cards", kind=bool, default=False),
-        Setting(name="base_url", help="where DingTalk's API is", default="https://api.dingtalk.com"),
-        Setting(name="old_url", help="where DingTalk's older API is", default="https://oapi.dingtalk.com"),
-    )  # fmt: skip
+        Setting("client_id", "the app's Client ID (AppKey)", required=True),
+        Setting("client_secret", "the app's Client Secret (AppSecret)", secret=True, required=True),
+        Setting("robot_code", "the robot's code, if it is not the Client ID"),
+        Setting("cards", "show replies while they are written, as cards", default=False, kind=bool),
+        Setting("base_url", "where DingTalk's API is", default="https://api.dingtalk.com"),
+        Setting("old_url", "where DingTalk's older API is", default="https://oapi.dingtalk.com"),
+    )
     # The parameters of a message have 15,000 bytes at most, its title included.
     capabilities = Capabilities(
         longest=12_000, measure=length, media=True, files=True, largest_file=20_000_000, mention_needed=True
@@ -63,9 +58,6 @@ class DingTalk(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: DingTalkApi | None = None
-        self._stream: Stream | None = None
-        self._tasks = Tasks()
         self._keeper = Keeper(home, self.platform)
 
     # ------------------------------------------------------------------------------------------ login
@@ -73,26 +65,18 @@ class DingTalk(Adapter):
     def validate(self) -> None:
         """Refuse addresses that are none."""
         for name in ("base_url", "old_url"):
-            parts = urlsplit(self.text(name))
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise PlatformRefused(f"dingtalk: {name} must be an address as https://api.dingtalk.com")
+            checked_address(self.text(name), f"dingtalk: {name}", "https://api.dingtalk.com")
 
     async def check(self) -> str:
         """Log in and say which robot we are."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             await api.login()
             return self._robot
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: DingTalkApi) -> None:
         """Log in and open the stream."""
-        await self.disconnect()
-        self._api = api = self._made()
-        try:
-            await api.login()
-            stream = await self._opened(api, link)
-        except BaseException:
-            await self.disconnect()
-            raise
+        await api.login()
+        stream = await self._new_stream(api, link)
         if self.setting("cards") and self.cursor.strip():  # only what is known to grow is a card
             self.capabilities = replace(type(self).capabilities, edits=True)  # type: ignore[misc]
         link.connected(self._robot)
@@ -102,13 +86,11 @@ class DingTalk(Adapter):
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything. What was not stored is written to the spool."""
-        await self._tasks.stop()
+        await super().disconnect()
         await self._keeper.save()
-        api, self._api = self._api, None
-        stream, self._stream = self._stream, None
-        await close_each(stream, api)
 
-    def _made(self) -> DingTalkApi:
+    def make_api(self) -> DingTalkApi:
+        """The API, with our login."""
         return DingTalkApi(
             self.text("base_url"), self.text("old_url"), self.text("client_id"), self.text("client_secret")
         )
@@ -119,11 +101,10 @@ class DingTalk(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _opened(self, api: DingTalkApi, link: Link) -> Stream:
-        made = Stream(link.log)
-        await made.open(*await api.open_stream(TOPIC))
-        self._stream = made
-        return made
+    async def _new_stream(self, api: DingTalkApi, link: Link) -> Stream:
+        stream = Stream(link.log)
+        await stream.open(*await api.open_stream(TOPIC))
+        return self.closing(stream)
 
     async def _receive(self, api: DingTalkApi, link: Link, stream: Stream, waiting: Waiting) -> None:
         """Read frames, from one connection after the other, until none can be opened."""
@@ -141,23 +122,23 @@ class DingTalk(Adapter):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await stream.close()
-                stream = await retries.opened(lambda: self._opened(api, link))
+                stream = await retries.opened(lambda: self._new_stream(api, link))
 
     async def _is_last(self, stream: Stream, frame: dict[str, Any], waiting: Waiting) -> bool:
         """Answer DingTalk's own frames at once, put messages into the queue. True if the connection is to be left."""
         topic = header(frame, "topic")
-        if frame.get("type") == streams.CALLBACK and topic == TOPIC:
+        if frame.get("type") == CALLBACK and topic == TOPIC:
             message = message_of(frame)
             event = event_of(message) if message is not None else None
             if event is not None:
                 self._keeper.expect(event)
             waiting.put_nowait((stream, frame, event))
-        elif frame.get("type") == streams.SYSTEM and topic == streams.PING:
+        elif frame.get("type") == SYSTEM and topic == PING:
             data = frame.get("data")
             await stream.acknowledge(frame, data if isinstance(data, str) else "{}")
         else:
             await stream.acknowledge(frame)
-        return frame.get("type") == streams.SYSTEM and topic == streams.DISCONNECT
+        return frame.get("type") == SYSTEM and topic == DISCONNECT
 
     async def _hand_over(self, link: Link, waiting: Waiting) -> None:
         """Store messages in order; each is acknowledged when it is stored."""
@@ -172,7 +153,7 @@ class DingTalk(Adapter):
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or file."""
-        return await self._asked().file(str(attachment.reference.get("code")), self._robot)
+        return await self.api.file(str(attachment.reference.get("code")), self._robot)
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -189,7 +170,7 @@ class DingTalk(Adapter):
             if not plain:
                 body = {"msgtype": "markdown", "markdown": {"title": title_of(text), "text": markdown(text)}}
             try:
-                await self._asked().reply(webhook, body)
+                await self.api.reply(webhook, body)
                 return f"session:{nonce}"
             except (SendRefused, TokenRefused):
                 pass  # the webhook has ended early, and nothing was sent
@@ -209,7 +190,7 @@ class DingTalk(Adapter):
             body["singleChatReceiver"] = json.dumps({"userId": chat.chat_id})
         else:
             body["openConversationId"] = chat.chat_id
-        await self._asked().call("/v1.0/im/v1.0/robot/interactiveCards/send", body)
+        await self.api.call("/v1.0/im/v1.0/robot/interactiveCards/send", body)
         return f"{_CARD}{name}"
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -217,7 +198,7 @@ class DingTalk(Adapter):
         if not message_id.startswith(_CARD):
             raise SendRefused("this message of DingTalk can't be changed")
         body = {"cardBizId": message_id.removeprefix(_CARD), "cardData": card(text)}
-        await self._asked().call("/v1.0/im/robots/interactiveCards", body, "PUT")
+        await self.api.call("/v1.0/im/robots/interactiveCards", body, "PUT")
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
@@ -226,7 +207,7 @@ class DingTalk(Adapter):
         self._reachable(chat)
         picture = file.kind == "image" and file.mime in _SUFFIX
         kind, mime = "image" if picture else "file", file.mime or "application/octet-stream"
-        media = await self._asked().upload(kind, file.name, file.data, mime)
+        media = await self.api.upload(kind, file.name, file.data, mime)
         if picture:
             return await self._sent(chat, "sampleImageMsg", {"photoURL": media})
         suffix = Path(file.name).suffix.lstrip(".").lower() or "txt"
@@ -240,14 +221,14 @@ class DingTalk(Adapter):
             "msgParam": json.dumps(parameters, ensure_ascii=False),
         }
         if chat.type == DM:
-            found = await self._asked().call("/v1.0/robot/oToMessages/batchSend", {**body, "userIds": [chat.chat_id]})
+            found = await self.api.call("/v1.0/robot/oToMessages/batchSend", {**body, "userIds": [chat.chat_id]})
             if chat.chat_id in _names(found.get("flowControlledStaffIdList")):
                 raise SlowDown("DingTalk limits messages to this person", 20.0)
             if chat.chat_id in _names(found.get("invalidStaffIdList")):
                 raise SendRefused(f"{chat.chat_id} is not a member of the organisation, or may not use the app")
         else:
             path = "/v1.0/robot/groupMessages/send"
-            found = await self._asked().call(path, {**body, "openConversationId": chat.chat_id})
+            found = await self.api.call(path, {**body, "openConversationId": chat.chat_id})
         return str(found.get("processQueryKey") or "")
 
     def _reachable(self, chat: Chat) -> None:
@@ -261,12 +242,7 @@ class DingTalk(Adapter):
         address, expires = (context or {}).get(WEBHOOK), (context or {}).get(EXPIRES)
         if not isinstance(address, str) or not isinstance(expires, int) or expires / 1000 - _SPARE < time.time():
             return None
-        return address if self._asked().is_webhook(address) else None
-
-    def _asked(self) -> DingTalkApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to DingTalk")
-        return self._api
+        return address if self.api.is_webhook(address) else None
 
 
 def _names(value: Any) -> list[str]:

@@ -1,4 +1,8 @@
-"""DingTalk's HTTP API: the access token is renewed in time, and its error codes become ours.
+"""DingTalk's HTTP API, whose access token is renewed in time, and its Stream mode.
+
+A stream is a WebSocket that pushes frames, each of which is acknowledged by its id. It is opened with a ticket that is good for
+one time. DingTalk asks us to leave it when it moves ("disconnect").
+https://open.dingtalk.com/document/direction/stream-mode-protocol-access-description
 
 https://open.dingtalk.com/document/orgapp/overview-of-development
 """
@@ -6,13 +10,26 @@ https://open.dingtalk.com/document/orgapp/overview-of-development
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
+import aiohttp
 import httpx
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, address_parts, error_text, json_object, retry_after
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.platforms.frames import LOG, Log, dict_of, text_of
+from hermes.gateway.platforms.http import (
+    HttpApi,
+    address_parts,
+    connection_trouble,
+    error_text,
+    is_at,
+    json_object,
+    retry_after,
+)
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
+from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _TOKEN = "x-acs-dingtalk-access-token"
 _STALE = frozenset({"InvalidAuthentication", "invalidAuthentication", "AccessTokenInvalid", "40014", "42001", "40001"})
@@ -21,6 +38,9 @@ _QPS_PAUSE = 1.0  # the limits of the API count by the second
 _MINUTE_PAUSE = 20.0  # a chat takes twenty messages of a robot in a minute
 TOO_FAST = 130101
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
+_HEARTBEAT = 30.0
+SYSTEM, CALLBACK = "SYSTEM", "CALLBACK"
+PING, DISCONNECT = "ping", "disconnect"
 _STORES = (".dingtalk.com", ".aliyuncs.com", ".alicdn.com")  # where files are
 
 
@@ -41,7 +61,7 @@ class DingTalkApi(HttpApi):
     async def _fetch(self) -> tuple[str, float]:
         body = {"appKey": self._login[0], "appSecret": self._login[1]}
         try:
-            found = _object(await self.request("POST", "/v1.0/oauth2/accessToken", json=body))
+            found = await self.object("POST", "/v1.0/oauth2/accessToken", json=body)
             return str(found["accessToken"]), float(found.get("expireIn") or 7200)
         except (SendRefused, TokenRefused) as error:
             raise PlatformRefused(f"DingTalk does not accept client_id and client_secret: {error}") from None
@@ -58,7 +78,7 @@ class DingTalkApi(HttpApi):
             "ua": "hermes",
         }
         try:
-            found = _object(await self.request("POST", "/v1.0/gateway/connections/open", json=body))
+            found = await self.object("POST", "/v1.0/gateway/connections/open", json=body)
             endpoint, ticket = str(found["endpoint"]), str(found["ticket"])
         except (SendRefused, TokenRefused) as error:
             raise PlatformRefused(f"DingTalk opens no stream: {error}") from None
@@ -73,7 +93,7 @@ class DingTalkApi(HttpApi):
         """Call the API with the token; once more with a new one if it is refused."""
 
         async def asked(token: str) -> dict[str, Any]:
-            return _object(await self.request(method, path, json=body, headers={_TOKEN: token}))
+            return await self.object(method, path, json=body, headers={_TOKEN: token})
 
         return await self._token.used(asked)
 
@@ -83,7 +103,7 @@ class DingTalkApi(HttpApi):
         async def uploaded(token: str) -> dict[str, Any]:
             options: dict[str, Any] = {"params": {"access_token": token}, "data": {"type": kind}}
             files = {"media": (name, data, mime)}
-            found = _object(await self.request("POST", f"{self._old}/media/upload", files=files, **options))
+            found = await self.object("POST", f"{self._old}/media/upload", files=files, **options)
             self._passed(found)
             return found
 
@@ -94,14 +114,11 @@ class DingTalkApi(HttpApi):
 
     def is_webhook(self, address: str) -> bool:
         """Whether an address is one of DingTalk's, to which a message may go."""
-        parts, old = address_parts(address), address_parts(self._old)
-        if (parts.scheme, parts.netloc) == (old.scheme, old.netloc):
-            return True
-        return parts.scheme == "https" and f".{parts.hostname}".endswith(".dingtalk.com")
+        return is_at(address, (".dingtalk.com",), self._old)
 
     async def reply(self, webhook: str, body: dict[str, Any]) -> None:
         """Send by a session webhook. SendRefused where it takes no messages any more: nothing was sent then."""
-        found = _object(await self.request("POST", webhook, json=body))
+        found = await self.object("POST", webhook, json=body)
         self._passed(found)
 
     async def file(self, code: str, robot_code: str) -> bytes:
@@ -113,10 +130,7 @@ class DingTalkApi(HttpApi):
         return (await self.download(address, what="the file", trusted=self._is_store)).content
 
     def _is_store(self, address: str) -> bool:
-        parts, own = address_parts(address), address_parts(self._base)
-        if (parts.scheme, parts.netloc) == (own.scheme, own.netloc):
-            return True
-        return parts.scheme in ("https", "http") and f".{parts.hostname}".endswith(_STORES)
+        return is_at(address, _STORES, self._base, schemes=("https", "http"))
 
     def check(self, answer: httpx.Response) -> None:
         """As usual; a limit by the second has no header that says how long to wait."""
@@ -152,8 +166,35 @@ class DingTalkApi(HttpApi):
         raise SendRefused(f"DingTalk refuses: {told}")
 
 
-def _object(answer: httpx.Response) -> dict[str, Any]:
-    found = json_object(answer)
-    if found is None:
-        raise PlatformUnreachable("DingTalk's answer can't be read", maybe_sent=True)
-    return found
+class Stream(WebSocketClient):
+    """One connection. It is used until it breaks, or until DingTalk asks for another one."""
+
+    def __init__(self, log: Log = LOG) -> None:
+        super().__init__("DingTalk", log)
+
+    async def open(self, endpoint: str, ticket: str) -> None:
+        """Connect."""
+        async with self.opening():
+            await self.connect(endpoint, params={"ticket": ticket}, heartbeat=_HEARTBEAT)
+
+    def explained(self, error: Exception) -> HermesError:
+        """A ticket that is refused is asked for again."""
+        return PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}")
+
+    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+        """What is pushed, in order. PlatformUnreachable when the connection breaks."""
+        while True:
+            yield await self.receive()
+
+    async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}') -> None:
+        """Tell DingTalk that a frame has arrived. If the connection is gone the frame comes again."""
+        headers = {"messageId": header(frame, "messageId"), "contentType": "application/json"}
+        answer = {"code": 200, "headers": headers, "message": "OK", "data": data}
+        if self._socket is not None and not self._socket.closed:
+            with suppress(aiohttp.ClientError, OSError):
+                await self._socket.send_json(answer)
+
+
+def header(frame: dict[str, Any], name: str) -> str:
+    """A header of a frame; "" without one."""
+    return text_of(dict_of(frame.get("headers")).get(name))

@@ -2,7 +2,7 @@
 
 Discord wants no receipt for messages, so what is safe is noted by us (`missed`): a message that could not be kept, or
 that was still waiting when the process ended, is fetched again by the next connection. Slash commands want one within
-three seconds and can't be fetched: what is acknowledged before it is kept lies in the spool. Rate limits of up to 30 seconds
+three seconds and can't be fetched: without it Discord shows the person that the command failed. Rate limits of up to 30 seconds
 are waited for by discord.py inside a call (it obeys Retry-After and can be cancelled); longer ones are a SlowDown.
 """
 
@@ -12,13 +12,12 @@ import asyncio
 import hashlib
 import io
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import aiohttp
 import discord
-import msgspec
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
@@ -27,13 +26,11 @@ from hermes.gateway.events import (
     Attachment,
     Chat,
     Choice,
-    Event,
     OutgoingFile,
     Reaction,
     Revision,
     Sender,
     deleted,
-    from_json,
 )
 from hermes.gateway.platforms.connections import Recent, Tasks
 from hermes.gateway.platforms.discord.backlog import Seen, missed
@@ -45,10 +42,13 @@ from hermes.gateway.platforms.discord.client import (
     DiscordClient,
     Heard,
     Revised,
+    buttons,
+    clear,
+    defer,
     our_errors,
     translated,
+    write_menu,
 )
-from hermes.gateway.platforms.discord.commands import buttons, clear, defer, write_menu
 from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
 from hermes.gateway.platforms.discord.incoming import (
     channel_id,
@@ -59,22 +59,12 @@ from hermes.gateway.platforms.discord.incoming import (
     press_event,
 )
 from hermes.gateway.platforms.http import HttpApi, address_parts
-from hermes.gateway.platforms.intake import Receipt, keep
-from hermes.gateway.spool import Spool, store_mask
+from hermes.gateway.platforms.intake import keep
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0
 _LARGEST_FILE = 10_000_000  # bytes; a server with boosts takes more, direct messages do not
 _ARCHIVE_AFTER: Literal[1440] = 1440  # minutes
-
-
-class _Command(NamedTuple):
-    """A slash command that waits for its turn; one without a receipt was acknowledged by an earlier connection."""
-
-    event: Event
-    receipt: Receipt | None = None
-    kept: asyncio.Future[bool] | None = None
-    spooled: str = ""
 
 
 class Discord(Adapter):
@@ -85,11 +75,11 @@ class Discord(Adapter):
     extra = "discord"
     settings = (
         Setting(
-            name="token", help="the bot's token (Developer Portal → your application → Bot → Reset Token)",
+            "token", "the bot's token (Developer Portal → your application → Bot → Reset Token)",
             variable="DISCORD_BOT_TOKEN", secret=True, required=True,
         ),
-        Setting(name="api_base", help="where the API is", variable="DISCORD_API_BASE", default=API_BASE),
-        Setting(name="gateway_url", help="where events come from", variable="DISCORD_GATEWAY_URL", default=GATEWAY_URL),
+        Setting("api_base", "where the API is", default=API_BASE),
+        Setting("gateway_url", "where events come from", default=GATEWAY_URL),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
@@ -104,10 +94,7 @@ class Discord(Adapter):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[discord.Message | _Command | Revised | discord.RawReactionActionEvent | None] = (
-            asyncio.Queue()
-        )
-        self._spool = Spool(home / "discord" / "unkept", store_mask(home))
+        self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
         self._tasks = Tasks()
         self._sent_to: Recent[int, Chat] = Recent(500)  # our messages → their chats
 
@@ -130,7 +117,7 @@ class Discord(Adapter):
         await self.disconnect()
         self._link, self._heard = link, asyncio.Queue()
         self._stood = asyncio.get_running_loop().create_future()
-        client = self._client = self._new_client(stands=self._stands, heard=self._hear)
+        client = self._client = self._new_client(stands=self._stands, heard=lambda heard: self._heard.put_nowait(heard))
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
@@ -149,7 +136,6 @@ class Discord(Adapter):
         await self._tasks.stop()
         if client is not None:
             await _close(client)
-        self._spool.close()
         if self._seen is not None:
             self._seen.save()
 
@@ -189,29 +175,10 @@ class Discord(Adapter):
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
         if self._stood is not None and not self._stood.done():
             self._stood.set_result(None)
-            for name, content in self._spool.waiting():  # after the missed messages, which are older
-                if (event := _read_event(content)) is not None:
-                    self._heard.put_nowait(_Command(event, spooled=name))
             self._tasks.start(self._take(client, link, self._seen))
         link.connected(_identity(client))
 
     # ------------------------------------------------------------------------------------------ receiving
-
-    def _hear(self, heard: Heard) -> None:
-        """Queue it. A command is acknowledged in time, however long the queue is."""
-        client, link = self._client, self._link
-        if not isinstance(heard, discord.Interaction):
-            self._heard.put_nowait(heard)
-        elif (
-            client is not None
-            and link is not None
-            and (event := command_event(heard) or press_event(heard)) is not None
-        ):
-            kept = asyncio.get_running_loop().create_future()
-            content = {"event": msgspec.to_builtins(event)}
-            receipt = Receipt(self._spool, content, lambda: _told(link, defer(client, heard)), link.log)
-            self._tasks.start(_seen_to(client, link, receipt, kept, heard))
-            self._heard.put_nowait(_Command(event, receipt, kept))
 
     async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         """Hand over queued items, one after the other."""
@@ -220,8 +187,8 @@ class Discord(Adapter):
             try:
                 if heard is None:
                     await self._take_missed(client, link, seen)
-                elif isinstance(heard, _Command):
-                    await self._take_command(link, seen, heard)
+                elif isinstance(heard, discord.Interaction):
+                    await self._take_command(client, link, seen, heard)
                 elif isinstance(heard, Revised):
                     await self._take_revised(client, link, heard)
                 elif isinstance(heard, discord.RawReactionActionEvent):
@@ -279,26 +246,20 @@ class Discord(Adapter):
         sender = Sender(user_id=str(heard.user_id), proven=True)  # as for messages: Discord names the account
         await keep(link, Reaction(id=told, chat=chat, sender=sender, emoji=name, message_id=str(heard.message_id)))
 
-    async def _take_command(self, link: Link, seen: Seen, command: _Command) -> None:
-        event, kept = command.event, command.kept
+    async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, heard: discord.Interaction) -> None:
+        """Store a command or a press, then acknowledge it. Discord shows the person one that was not acknowledged in time."""
+        event = command_event(heard) or press_event(heard)
+        if event is None:
+            return
         try:
             await link.received(event)
         except Exception as error:
-            if command.receipt is not None and not await command.receipt.hold():
-                link.log.warning(
-                    "a slash command of Discord could not be stored (%s); Discord shows its sender that it failed",
-                    type(error).__name__,
-                )
-                if kept is not None and not kept.done():
-                    kept.set_result(False)  # not acknowledged: Discord shows the person, who can try again
-                return
-            await keep(link, event)
-        if kept is not None and not kept.done():
-            kept.set_result(True)
-        if command.spooled:
-            self._spool.drop(command.spooled)
+            why = "a slash command of Discord could not be stored (%s); Discord shows its sender that it failed"
+            link.log.warning(why, type(error).__name__)
+            return
         if event.chat.type == DM:
             seen.note(0, int(event.chat.chat_id))
+        self._tasks.start(_acknowledge(client, link, heard))
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -418,29 +379,15 @@ class Discord(Adapter):
         return self._connected().get_partial_messageable(number)
 
 
-async def _seen_to(
-    client: DiscordClient, link: Link, receipt: Receipt, kept: asyncio.Future[bool], interaction: discord.Interaction
-) -> None:
-    """Acknowledge a command, and remove the line that Discord shows for it once it is stored."""
-    await receipt.follow(kept)
-    if await kept and interaction.type is discord.InteractionType.application_command:
-        await _told(link, clear(client, interaction))
-
-
-async def _told(link: Link, request: Coroutine[Any, Any, None]) -> None:
+async def _acknowledge(client: DiscordClient, link: Link, heard: discord.Interaction) -> None:
+    """Acknowledge a command or a press, and remove the line that Discord shows for a command."""
     try:
         with our_errors("acknowledge a command"):
-            await request
+            await defer(client, heard)
+            if heard.type is discord.InteractionType.application_command:
+                await clear(client, heard)
     except PlatformError as error:
         link.log.warning("a slash command is stored, but could not be acknowledged to Discord: %s", error)
-
-
-def _read_event(content: dict[str, Any]) -> Event | None:
-    try:
-        event = content.get("event")
-        return from_json(event, Event) if isinstance(event, str) else msgspec.convert(event, Event)
-    except ValueError:
-        return None
 
 
 async def _look_up_place(client: DiscordClient, message: discord.Message) -> None:

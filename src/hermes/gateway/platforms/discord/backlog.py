@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import json
 import time
 from collections.abc import AsyncIterator
 from logging import Logger, LoggerAdapter
@@ -18,68 +17,49 @@ from pathlib import Path
 from typing import Any
 
 import discord
+import msgspec
 
-from hermes.whole_files import write_whole
+from hermes.gateway.platforms.marks import MarkFile
 
 _OVERLAP = 10_000 << 22  # ten seconds of ids: events of two channels may arrive the wrong way round
 _LONGEST = datetime.timedelta(days=1)
 _CHANNELS = 50
 _MESSAGES = 200
 _DIRECT = 500  # direct-message channels that are remembered
-_PAUSE = 1.0  # seconds between two writes of the file; what a crash loses is only fetched again
+
+
+class _State(msgspec.Struct):
+    last: int | None = None
+    direct: list[int] = []  # the one that spoke last is last
 
 
 class Seen:
     """The newest stored message, and the known direct-message channels, in a file of its own."""
 
     def __init__(self, file: Path, bot: int) -> None:
-        self._file, self._bot = file, bot
-        self._written = 0.0
-        self._dirty = False
-        kept = self._read()
-        self.last: int | None = kept.get("last")
-        self.direct: dict[int, None] = dict.fromkeys(kept.get("direct", ()))  # the one that spoke last is last
+        self._mark = MarkFile(file, str(bot), _State)
+        self.save = self._mark.save
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            kept = json.loads(self._file.read_text())
-            good = kept["bot"] == self._bot and isinstance(kept["last"], int)
-            return dict(kept) if good and all(isinstance(one, int) for one in kept["direct"]) else {}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
+    @property
+    def direct(self) -> list[int]:
+        """The known direct-message channels, the one that spoke last at the end."""
+        return self._mark.state.direct
 
     def begin(self) -> int | None:
         """Where to continue reading; None at the very first start, which sets the mark."""
-        oldest = discord.utils.time_snowflake(discord.utils.utcnow() - _LONGEST)
-        if self.last is not None:
-            return max(self.last - _OVERLAP, oldest)
-        self.note(discord.utils.time_snowflake(discord.utils.utcnow()))
+        last, now = self._mark.state.last, discord.utils.utcnow()
+        if last is not None:
+            return max(last - _OVERLAP, discord.utils.time_snowflake(now - _LONGEST))
+        self.note(discord.utils.time_snowflake(now))
         return None
 
     def note(self, message_id: int, direct: int | None = None) -> None:
         """Note a stored message; `direct` is its channel if that is a direct message."""
-        self.last = max(self.last or 0, message_id)
+        state = self._mark.state
+        state.last = max(state.last or 0, message_id)
         if direct is not None:
-            self.direct.pop(direct, None)
-            self.direct[direct] = None
-            if len(self.direct) > _DIRECT:
-                del self.direct[next(iter(self.direct))]
-        self._dirty = True
-        if time.monotonic() - self._written > _PAUSE:
-            self.save()
-
-    def save(self) -> None:
-        """Write the file, if it is outdated. If the disk refuses it, messages may be missed after a restart."""
-        if not self._dirty:
-            return
-        self._written = time.monotonic()
-        state = {"bot": self._bot, "last": self.last, "direct": list(self.direct)}
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, json.dumps(state), sync=False)
-            self._dirty = False
-        except OSError:
-            pass
+            state.direct = [*(one for one in state.direct if one != direct), direct][-_DIRECT:]
+        self._mark.changed()
 
 
 async def missed(

@@ -12,7 +12,7 @@ from typing import Any
 import discord
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
-from hermes.gateway.platforms.discord.commands import SAYS
+from hermes.gateway.platforms.discord.client import SAYS
 from hermes.gateway.platforms.http import attachment_kind
 
 PLATFORM = "discord"

@@ -1,38 +1,36 @@
 """The email adapter: a mail thread is a conversation with the person who writes in it.
 
 Mails of machines and forgeries are sorted out, the new text of the others becomes events, and replies go into the same
-thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder (sent_folder.py), so that a mail that may
-have been sent already can be looked up there; that narrows the window for a duplicate mail, but can't close it.
+thread. A reply's Message-ID comes from its nonce, and a copy lies in the Sent folder, where a mail whose sending was
+interrupted is looked up: with a copy it was sent, without one that is unknown.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from imap_tools import BaseMailBox
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
-from hermes.gateway.platforms.email import sent_folder
+from hermes.gateway.platforms.connections import Tasks, loss_reported
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
 from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
 from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
 from hermes.gateway.platforms.email.mailbox import (
     Account,
+    Connection,
     FoundMail,
-    MailboxVisits,
-    MailboxWatcher,
     find_mail,
     raw_mail,
     uid_validity,
+    watch,
 )
 from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
 from hermes.gateway.platforms.http import attachment_kind, check_size, tls_context
@@ -42,8 +40,6 @@ _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 46
 LARGEST_FILE = 18_000_000  # bytes: many servers take mails of 25 MB, and a file grows by a third in a mail
 _NEW_THREAD = "<hermes.thread."  # the prefix of the ids of threads that we began
 _SENT_NAMES = ("Sent", "INBOX.Sent", "INBOX/Sent", "Sent Items", "Sent Messages")
-
-Result = TypeVar("Result")
 
 
 class Email(Adapter):
@@ -56,64 +52,43 @@ class Email(Adapter):
         longest=100_000, threads=True, media=True, files=True, largest_file=LARGEST_FILE, longest_caption=100_000
     )
     settings = (
-        Setting(name="address", help="the agent's own address", variable="EMAIL_ADDRESS", required=True),
+        Setting("address", "the agent's own address", required=True),
+        Setting("password", "its password (an app password)", secret=True, required=True),
+        Setting("imap_host", "the server for incoming mail", required=True),
+        Setting("smtp_host", "the server for outgoing mail", required=True),
+        Setting("username", "the name to log in with, if not the address"),
+        Setting("aliases", "other addresses whose mail arrives here", default=(), kind=list),
+        Setting("imap_port", "993, or 143 without ssl", kind=int),
+        Setting("smtp_port", "465, 587 with starttls, 25 with none", kind=int),
+        Setting("imap_security", "ssl, starttls or none", default="ssl"),
+        Setting("smtp_security", "ssl, starttls or none", default="ssl"),
+        Setting("ca_file", "certificates to trust beside the usual ones (PEM)"),
+        Setting("name", "the name before the address", default="Hermes"),
+        Setting("folder", "the folder mails arrive in", default="INBOX"),
+        Setting("sent_folder", "for copies of replies; empty: found by itself; none: no copies"),
+        Setting("days", "mails older than this many days are left alone; 0: none is too old", default=14, kind=int),
+        Setting("poll_seconds", "how often to look where the server can't push", default=30.0, kind=float),
         Setting(
-            name="password", help="its password (an app password)", variable="EMAIL_PASSWORD", secret=True, required=True
-        ),
-        Setting(name="imap_host", help="the server for incoming mail", variable="EMAIL_IMAP_HOST", required=True),
-        Setting(name="smtp_host", help="the server for outgoing mail", variable="EMAIL_SMTP_HOST", required=True),
-        Setting(name="username", help="the name to log in with, if not the address", variable="EMAIL_USERNAME"),
-        Setting(
-            name="aliases", help="other addresses whose mail arrives here", variable="EMAIL_ALIASES", kind=list, default=()
-        ),
-        Setting(name="imap_port", help="993, or 143 without ssl", variable="EMAIL_IMAP_PORT", kind=int),
-        Setting(name="smtp_port", help="465, 587 with starttls, 25 with none", variable="EMAIL_SMTP_PORT", kind=int),
-        Setting(
-            name="imap_security", help="ssl, starttls or none", variable="EMAIL_IMAP_SECURITY", default="ssl"
-        ),
-        Setting(
-            name="smtp_security", help="ssl, starttls or none", variable="EMAIL_SMTP_SECURITY", default="ssl"
-        ),
-        Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="EMAIL_CA_FILE"),
-        Setting(name="name", help="the name before the address", variable="EMAIL_NAME", default="Hermes"),
-        Setting(name="folder", help="the folder mails arrive in", variable="EMAIL_FOLDER", default="INBOX"),
-        Setting(
-            name="sent_folder", help="for copies of replies; empty: found by itself; none: no copies",
-            variable="EMAIL_SENT_FOLDER",
-        ),
-        Setting(
-            name="days", help="mails older than this many days are left alone; 0: none is too old",
-            variable="EMAIL_DAYS", default=14, kind=int,
-        ),
-        Setting(
-            name="poll_seconds", help="how often to look where the server can't push", variable="EMAIL_POLL_SECONDS",
-            default=30.0, kind=float,
-        ),
-        Setting(
-            name="require_authentication",
+            "require_authentication", default=WHEN_CHECKED,
             help="proof of the sender (SPF, DKIM, DMARC, login): when-checked, always or never (then no sender is the owner)",
-            variable="EMAIL_REQUIRE_AUTHENTICATION", default=WHEN_CHECKED,
         ),
         Setting(
-            name="authserv_id",
+            "authserv_id", asked=True,
             help="the name at the beginning of the Authentication-Results our server writes; without it no sender is proven",
-            variable="EMAIL_AUTHSERV_ID", asked=True,
         ),
         Setting(
-            name="authserv_below",
+            "authserv_below", default=False, kind=bool,
             help="the server writes them below its Received line, and removes those that came with a mail (as Gmail does)",
-            variable="EMAIL_AUTHSERV_BELOW", default=False, kind=bool,
         ),
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._watcher: MailboxWatcher | None = None
-        self._visits: MailboxVisits | None = None
+        self._tasks = Tasks()
+        self._connections: set[Connection] = set()
         self._sent_folder: str | None = None
         self._sent_known = False
-        self._without_copies = home / "email" / "without-copies"
 
     # ------------------------------------------------------------------------------------------ connection
 
@@ -135,11 +110,8 @@ class Email(Adapter):
 
     async def check(self) -> str:
         """Log in to both servers."""
-        visits = MailboxVisits(self._account())
-        try:
-            await visits.run(self._folder, lambda box: None)
-        finally:
-            await visits.stop()
+        async with self._mailbox(self._folder):
+            pass
         await self._smtp().check()
         return self._address
 
@@ -150,33 +122,43 @@ class Email(Adapter):
         self._proof = self._wanted_proof()
         if why := self.doubts():
             link.log.warning("%s", why)
-        account = self._account()
         self._link = link
-        self._visits = MailboxVisits(account)
-        self._watcher = MailboxWatcher(
-            account,
-            self._folder,
-            read=lambda raw, size: read_mail(raw, self._address, size=size),
-            take=self._take,
-            lost=link.lost,
-            days=int(self.setting("days")),
-            pause=float(self.setting("poll_seconds")),
-        )
+        connection = Connection(self._account("imap"), self._folder)
+        self._connections.add(connection)
         try:
-            await self._watcher.start(lambda: link.connected(self._address))
+            await connection.open()
         except BaseException:
             await self.disconnect()
             raise
+        link.connected(self._address)
+        self._tasks.start(self._watch(link, connection), name="email")
+
+    async def _watch(self, link: Link, connection: Connection) -> None:
+        with loss_reported(link, self.title):
+            await watch(
+                connection, take=self._take, days=int(self.setting("days")), pause=float(self.setting("poll_seconds")),
+                read=lambda raw, size: read_mail(raw, self._address, size=size),
+            )  # fmt: skip
 
     async def disconnect(self) -> None:
-        """End the threads and their connections."""
-        watcher, self._watcher = self._watcher, None
-        visits, self._visits = self._visits, None
-        if watcher is not None:
-            await watcher.stop()
-        if visits is not None:
-            await visits.stop()
-        self._sent_known = False
+        """Stop watching, and close all connections."""
+        await self._tasks.stop()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        self._link, self._sent_known = None, False
+
+    @asynccontextmanager
+    async def _mailbox(self, folder: str | None) -> AsyncIterator[Connection]:
+        """A connection of its own to a folder, for a short visit."""
+        connection = Connection(self._account("imap"), folder)
+        self._connections.add(connection)
+        try:
+            await connection.open()
+            yield connection
+        finally:
+            connection.close()
+            self._connections.discard(connection)
 
     # ------------------------------------------------------------------------------------------ receiving
 
@@ -220,13 +202,7 @@ class Email(Adapter):
         above = mail.references[-1] if mail.references else ""
         if above.startswith("<hermes."):
             return None
-
-        def look(box: BaseMailBox) -> Mail | None:
-            uid = find_mail(box, above) if above else None
-            there = raw_mail(box, uid) if uid else None
-            return read_mail(there[0], self._address) if there else None
-
-        before = await self._visit(self._folder, look) if above else None
+        before = await self._find(self._folder, above) if above else None
         if before is None or before.address != mail.address:
             return mail.quoted or None
         return before.text if before.unwanted else None
@@ -299,107 +275,42 @@ class Email(Adapter):
         return message_id
 
     async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
-        """Whether a mail was sent, according to the Sent folder; None without such a folder, or without certainty."""
-        message_id = message_id_for(nonce, self._domain)
-        try:
-            if (folder := await self._sent()) is None:
-                return None
-            found = await self._visit(folder, lambda box: sent_folder.copies(box, message_id))
-        except PlatformRefused:  # the folder is gone, or never existed
-            return None
-        if not found:
-            return None if self._without_copies.exists() else False
-        return True if any(not one.marked for one in found) else None
+        """True if the Sent folder has a copy of the mail. Without one that is unknown: the copy follows the mail."""
+        return True if await self._find_sent(message_id_for(nonce, self._domain)) else None
 
     async def _deliver(self, recipient: str, message_id: str, mail: bytes) -> None:
-        """Send a mail, with a marked copy in the Sent folder until it is sent (see sent_folder.py)."""
-        smtp, loop, folder = self._smtp(), asyncio.get_running_loop(), await self._sent()
-        if folder is None:
-            await smtp.send(self._address, recipient, mail)
+        """Send a mail and put a copy into the Sent folder; nothing if a copy is there."""
+        if await self._find_sent(message_id):
             return
-        begun: list[Future[None]] = []
-        out: Future[None] = Future()  # done as soon as the server has accepted the mail, before it closes
-
-        async def post() -> None:
-            try:
-                await smtp.send(self._address, recipient, mail, lambda: out.set_result(None))
-            except BaseException as error:
-                broken_off = PlatformUnreachable("sending a mail was interrupted", maybe_sent=True)
-                if not out.done():
-                    out.set_exception(error if isinstance(error, Exception) else broken_off)
-                if not isinstance(error, Exception):
-                    raise
-
-        def work(box: BaseMailBox) -> str | None:
-            """The number of a copy whose mark could not be removed."""
-            if any(not one.marked for one in sent_folder.copies(box, message_id)):
-                return None
-            uid = sent_folder.put(box, folder, mail, message_id)
-            self._note_copies(uid is not None)
-            begun.append(asyncio.run_coroutine_threadsafe(post(), loop))
-            try:
-                out.result()
-            except SendRefused:
-                sent_folder.remove(box, {uid} if uid else set())
-                raise
-            try:
-                if uid is not None:
-                    sent_folder.settle(box, uid, message_id)
-                elif not sent_folder.copies(box, message_id):
-                    box.append(mail, folder, flag_set=r"\Seen")
-            except Exception:  # the mail is sent: that is what counts
-                return uid
-            return None
-
+        await self._smtp().send(self._address, recipient, mail)
         try:
-            unsettled = await self._visit(folder, work)
-        except asyncio.CancelledError:
-            for one in begun:
-                one.cancel()
-            raise
-        except PlatformRefused as error:
-            if begun:
-                raise
-            self._warn("no copies of sent mails can be stored: %s", error)
-            self._note_copies(False)
-            await smtp.send(self._address, recipient, mail)
-            return
-        if unsettled is not None:
-            await self._settle(folder, unsettled, message_id)
-
-    async def _settle(self, folder: str, uid: str, message_id: str) -> None:
-        """Remove the mark of a copy on another connection, since the first one broke."""
-        try:
-            await self._visit(folder, lambda box: sent_folder.settle(box, uid, message_id))
-        except (PlatformRefused, PlatformUnreachable) as error:
-            self._warn("the copy of a sent mail could not be stored, or keeps its mark: %s", error)
-
-    def _note_copies(self, kept: bool) -> None:
-        """Record, for the process after a kill, whether a mail without a copy may have been sent."""
-        with contextlib.suppress(OSError):
-            if kept:
-                self._without_copies.unlink(missing_ok=True)
-            else:
-                self._without_copies.parent.mkdir(parents=True, exist_ok=True)
-                self._without_copies.touch()
+            if folder := await self._sent():
+                async with self._mailbox(folder) as box:
+                    await box.run(_put_copy, folder, mail, message_id)
+        except (PlatformRefused, PlatformUnreachable) as error:  # the mail is sent: that is what counts
+            self._warn("no copy of a sent mail could be stored: %s", error)
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         """A thread exists once its first mail does; its name becomes the subject."""
         root = f"{_NEW_THREAD}{uuid.uuid4().hex}@{self._domain}>"
         return Chat(platform=self.platform, chat_id=chat.chat_id, type=chat.type, thread_id=root, name=name)
 
-    async def _find_sent(self, message_id: str) -> Mail | None:
-        """A mail of ours in the Sent folder."""
-        if (folder := await self._sent()) is None:
-            return None
+    async def _find(self, folder: str, message_id: str) -> Mail | None:
+        """The mail with this Message-ID in a folder."""
 
         def look(box: BaseMailBox) -> Mail | None:
             uid = find_mail(box, message_id)
             found = raw_mail(box, uid) if uid else None
             return read_mail(found[0], self._address) if found else None
 
+        async with self._mailbox(folder) as box:
+            return await box.run(look)
+
+    async def _find_sent(self, message_id: str) -> Mail | None:
+        """A mail of ours in the Sent folder."""
         try:
-            return await self._visit(folder, look)
+            folder = await self._sent()
+            return await self._find(folder, message_id) if folder else None
         except PlatformRefused as error:  # the folder is gone, or never existed
             self._warn("the Sent folder can't be read: %s", error)
             return None
@@ -408,17 +319,11 @@ class Email(Adapter):
         """The name of the folder for sent mails."""
         if not self._sent_known:
             wanted = self.text("sent_folder")
-            if wanted.lower() == "none":
-                self._sent_folder = None
-            else:
-                self._sent_folder = wanted or await self._visit(None, _sent_folder)
-            self._sent_known = True
+            if not wanted:
+                async with self._mailbox(None) as box:
+                    wanted = await box.run(_sent_folder)
+            self._sent_folder, self._sent_known = None if wanted.lower() == "none" else wanted, True
         return self._sent_folder
-
-    async def _visit(self, folder: str | None, work: Callable[[BaseMailBox], Result]) -> Result:
-        if self._visits is None:
-            raise PlatformUnreachable("email is not connected")
-        return await self._visits.run(folder, work)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -434,7 +339,8 @@ class Email(Adapter):
                 found = raw_mail(box, uid_now)
             return file_in(found[0], part) if found else None
 
-        data: bytes | None = await self._visit(str(place.get("folder") or self._folder), get)
+        async with self._mailbox(str(place.get("folder") or self._folder)) as mailbox:
+            data = await mailbox.run(get)
         if data is None:
             raise SendRefused(f"the mail with {attachment.name or 'the file'} is no longer in the mailbox")
         check_size(len(data))
@@ -458,42 +364,24 @@ class Email(Adapter):
     def _folder(self) -> str:
         return self.text("folder")
 
-    def _account(self) -> Account:
-        host, port, security = self._server("imap")
-        return Account(
-            host,
-            port,
-            security,
-            self._username,
-            str(self.setting("password") or ""),
-            tls_context(self.setting("ca_file")),
-        )
-
     def _smtp(self) -> SmtpSender:
-        host, port, security = self._server("smtp")
-        password = str(self.setting("password") or "")
-        return SmtpSender(
-            host,
-            port,
-            security,
-            self._username,
-            password,
-            domain=self._domain,
-            context=tls_context(self.setting("ca_file")),
-        )
+        return SmtpSender(self._account("smtp"), domain=self._domain)
 
     @property
     def _username(self) -> str:
         return self.text("username") or self._address
 
-    def _server(self, kind: str) -> tuple[str, int, str]:
+    def _account(self, kind: str) -> Account:
+        """The server for `kind` (imap or smtp), with our login."""
         security = self.text(f"{kind}_security").lower()
         if security not in _SECURITIES:
             raise PlatformRefused(f"{kind}_security must be ssl, starttls or none, not {security!r}")
         host = self.text(f"{kind}_host")
         if not host or not self._address:
             raise PlatformRefused(f"email needs {'address' if host else f'{kind}_host'} in config.yaml")
-        return host, int(self.setting(f"{kind}_port") or _PORTS[kind][security]), security
+        port = int(self.setting(f"{kind}_port") or _PORTS[kind][security])
+        password, context = str(self.setting("password") or ""), tls_context(self.setting("ca_file"))
+        return Account(host, port, security, self._username, password, context)
 
     def _wanted_proof(self) -> str:
         try:
@@ -523,11 +411,17 @@ def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
     )
 
 
-def _sent_folder(box: BaseMailBox) -> str | None:
-    """The folder the server marks as the one for sent mails, else one with a usual name."""
+def _sent_folder(box: BaseMailBox) -> str:
+    """The folder the server marks as the one for sent mails, else one with a usual name; "none" without any."""
     folders = box.folder.list()
     for folder in folders:
         if any(flag.lower() == "\\sent" for flag in folder.flags):
-            return folder.name
+            return str(folder.name)
     names = {folder.name for folder in folders}
-    return next((name for name in _SENT_NAMES if name in names), None)
+    return next((name for name in _SENT_NAMES if name in names), "none")
+
+
+def _put_copy(box: BaseMailBox, folder: str, mail: bytes, message_id: str) -> None:
+    box.client.noop()
+    if not find_mail(box, message_id):  # some servers store a copy themselves
+        box.append(mail, folder, flag_set=r"\Seen")

@@ -30,6 +30,15 @@ _ADDRESS = re.compile(r"[^\s\x00-\x1f<>\"(),:;@\\\[\]]+@[^\s<>\"(),:;@\\\[\]]+")
 _ROBOTS = re.compile(
     r"(?:mailer-daemon|postmaster|(?:no|do[-_.]?not)[-_.]?reply.*|bounces?(?:[-+_.].*)?|.*[-_.+]bounces?)@", re.I
 )
+_PROGRAMS = (  # headers of mails that no person wrote to us
+    ("Return-Path", "<>", "it is a notice of a mail system"),
+    ("Auto-Submitted", r"(?!no\s*(?:;|$)).+", "it was sent by a program (Auto-Submitted)"),
+    ("Precedence", "bulk|junk|list|auto_reply", "it is bulk mail (Precedence)"),
+    *((name, ".+", "it came through a mailing list") for name in ("List-Id", "List-Unsubscribe", "Feedback-ID")),
+    ("X-Auto-Response-Suppress", "(?!none$).+", "its sender wants no automatic answers (X-Auto-Response-Suppress)"),
+    *((f"X-Auto{name}", ".+", "it is an automatic answer") for name in ("reply", "respond", "responder")),
+    ("X-Spam-Flag", "yes", "the mail server takes it for spam"),
+)
 _ODD_CODECS = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"}
 _SMALL_PICTURE = 10_000  # bytes; a smaller one inside the text is a logo
 
@@ -122,20 +131,26 @@ def _parsed(raw: bytes) -> Message:
     try:
         return message_from_bytes(raw)
     except Exception:  # parts nested a thousand deep, made to break programs: the headers are still worth reading
-        return BytesHeaderParser().parsebytes(raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        message = BytesHeaderParser().parsebytes(raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        del message["Content-Type"], message["Content-Transfer-Encoding"]
+        message.set_payload("[The parts of this mail are nested too deep to be read.]")
+        return message
 
 
 def _all(message: Message, name: str) -> list[str]:
     """A header's values, unfolded and not decoded; bytes beyond ASCII are taken for UTF-8."""
-    values = [str(value) for key, value in message.raw_items() if key.lower() == name.lower()]
-    return [re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(value)).strip() for value in values]
+    return [_unfolded(value) for key, value in message.raw_items() if key.lower() == name.lower()]
 
 
 def _trail(message: Message) -> Iterator[tuple[str, str]]:
     """The headers that say who sent a mail to whom, and when: (name in lower case, value), in their order."""
     for key, value in message.raw_items():
         if key.lower() in EVIDENCE:
-            yield key.lower(), re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(str(value))).strip()
+            yield key.lower(), _unfolded(value)
+
+
+def _unfolded(value: object) -> str:
+    return re.sub(r"[\r\n\x00]+\s*", " ", _unescaped(str(value))).strip()
 
 
 def _unescaped(value: str) -> str:
@@ -204,21 +219,9 @@ def _unwanted(message: Message, address: str, our_address: str) -> str | None:
         return "it is one of our own mails"
     if _ROBOTS.match(address):
         return "it is from a mail system or an address that takes no replies"
-    if _first(message, "Return-Path") == "<>":
-        return "it is a notice of a mail system"
-    automatic = _first(message, "Auto-Submitted").partition(";")[0].strip().lower()
-    if automatic not in ("", "no"):
-        return "it was sent by a program (Auto-Submitted)"
-    if _first(message, "Precedence").lower() in ("bulk", "junk", "list", "auto_reply"):
-        return "it is bulk mail (Precedence)"
-    if any(_first(message, name) for name in ("List-Id", "List-Unsubscribe", "Feedback-ID")):
-        return "it came through a mailing list"
-    if _first(message, "X-Auto-Response-Suppress").lower() not in ("", "none"):
-        return "its sender wants no automatic answers (X-Auto-Response-Suppress)"
-    if any(_first(message, name) for name in ("X-Autoreply", "X-Autorespond", "X-Autoresponder")):
-        return "it is an automatic answer"
-    if _first(message, "X-Spam-Flag").lower() == "yes":
-        return "the mail server takes it for spam"
+    for name, pattern, why in _PROGRAMS:
+        if re.fullmatch(pattern, _first(message, name), re.IGNORECASE):
+            return why
     return None
 
 

@@ -1,6 +1,6 @@
-"""The mailbox, over IMAP: one connection that waits for mails, and one for everything else.
+"""The mailbox, over IMAP: one connection that waits for mails, and one for each lookup or copy.
 
-imap-tools works in blocking calls, so each connection lives in a thread of its own. The waiting one uses IDLE, in which
+imap-tools works in blocking calls, so each call runs in a thread of its own. The waiting connection uses IDLE, in which
 the server reports new mails at once, and also polls every few seconds or minutes; a mail is marked as
 seen only when it is stored. Mails that are not for us get a keyword of our own and stay unread for people.
 """
@@ -14,10 +14,9 @@ import select
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, TypeVar
@@ -43,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The mailbox's server and login."""
+    """A mail server, and the login there."""
 
     host: str
     port: int
@@ -53,15 +52,14 @@ class Account:
     context: ssl.SSLContext | None
 
     def open(self, folder: str | None) -> BaseMailBox:
-        """A connection, logged in, with this folder selected."""
-        with self.explained(folder, entering=True):
-            box = self._connected()
-            try:
-                login = box.login if (self.username + self.password).isascii() else box.login_utf8
-                return login(self.username, self.password, folder)
-            except BaseException:
-                hang_up(box)
-                raise
+        """A connection (IMAP), logged in, with this folder selected."""
+        box = self._connected()
+        try:
+            login = box.login if (self.username + self.password).isascii() else box.login_utf8
+            return login(self.username, self.password, folder)
+        except BaseException:
+            hang_up(box)
+            raise
 
     def _connected(self) -> BaseMailBox:
         if self.security == "ssl":
@@ -70,17 +68,10 @@ class Account:
             return MailBoxStartTls(self.host, self.port, _PATIENCE, self.context)
         return MailBoxUnencrypted(self.host, self.port, _PATIENCE)
 
-    @contextmanager
-    def explained(self, folder: str | None = None, *, entering: bool = False) -> Iterator[None]:
-        """Turns the library's errors into ours; `entering` is the time until we are logged in."""
-        try:
-            yield
-        except HermesError:
-            raise
-        except Exception as error:
-            raise self._explained(error, folder, entering) from None
-
-    def _explained(self, error: Exception, folder: str | None, entering: bool) -> HermesError:
+    def explained(self, error: Exception, folder: str | None, *, entering: bool) -> HermesError:
+        """Our error for one of the library's; `entering` is the time until we are logged in."""
+        if isinstance(error, HermesError):
+            return error
         where = f"the mail server {self.host}:{self.port} (IMAP)"
         reason = error_text(error, self.password)
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -146,219 +137,131 @@ class FoundMail:
     validity: str
 
 
-Take = Callable[[FoundMail], Coroutine[Any, Any, bool]]  # False: not for us
+class Connection:
+    """A connection to the mailbox. A server that does not answer delays nothing: `close` ends the call that waits for it."""
 
-
-class MailboxWatcher:
-    """Waits for mails in one folder and hands them over, one after the other, oldest first.
-
-    `read` runs in the thread, since a large mail takes its time; `take` runs in the event loop; `lost` is called there
-    when the connection broke.
-    """
-
-    def __init__(
-        self,
-        account: Account,
-        folder: str,
-        *,
-        read: Callable[[bytes, int], Mail],
-        take: Take,
-        lost: Callable[[Exception], None],
-        days: int,
-        pause: float,
-    ) -> None:
+    def __init__(self, account: Account, folder: str | None) -> None:
         self._account, self._folder = account, folder
-        self._read, self._take, self._lost = read, take, lost
-        self._days, self._pause = days, pause
-        self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._ended = asyncio.Event()
-        self._stopping = threading.Event()
-        self._ear, self._mouth = socket.socketpair()  # a byte here wakes the thread up
         self._box: BaseMailBox | None = None
-        self._idles = False
-        self._offered: Future[bool] | None = None
-        self._left_alone: set[str] = set()  # used if the server stores no keywords of ours
-        self._thread = threading.Thread(target=self._run, name="hermes-email", daemon=True)
+        self._busy = self._closed = False
 
-    async def start(self, connected: Callable[[], None]) -> None:
-        """Returns when the mailbox is open, after `connected` was called; raises why it can't be."""
-        self._connected = connected
-        self._thread.start()
-        await self._ready
+    async def open(self) -> None:
+        """Log in and select the folder."""
+        await self._called(self._enter, entering=True)
 
-    async def stop(self) -> None:
-        """End it, gently first."""
-        self._stopping.set()
-        with suppress(OSError):
-            self._mouth.send(b"!")
-        if self._thread.ident is None:
-            return
-        for seconds, harder in ((0.5, self._withdraw), (1.5, self._hang_up), (2.0, lambda: None)):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), seconds)
-                self._thread.join(0.5)
-                return
-            harder()
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """What `work` returns for the open mailbox and the arguments; it is done in a thread."""
+        return await self._called(work, self._box, *arguments)
 
-    def _withdraw(self) -> None:
-        """Stop handing over the current mail: it stays unseen."""
-        if self._offered is not None:
-            self._offered.cancel()
-
-    def _hang_up(self) -> None:
+    def close(self) -> None:
+        """Hang up. A thread that waits for the server is woken and does it: a descriptor that it polls must not be reused."""
+        self._closed = True
         if self._box is not None:
-            hang_up(self._box)
-
-    # ------------------------------------------------------------------------------------------ in the thread
-
-    def _run(self) -> None:
-        error: Exception | None = None
-        try:
-            self._box = box = self._account.open(self._folder)
-            self._idles = b"IDLE" in (box.client.capability()[1][-1] or b"").upper().split()
-            self._tell(self._set_ready, None)
-            with self._account.explained(self._folder):
-                while not self._stopping.is_set():
-                    safe = self._look(box)
-                    self._wait(box, None if safe else _ANOTHER_TRY)
-                box.client.logout()
-        except Exception as why:
-            error = why
-        except CancelledError:
-            pass
-        finally:
-            if self._box is not None:
+            with suppress(OSError):
+                self._box.client.sock.shutdown(socket.SHUT_RDWR)
+            if not self._busy:
                 hang_up(self._box)
-            self._ear.close()
-            self._mouth.close()
-            self._tell(self._finish, error)
 
-    def _tell(self, function: Callable[[Any], None], argument: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(function, argument)
+    def _enter(self) -> None:
+        self._box = self._account.open(self._folder)
 
-    def _set_ready(self, _: object) -> None:
-        if not self._ready.done() and not self._stopping.is_set():
-            self._connected()
-            self._ready.set_result(None)
+    async def _called(self, work: Callable[..., Result], *arguments: Any, entering: bool = False) -> Result:
+        outcome: Future[Result] = Future()
+        outcome.set_running_or_notify_cancel()
+        self._busy = True
 
-    def _finish(self, error: Exception | None) -> None:
-        self._ended.set()
-        if not self._ready.done():
-            self._ready.set_exception(error or PlatformUnreachable("the connection was closed"))
-        elif not self._stopping.is_set():
-            self._lost(error or PlatformUnreachable("the connection was closed"))
-
-    def _look(self, box: BaseMailBox) -> bool:
-        """Hand over new mails; False when one could not be stored and must be tried again."""
-        box.client.noop()
-        for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps these until they are read
-            box.client.untagged_responses.pop(kind, None)
-        validity = uid_validity(box)
-        since = f" SINCE {_imap_date(date.today() - timedelta(days=self._days))}" if self._days else ""
-        for uid in box.uids(f"UNSEEN UNDELETED UNKEYWORD {LEFT_ALONE}{since}", charset=None):
-            if self._stopping.is_set():
-                return True
-            if uid in self._left_alone:
-                continue
-            raw = raw_mail(box, uid)
-            if raw is None:
-                continue
+        def call() -> None:
             try:
-                mail = self._read(*raw)
-            except Exception:  # reading should never fail; if it does, the next mails must not wait for this one
-                mail = None
-            self._offered = asyncio.run_coroutine_threadsafe(self._take(FoundMail(mail, uid, validity)), self._loop)
-            try:
-                wanted = self._offered.result()
-            except Exception:  # `take` has logged why; it stays unseen
-                return False
-            finally:
-                self._offered = None
-            self._mark(box, uid, wanted)
-        return True
-
-    def _mark(self, box: BaseMailBox, uid: str, wanted: bool) -> None:
-        kept = box.client.uid("STORE", uid, "+FLAGS.SILENT", r"(\Seen)" if wanted else f"({LEFT_ALONE})")[0] == "OK"
-        if not wanted or not kept:
-            self._left_alone.add(uid)
-
-    def _wait(self, box: BaseMailBox, seconds: float | None) -> None:
-        """Wait for a new mail, the next poll, or the stop."""
-        if seconds is not None or not self._idles:
-            self._sleep([], seconds or self._pause)
-            return
-        client: Any = box.client
-        if "EXISTS" in client.untagged_responses:  # reported since the last search, and only once
-            return
-        tag = client._command("IDLE")
-        news = False
-        while client._get_response() is not None:  # None is the "+" that means: idling
-            news = True
-            if client.tagged_commands[tag]:  # it refuses
-                client.tagged_commands.pop(tag)
-                self._idles = False
-                return
-        if not news and not _unread(client):
-            self._sleep([client.sock], _NEW_LOOK)
-        client.send(b"DONE\r\n")
-        box.consume_until_tagged_response(tag)
-
-    def _sleep(self, also: list[socket.socket], seconds: float) -> None:
-        poller = select.poll()
-        for ear in (self._ear, *also):
-            poller.register(ear, select.POLLIN)
-        poller.poll(seconds * 1000)
-
-
-class MailboxVisits:
-    """Short visits to the mailbox, each on a connection of its own: looking something up, putting a mail away."""
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._threads: set[threading.Thread] = set()
-        self._boxes: set[BaseMailBox] = set()
-
-    async def run(self, folder: str | None, work: Callable[[BaseMailBox], Result]) -> Result:
-        """What `work` returns, done in a thread with this folder selected."""
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Result] = loop.create_future()
-
-        def tell(function: Callable[[Any], None], argument: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: None if outcome.done() else function(argument))
-
-        def visit() -> None:
-            try:
-                box = self._account.open(folder)
-                self._boxes.add(box)
-                try:
-                    with self._account.explained(folder):
-                        result = work(box)
-                    tell(outcome.set_result, result)
-                    with suppress(OSError, imaplib.IMAP4.error):
-                        box.client.logout()
-                finally:
-                    self._boxes.discard(box)
-                    hang_up(box)
+                result = work(*arguments)
+                self._busy = False
+                outcome.set_result(result)
             except Exception as error:
-                tell(outcome.set_exception, error)
-            finally:
-                self._threads.discard(threading.current_thread())
+                self._busy = False
+                outcome.set_exception(self._account.explained(error, self._folder, entering=entering))
+            if self._closed and self._box is not None:
+                hang_up(self._box)
 
-        thread = threading.Thread(target=visit, name="hermes-email-visit", daemon=True)
-        self._threads.add(thread)
-        thread.start()
-        return await outcome
+        # A daemon: unlike an executor's thread it never delays the end of the process.
+        threading.Thread(target=call, name="hermes-email", daemon=True).start()
+        return await asyncio.wrap_future(outcome)
 
-    async def stop(self) -> None:
-        """Abort running visits."""
-        deadline = time.monotonic() + 2
-        while self._threads and time.monotonic() < deadline:
-            for box in list(self._boxes):
-                hang_up(box)
-            await asyncio.sleep(0.02)
+
+async def watch(
+    connection: Connection, *, read: Callable[[bytes, int], Mail], take: Callable[[FoundMail], Awaitable[bool]],
+    days: int, pause: float,
+) -> None:  # fmt: skip
+    """Hand over the mails of the folder, one after the other, oldest first, until the connection breaks.
+
+    `read` runs in a thread, since a large mail takes its time. `take` results in False for a mail that is not for us; a mail
+    for which it raises stays unseen, and is tried again.
+    """
+    left_alone: set[str] = set()  # used if the server stores no keywords of ours
+    idles = await connection.run(_can_idle)
+    while True:
+        safe = True
+        uids, validity = await connection.run(_new_mails, days)
+        for uid in uids:
+            if uid in left_alone or (found := await connection.run(_fetched, uid, validity, read)) is None:
+                continue
+            try:
+                wanted = await take(found)
+            except Exception:  # `take` has logged why
+                safe = False
+                break
+            if not await connection.run(_mark, uid, wanted) or not wanted:
+                left_alone.add(uid)
+        if safe and idles:
+            idles = await connection.run(_idle)
+        else:
+            await asyncio.sleep(pause if safe else _ANOTHER_TRY)
+
+
+def _can_idle(box: BaseMailBox) -> bool:
+    return b"IDLE" in (box.client.capability()[1][-1] or b"").upper().split()
+
+
+def _new_mails(box: BaseMailBox, days: int) -> tuple[list[str], str]:
+    """The numbers of new mails, and the folder's UIDVALIDITY."""
+    box.client.noop()
+    for kind in ("EXISTS", "RECENT", "FETCH", "EXPUNGE"):  # the library keeps these until they are read
+        box.client.untagged_responses.pop(kind, None)
+    since = f" SINCE {_imap_date(date.today() - timedelta(days=days))}" if days else ""
+    return box.uids(f"UNSEEN UNDELETED UNKEYWORD {LEFT_ALONE}{since}", charset=None), uid_validity(box)
+
+
+def _fetched(box: BaseMailBox, uid: str, validity: str, read: Callable[[bytes, int], Mail]) -> FoundMail | None:
+    if (raw := raw_mail(box, uid)) is None:
+        return None
+    try:
+        return FoundMail(read(*raw), uid, validity)
+    except Exception:  # reading should never fail; if it does, the next mails must not wait for this one
+        return FoundMail(None, uid, validity)
+
+
+def _mark(box: BaseMailBox, uid: str, wanted: bool) -> bool:
+    answer = box.client.uid("STORE", uid, "+FLAGS.SILENT", r"(\Seen)" if wanted else f"({LEFT_ALONE})")
+    return bool(answer[0] == "OK")
+
+
+def _idle(box: BaseMailBox) -> bool:
+    """Wait until the server reports something, or for _NEW_LOOK seconds; False if it refuses to."""
+    client: Any = box.client
+    if "EXISTS" in client.untagged_responses:  # reported since the last search, and only once
+        return True
+    tag = client._command("IDLE")
+    news = False
+    while client._get_response() is not None:  # None is the "+" that means: idling
+        news = True
+        if client.tagged_commands[tag]:  # it refuses
+            client.tagged_commands.pop(tag)
+            return False
+    if not news and not _unread(client):
+        poller = select.poll()
+        poller.register(client.sock, select.POLLIN)
+        poller.poll(_NEW_LOOK * 1000)
+    client.send(b"DONE\r\n")
+    box.consume_until_tagged_response(tag)
+    return True
 
 
 def _unread(client: Any) -> bool:

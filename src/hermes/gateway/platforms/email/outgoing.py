@@ -9,13 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
-from collections.abc import Callable, Sequence
-from email.charset import QP, Charset
-from email.encoders import encode_base64
-from email.header import Header
-from email.mime.base import MIMEBase
-from email.mime.multipart import MIMEMultipart
-from email.mime.text import MIMEText
+from collections.abc import Sequence
+from contextlib import suppress
+from email.message import EmailMessage
+from email.policy import SMTP
 from email.utils import formataddr, formatdate
 
 import aiosmtplib
@@ -23,6 +20,7 @@ import aiosmtplib
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import OutgoingFile
 from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.email.mailbox import Account
 from hermes.gateway.platforms.http import error_text
 
 _WAIT = 60.0  # seconds, if a server says "later" without a time
@@ -31,8 +29,6 @@ _STYLE = (
     "code{font-family:monospace}table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:4px 8px}"
     "blockquote{border-left:3px solid #ccc;margin-left:0;padding-left:10px;color:#555}</style>"
 )
-_CHARSET = Charset("utf-8")
-_CHARSET.body_encoding = QP  # base64 makes plain text unreadable in a mail's source, and larger
 
 
 def as_html(text: str) -> str:
@@ -58,13 +54,14 @@ def written(
 ) -> bytes:  # fmt: skip
     """A mail as bytes. `above` is the thread it belongs to, root first, the mail it answers last."""
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-    words = MIMEMultipart("alternative")
-    mail = words if file is None else MIMEMultipart("mixed")
     name, address = sender
-    mail["From"] = formataddr((header_text(name), address)) if name else address
+    # Long lines: ids of mails must not be folded, nor encoded.
+    mail = EmailMessage(policy=SMTP.clone(utf8=not (address + recipient).isascii(), max_line_length=998))
+    # A control character would break the address.
+    shown = "".join(sign for sign in header_text(name) if sign.isprintable())
+    mail["From"] = formataddr((shown, address)) if shown.strip() else address
     mail["To"] = recipient
-    subject = header_text(subject)
-    mail["Subject"] = subject if subject.isascii() else str(Header(subject, "utf-8", header_name="Subject").encode())
+    mail["Subject"] = header_text(subject)
     mail["Date"] = formatdate(localtime=True)
     mail["Message-ID"] = message_id
     if above:
@@ -72,25 +69,14 @@ def written(
         mail["References"] = " ".join(dict.fromkeys(above))
     mail["Auto-Submitted"] = "auto-replied" if above else "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
-    words.attach(MIMEText(text, "plain", _CHARSET))  # type: ignore[arg-type]  # a Charset is as good as its name
-    words.attach(MIMEText(as_html(text), "html", _CHARSET))  # type: ignore[arg-type]
+    mail.set_content(text, cte="quoted-printable")  # base64 makes plain text unreadable in a mail's source, and larger
+    mail.add_alternative(as_html(text), subtype="html", cte="quoted-printable")
     if file is not None:
-        mail.attach(words)
-        mail.attach(_attached(file))
-    return re.sub(rb"\r?\n", b"\r\n", mail.as_bytes())
-
-
-def _attached(file: OutgoingFile) -> MIMEBase:
-    """A file as a part of a mail. Types that are not one plain part (a mail in a mail) go as bytes."""
-    kind, _, subtype = file.mime.partition("/")
-    if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", file.mime, re.ASCII) or kind in ("message", "multipart"):
-        kind, subtype = "application", "octet-stream"
-    part = MIMEBase(kind, subtype)
-    part.set_payload(file.data)
-    encode_base64(part)
-    name = header_text(file.name) or "file"
-    part.add_header("Content-Disposition", "attachment", filename=name if name.isascii() else ("utf-8", "", name))
-    return part
+        kind, _, subtype = file.mime.partition("/")
+        if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", file.mime, re.ASCII) or kind in ("message", "multipart"):
+            kind, subtype = "application", "octet-stream"  # a mail in a mail is not one plain part
+        mail.add_attachment(file.data, kind, subtype, filename=header_text(file.name) or "file")
+    return mail.as_bytes()
 
 
 def header_text(text: str) -> str:
@@ -101,38 +87,25 @@ def header_text(text: str) -> str:
 class SmtpSender:
     """Hands mails to an SMTP server, each on a connection of its own."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        security: str,
-        username: str,
-        password: str,
-        *,
-        domain: str,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        self._host, self._port, self._security = host, port, security
-        self._username, self._password = username, password
-        self._domain, self._context = domain, context
+    def __init__(self, account: Account, *, domain: str) -> None:
+        self._account, self._domain = account, domain
 
     async def check(self) -> None:
         """Log in, and out again."""
         await self._with_connection(None)
 
-    async def send(self, sender: str, recipient: str, mail: bytes, accepted: Callable[[], None] = lambda: None) -> None:
-        """Deliver a mail to the server; `accepted` is called as soon as the server has accepted it."""
-        await self._with_connection((sender, recipient, mail), accepted)
+    async def send(self, sender: str, recipient: str, mail: bytes) -> None:
+        """Deliver a mail to the server."""
+        await self._with_connection((sender, recipient, mail))
 
-    async def _with_connection(
-        self, what: tuple[str, str, bytes] | None, accepted: Callable[[], None] = lambda: None
-    ) -> None:
+    async def _with_connection(self, what: tuple[str, str, bytes] | None) -> None:
+        account = self._account
         client = aiosmtplib.SMTP(
-            hostname=self._host,
-            port=self._port,
-            use_tls=self._security == "ssl",
-            start_tls=self._security == "starttls",
-            tls_context=self._context if self._security != "none" else None,
+            hostname=account.host,
+            port=account.port,
+            use_tls=account.security == "ssl",
+            start_tls=account.security == "starttls",
+            tls_context=account.context if account.security != "none" else None,
             local_hostname=self._domain if self._domain.isascii() else "localhost",
             timeout=30,
         )
@@ -140,19 +113,16 @@ class SmtpSender:
         try:
             await client.connect()
             await client.ehlo()
-            if self._username and client.supports_extension("auth"):
-                await client.login(self._username, self._password)
+            if account.username and client.supports_extension("auth"):
+                await client.login(account.username, account.password)
             if what is not None:
                 sender, recipient, mail = what
                 options = [] if (sender + recipient).isascii() else ["SMTPUTF8"]
                 begun = True
                 await client.sendmail(sender, [recipient], mail, mail_options=options)
-                accepted()
             if client.is_connected:
-                try:
+                with suppress(aiosmtplib.SMTPException):  # the mail is delivered; how the server closes does not matter
                     await client.quit(timeout=3)
-                except aiosmtplib.SMTPException:
-                    pass  # the mail is delivered; how the server closes does not matter
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
             explained = self._explained(error)
             answered = isinstance(error, aiosmtplib.SMTPResponseException)
@@ -163,7 +133,7 @@ class SmtpSender:
             client.close()
 
     def _explained(self, error: Exception) -> HermesError:
-        where = f"the mail server {self._host}:{self._port} (SMTP)"
+        where = f"the mail server {self._account.host}:{self._account.port} (SMTP)"
         if isinstance(error, aiosmtplib.SMTPRecipientsRefused) and error.recipients:
             error = error.recipients[0]
         if isinstance(error, ssl.SSLCertVerificationError) or isinstance(error.__cause__, ssl.SSLCertVerificationError):
@@ -189,7 +159,7 @@ class SmtpSender:
         return PlatformUnreachable(f"{where} can't be reached: {self._masked(str(error)) or type(error).__name__}")
 
     def _masked(self, text: str) -> str:
-        return error_text(text, self._password)
+        return error_text(text, self._account.password)
 
 
 def _wait_in(reason: str) -> float:

@@ -12,27 +12,27 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, OutgoingFile
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, SentMessages, loss_reported
 from hermes.gateway.platforms.feishu import incoming
-from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, FeishuApi, FeishuRefused
-from hermes.gateway.platforms.feishu.event_callbacks import WINDOW, EventProof
+from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, WINDOW, EventProof, FeishuApi, FeishuRefused
 from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length
-from hermes.gateway.platforms.feishu.incoming import EventReader, dict_of, text_of
-from hermes.gateway.platforms.frames import dropped
+from hermes.gateway.platforms.feishu.incoming import EventReader
+from hermes.gateway.platforms.frames import dict_of, dicts_of, dropped, text_of
+from hermes.gateway.platforms.http import checked_address
+from hermes.gateway.platforms.intake import hand_over
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.feishu.long_connection import LongConnection
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
 
 _BASES = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 _IM = "/open-apis/im/v1"
 _LARGEST_PICTURE = 10_000_000
-_PATIENCE = 20  # tenths of a second, less than Feishu waits
 _PICTURES = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/tiff", "image/bmp")
 _FILE_TYPES = {
     ".pdf": "pdf", ".doc": "doc", ".docx": "doc", ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
@@ -42,24 +42,21 @@ _NAME_SECONDS = (
 )
 
 
-class Feishu(Adapter):
+class Feishu(ApiAdapter[FeishuApi]):
     """A bot of a custom app in Feishu or Lark."""
 
     platform = "feishu"
     title = "Feishu"
     extra = "feishu"
     settings = (
-        Setting(name="app_id", help="the app's id, as cli_a1b2c3", variable="FEISHU_APP_ID", required=True),
-        Setting(name="app_secret", help="the app's secret", variable="FEISHU_APP_SECRET", secret=True, required=True),
-        Setting(name="domain", help="feishu (China) or lark (elsewhere)", variable="FEISHU_DOMAIN", default="feishu", asked=True),
-        Setting(name="mode", help="how events come: websocket (long connection) or webhook", default="websocket"),
-        Setting(name="encrypt_key", help="the Encrypt Key, for webhooks", variable="FEISHU_ENCRYPT_KEY", secret=True),
-        Setting(
-            name="verification_token", help="the Verification Token, for webhooks", variable="FEISHU_VERIFICATION_TOKEN",
-            secret=True,
-        ),
-        Setting(name="base_url", help="where the API is, if not at the domain's usual address"),
-    )  # fmt: skip
+        Setting("app_id", "the app's id, as cli_a1b2c3", required=True),
+        Setting("app_secret", "the app's secret", secret=True, required=True),
+        Setting("domain", "feishu (China) or lark (elsewhere)", asked=True, default="feishu"),
+        Setting("mode", "how events come: websocket (long connection) or webhook", default="websocket"),
+        Setting("encrypt_key", "the Encrypt Key, for webhooks", secret=True),
+        Setting("verification_token", "the Verification Token, for webhooks", secret=True),
+        Setting("base_url", "where the API is, if not at the domain's usual address"),
+    )
     capabilities = Capabilities(
         longest=LONGEST, measure=length, edits=True, threads=True, media=True, idempotent=True, quotes=True,
         tells_deletions=True, files=True, largest_file=30_000_000, choices=10, longest_choice=100, tells_reactions=True,
@@ -68,14 +65,9 @@ class Feishu(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: FeishuApi | None = None
-        self._connection: LongConnection | None = None
-        self._registration: Registration | None = None
         self._reader = EventReader("")
-        self._tasks = Tasks()
         self._names: Recent[str, str] = Recent()
-        self._sent: Recent[str, Chat] = Recent()  # the chats of our messages, which reactions do not name
-        self._sending = 0  # messages that are being sent now
+        self._sent: SentMessages[Chat] = SentMessages()  # the chats of our messages, which reactions do not name
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -85,8 +77,7 @@ class Feishu(Adapter):
             raise PlatformRefused("platforms.feishu.domain must be feishu or lark")
         if self.text("mode") not in ("websocket", "webhook"):
             raise PlatformRefused("platforms.feishu.mode must be websocket or webhook")
-        if urlsplit(self._base).scheme not in ("http", "https") or not urlsplit(self._base).hostname:
-            raise PlatformRefused("platforms.feishu.base_url must be an address, as https://open.feishu.cn")
+        checked_address(self._base, "platforms.feishu.base_url", "https://open.feishu.cn")
         if self.text("mode") == "webhook" and not (self.text("encrypt_key") or self.text("verification_token")):
             raise PlatformRefused(
                 "feishu by webhook needs encrypt_key or verification_token, else anyone could post events"
@@ -94,7 +85,7 @@ class Feishu(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             return (await self._identified(api))[1]
 
     async def _identified(self, api: FeishuApi) -> tuple[str, str]:
@@ -104,40 +95,27 @@ class Feishu(Adapter):
             raise PlatformRefused("the Feishu app has no bot; add the bot ability to it and release a version")
         return str(bot["open_id"]), text_of(bot.get("app_name")) or self.text("app_id")
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: FeishuApi) -> None:
         """Log in, and begin to receive in the way that `mode` says."""
-        await self.disconnect()
-        self._api = api = self._made()
-        try:
-            open_id, identity = await self._identified(api)
-            self._reader = EventReader(open_id)
-            if self.text("mode") == "webhook":
-                await self._receive_calls(link)
-            else:
-                from hermes.gateway.platforms.feishu.long_connection import LongConnection
+        open_id, identity = await self._identified(api)
+        self._reader = EventReader(open_id)
+        if self.text("mode") == "webhook":
+            await self._receive_calls(link)
+            link.connected(identity)
+            return
+        from hermes.gateway.platforms.feishu.long_connection import LongConnection
 
-                self._connection = LongConnection(api, secure=self._base.startswith("https:"), log=link.log)
-                await self._connection.open()
-        except BaseException:
-            await self.disconnect()
-            raise
+        connection = self.closing(LongConnection(api, secure=self._base.startswith("https:"), log=link.log))
+        await connection.open()
         link.connected(identity)
-        if self._connection is not None:
-            self._tasks.start(self._receive(link, self._connection, identity), name="feishu")
-
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything."""
-        await self._tasks.stop()
-        api, self._api = self._api, None
-        connection, self._connection = self._connection, None
-        registration, self._registration = self._registration, None
-        await close_each(registration, connection, api)
+        self._tasks.start(self._receive(link, connection, identity), name="feishu")
 
     @property
     def _base(self) -> str:
         return (self.text("base_url") or _BASES.get(self.text("domain"), "")).rstrip("/")
 
-    def _made(self) -> FeishuApi:
+    def make_api(self) -> FeishuApi:
+        """The API, with our login."""
         title = "Lark" if self.text("domain") == "lark" else "Feishu"
         return FeishuApi(self._base, self.text("app_id"), self.text("app_secret"), title=title)
 
@@ -179,12 +157,13 @@ class Feishu(Adapter):
         def genuine(call: PlatformRequest) -> bool:
             return guard.is_genuine(call.headers, call.body)
 
-        self._registration = await self.listen(link, called, signed=genuine, seconds=2.8)
+        self.closing(await self.listen(link, called, signed=genuine, seconds=2.8))
 
     async def _happened(self, link: Link, content: dict[str, Any]) -> None:
         """Hand over an event; raises when it could not be stored, so that it is not acknowledged."""
         header, event = dict_of(content.get("header")), dict_of(content.get("event"))
         kind, event_id = header.get("event_type"), text_of(header.get("event_id"))
+        what: Event | Revision | Reaction | None = None
         if kind == incoming.MESSAGE:
             parent = text_of(dict_of(event.get("message")).get("parent_id"))
             sender = dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id")
@@ -192,30 +171,16 @@ class Feishu(Adapter):
                 self._name(sender), self._quoted(event, parent), self._forwarded(event)
             )
             own = parent in self._sent
-            received = self._reader.event(event, name, own=own, quoted=quoted, forwarded=forwarded)
-            if received is not None:
-                await link.received(received)
+            what = self._reader.event(event, name, own=own, quoted=quoted, forwarded=forwarded)
         elif kind == incoming.RECALLED:
-            revision = self._reader.recall(event)
-            if revision is not None:
-                await link.revised(revision)
+            what = self._reader.recall(event)
         elif kind == incoming.PRESSED:
-            pressed = self._reader.press(event, event_id)
-            if pressed is not None:
-                await link.received(pressed)
+            what = self._reader.press(event, event_id)
         elif kind == incoming.REACTED:
-            chat = await self._place_of(text_of(event.get("message_id")))
-            reaction = self._reader.reaction(event, event_id, chat) if chat is not None else None
-            if reaction is not None:
-                await link.reacted(reaction)
-
-    async def _place_of(self, message_id: str) -> Chat | None:
-        """The chat of one of our messages. A reaction may come before the answer that tells us the message's id."""
-        for _ in range(_PATIENCE):
-            if message_id in self._sent or not self._sending:
-                break
-            await asyncio.sleep(0.1)
-        return self._sent.get(message_id)
+            chat = await self._sent.find(text_of(event.get("message_id")))
+            what = self._reader.reaction(event, event_id, chat) if chat is not None else None
+        if what is not None:
+            await hand_over(link, what)
 
     async def _name(self, open_id: Any) -> str | None:
         """A person's name, if the app may read it; asked for once."""
@@ -262,14 +227,13 @@ class Feishu(Adapter):
                 found = await self._api.data("GET", f"{_IM}/messages/{quote(message_id, safe='')}")
         except (HermesError, TimeoutError):
             return []
-        items = dict_of(found.get("data")).get("items")
-        return [dict_of(one) for one in items] if isinstance(items, list) else []
+        return dicts_of(dict_of(found.get("data")).get("items"))
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file of a message."""
         message, key = (quote(str(attachment.reference.get(one)), safe="") for one in ("message", "key"))
         path = f"{_IM}/messages/{message}/resources/{key}"
-        return await self._asked().content(path, params={"type": str(attachment.reference.get("type"))})
+        return await self.api.content(path, params={"type": str(attachment.reference.get("type"))})
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -297,11 +261,11 @@ class Feishu(Adapter):
         """Replace the card of one of our messages."""
         path = f"{_IM}/messages/{quote(message_id, safe='')}"
         try:
-            await self._asked().data("PATCH", path, json={"content": card(text)})
+            await self.api.data("PATCH", path, json={"content": card(text)})
         except FeishuRefused as error:
             if error.code != BAD_CARD:
                 raise
-            await self._asked().data("PATCH", path, json={"content": card(text, plain=True)})
+            await self.api.data("PATCH", path, json={"content": card(text, plain=True)})
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
@@ -319,7 +283,7 @@ class Feishu(Adapter):
 
     async def _uploaded(self, where: str, form: dict[str, str], field: str, file: OutgoingFile) -> str:
         upload = {field: (file.name, file.data, file.mime or "application/octet-stream")}
-        found = await self._asked().data("POST", f"{_IM}/{where}", data=form, files=upload)
+        found = await self.api.data("POST", f"{_IM}/{where}", data=form, files=upload)
         key = text_of(dict_of(found.get("data")).get(f"{field}_key"))
         if not key:
             raise PlatformUnreachable("Feishu did not take the file")
@@ -327,11 +291,8 @@ class Feishu(Adapter):
 
     async def _message(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None = None) -> str:
         """Send a message into the chat, into its thread, or as a reply that quotes another one."""
-        self._sending += 1
-        try:
+        with self._sent.sending():
             return await self._posted(chat, kind, content, nonce, reply_to)
-        finally:
-            self._sending -= 1
 
     async def _posted(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None) -> str:
         uuid = hashlib.sha256(nonce.encode()).hexdigest()[:40]  # 50 characters at most
@@ -340,16 +301,14 @@ class Feishu(Adapter):
         if target is not None:
             path = f"{_IM}/messages/{quote(target, safe='')}/reply"
             try:
-                answer = await self._asked().data(
-                    "POST", path, json={**body, "reply_in_thread": chat.thread_id is not None}
-                )
+                answer = await self.api.data("POST", path, json={**body, "reply_in_thread": chat.thread_id is not None})
                 return self._noted(answer, chat)
             except FeishuRefused as error:
                 if chat.thread_id is not None or error.code not in RECALLED:
                     raise
         query = {"receive_id_type": "chat_id"}
         body["receive_id"] = chat.chat_id
-        return self._noted(await self._asked().data("POST", f"{_IM}/messages", params=query, json=body), chat)
+        return self._noted(await self.api.data("POST", f"{_IM}/messages", params=query, json=body), chat)
 
     def _noted(self, answer: dict[str, Any], chat: Chat) -> str:
         message_id = text_of(dict_of(answer.get("data")).get("message_id"))
@@ -365,11 +324,6 @@ class Feishu(Adapter):
         top = Chat(platform=self.platform, chat_id=chat.chat_id, type=GROUP)
         root = await self.send(top, f"**{name}**", nonce=f"thread:{name}:{os.urandom(6).hex()}")
         return Chat(platform=self.platform, chat_id=chat.chat_id, type=GROUP, thread_id=root, name=chat.name)
-
-    def _asked(self) -> FeishuApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to Feishu")
-        return self._api
 
 
 __all__ = ["Feishu"]

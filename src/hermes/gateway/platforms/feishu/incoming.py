@@ -5,10 +5,10 @@ https://open.feishu.cn/document/server-docs/im-v1/message/events/receive
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
+from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, parsed, text_of
 from hermes.gateway.platforms.http import attachment_kind
 
 MESSAGE, RECALLED = "im.message.receive_v1", "im.message.recalled_v1"
@@ -19,23 +19,13 @@ _KINDS = {"image": "image", "audio": "audio", "media": "video", "file": "file"}
 _MIMES = {"image": "image/png", "audio": "audio/ogg", "media": "video/mp4"}
 
 
-def dict_of(value: Any) -> dict[str, Any]:
-    """The value, if it is an object; else {}."""
-    return value if isinstance(value, dict) else {}
-
-
-def text_of(value: Any) -> str:
-    """The value, if it is a text; else ""."""
-    return value if isinstance(value, str) else ""
-
-
 def sender_of(ids: Any, name: str | None = None) -> Sender | None:
     """A person: the open_id is of this app, the union_id of all apps of a developer."""
     found = dict_of(ids)
     open_id, union_id = text_of(found.get("open_id")), text_of(found.get("union_id"))
     if not open_id and not union_id:
         return None
-    # Feishu authenticated the account; the connection is ours, or its callback was checked (event_callbacks.py).
+    # Feishu authenticated the account; the connection is ours, or its callback was checked (client.EventProof).
     return Sender(user_id=open_id or union_id, stable_id=union_id or None, name=name, proven=True)
 
 
@@ -56,10 +46,9 @@ class EventReader:
         who = sender_of(sender.get("sender_id"), name)
         if not message_id or not chat_id or who is None or sender.get("sender_type", "user") != "user":
             return None
-        kind, body = text_of(message.get("message_type")), _parsed(message.get("content"))
+        kind, body = text_of(message.get("message_type")), parsed(message.get("content"))
         chat = self._chat(message, chat_id, message_id)
-        mentions = message.get("mentions")
-        mentions = [one for one in mentions if isinstance(one, dict)] if isinstance(mentions, list) else []
+        mentions = dicts_of(message.get("mentions"))
         text, files = _read(kind, body, message_id)
         text, addressed = self._addressed(text, mentions)
         passed_on = None
@@ -67,7 +56,7 @@ class EventReader:
             text, passed_on = "", Forwarded(text=forwarded or text)
         return Event(
             id=message_id, chat=chat, sender=who, text=text, forwarded=passed_on, attachments=tuple(files), message_id=message_id,
-            reply_to=text_of(message.get("parent_id")) or None, quoted=quoted, sent_at=_seconds(message.get("create_time")),
+            reply_to=text_of(message.get("parent_id")) or None, quoted=quoted, sent_at=moment_of(message.get("create_time")),
             addressed=addressed or own or chat.type == DM,
         )  # fmt: skip
 
@@ -115,14 +104,13 @@ class EventReader:
 
 def quoted_text(item: dict[str, Any]) -> str | None:
     """The text of a message as the API gives it back; of a card what is written on it."""
-    body = _parsed(dict_of(item.get("body")).get("content"))
+    body = parsed(dict_of(item.get("body")).get("content"))
     if item.get("msg_type") == "interactive":
         body = {"title": body.get("title"), "content": body.get("elements")}
     kind = "post" if item.get("msg_type") == "interactive" else text_of(item.get("msg_type"))
     text = _read(kind, body, "")[0]
-    mentions = item.get("mentions")
-    for one in mentions if isinstance(mentions, list) else ():
-        key, name = text_of(dict_of(one).get("key")), text_of(dict_of(one).get("name"))
+    for one in dicts_of(item.get("mentions")):
+        key, name = text_of(one.get("key")), text_of(one.get("name"))
         text = text.replace(key, f"@{name}") if key and name else text
     return text.strip() or None
 
@@ -146,8 +134,7 @@ def _post(body: dict[str, Any], message_id: str) -> tuple[str, list[Attachment]]
     paragraphs = body.get("content")
     for paragraph in paragraphs if isinstance(paragraphs, list) else ():
         words = []
-        for part in paragraph if isinstance(paragraph, list) else ():
-            piece = dict_of(part)
+        for piece in dicts_of(paragraph):
             tag = text_of(piece.get("tag"))
             if tag in ("img", "media"):
                 files += _file("image" if tag == "img" else "media", piece, message_id)
@@ -184,15 +171,3 @@ def _described(kind: str, body: dict[str, Any]) -> str:
     if kind == "location":
         return f"[location: {text_of(body.get('name'))} {body.get('latitude')}, {body.get('longitude')}]"
     return f"[a message of the type {kind or 'unknown'}, which can't be shown here]"
-
-
-def _parsed(content: Any) -> dict[str, Any]:
-    try:
-        return dict_of(json.loads(content)) if isinstance(content, str) else {}
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _seconds(value: Any) -> float | None:
-    text = str(value)
-    return int(text) / 1000 if text.isascii() and text.isdigit() and len(text) < 16 else None

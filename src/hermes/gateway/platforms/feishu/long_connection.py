@@ -19,10 +19,9 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.feishu.client import FeishuApi
 from hermes.gateway.platforms.feishu.protobuf_frames import CONTROL, DATA, Frame, decode, encode, ping
-from hermes.gateway.platforms.frames import LOG, Log, dropped, read_object
+from hermes.gateway.platforms.frames import LOG, Log, dropped, parsed, read_object
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
-_PATIENCE = 20.0  # seconds for the connection to open
 _HEARTBEAT = 25.0
 _MOST_PARTS = 1_000
 _LARGEST = 20_000_000  # bytes of one frame
@@ -51,14 +50,8 @@ class LongConnection(WebSocketClient):
         service = parse_qs(parts.query).get("service_id", ["0"])[0]
         self._service = int(service) if service.isascii() and service.isdigit() else 0
         self._configure(found.get("ClientConfig"))
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.connect(address, heartbeat=_HEARTBEAT, most=_LARGEST)
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, Exception):
-                raise self._explained(error) from None
-            raise
+        async with self.opening():
+            await self.connect(address, heartbeat=_HEARTBEAT, most=_LARGEST)
 
     async def run(self, taken: Taken, alive: Callable[[], None]) -> None:
         """Hand over events in order until the connection breaks (PlatformUnreachable); `alive` is called with every frame."""
@@ -67,7 +60,7 @@ class LongConnection(WebSocketClient):
             async for frame in self._frames():
                 alive()
                 if frame.method == CONTROL and frame.header("type") == "pong":
-                    self._configure(_json(frame.payload))
+                    self._configure(parsed(frame.payload))
                 elif frame.method == DATA:
                     await self._data(frame, taken)
         finally:
@@ -85,9 +78,8 @@ class LongConnection(WebSocketClient):
                 await taken(content)
         except Exception:
             status = 500  # it comes again
-        frame.headers.append(("biz_rt", str(int((time.monotonic() - begun) * 1000))))
-        frame.payload = json.dumps({"code": status}).encode()
-        await self._write(encode(frame))
+        took = str(int((time.monotonic() - begun) * 1000))
+        await self._write(encode(frame.answer(("biz_rt", took), json.dumps({"code": status}).encode())))
 
     def _joined(self, frame: Frame) -> bytes | None:
         total, number, name = frame.number("sum", 1), frame.number("seq", 0), frame.header("message_id")
@@ -134,7 +126,7 @@ class LongConnection(WebSocketClient):
         if isinstance(every, int | float) and not isinstance(every, bool) and every > 0:
             self._ping_every = max(1.0, float(every))
 
-    def _explained(self, error: Exception) -> HermesError:
+    def explained(self, error: Exception) -> HermesError:
         """The error without its text, which has the address and its ticket."""
         if isinstance(error, aiohttp.WSServerHandshakeError):
             status = error.headers.get("handshake-status", "") if error.headers is not None else ""
@@ -144,10 +136,3 @@ class LongConnection(WebSocketClient):
                 f"Feishu's long connection can't be opened (HTTP {error.status} {status})".rstrip()
             )
         return PlatformUnreachable(f"Feishu's long connection can't be opened ({type(error).__name__})")
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(data) if data else None
-    except (ValueError, RecursionError):
-        return None

@@ -1,6 +1,7 @@
 """The frames of Feishu's long connection: the protobuf message `pbbp2.Frame`, written and read without a library.
 
-A frame has at most nine fields, of two wire types; unknown fields are skipped, as protobuf asks for.
+A frame is a list of numbered fields of two wire types: 1 to 4 are numbers (3: the service, 4: the method), 5 is a header, 8
+the payload, others are texts. They are kept as they came, since an acknowledgement is its event's frame with another payload.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ from dataclasses import dataclass, field
 
 CONTROL, DATA = 0, 1  # Frame.method
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SERVICE, _METHOD, _HEADER, _PAYLOAD = 3, 4, 5, 8
 
 
 @dataclass(slots=True)
 class Frame:
-    """One frame. Headers are kept in order; `header` finds one."""
+    """One frame: its fields, in order."""
 
-    seq_id: int = 0
-    log_id: int = 0
-    service: int = 0
-    method: int = CONTROL
-    headers: list[tuple[str, str]] = field(default_factory=list)
-    payload_encoding: str = ""
-    payload_type: str = ""
-    payload: bytes = b""
-    log_id_new: str = ""
+    fields: list[tuple[int, int | bytes]] = field(default_factory=list)
+
+    @property
+    def method(self) -> int:
+        """CONTROL or DATA."""
+        return next((value for number, value in self.fields if number == _METHOD and isinstance(value, int)), CONTROL)
+
+    @property
+    def payload(self) -> bytes:
+        """The content; b"" without one."""
+        return next((value for number, value in self.fields if number == _PAYLOAD and isinstance(value, bytes)), b"")
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers, in order."""
+        return [_header(value) for number, value in self.fields if number == _HEADER and isinstance(value, bytes)]
 
     def header(self, name: str) -> str:
         """The value of a header; "" without one."""
@@ -35,47 +44,43 @@ class Frame:
         value = self.header(name)
         return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else default
 
+    def answer(self, header: tuple[str, str], payload: bytes) -> Frame:
+        """This frame with one more header and another payload."""
+        added = [(_HEADER, _written(header)), (_PAYLOAD, payload)]
+        kept = [one for one in self.fields if one[0] != _PAYLOAD]
+        return Frame(sorted([*kept, *added], key=lambda one: one[0]))
+
 
 def ping(service: int) -> bytes:
     """The frame that keeps a connection open."""
-    return encode(Frame(service=service, method=CONTROL, headers=[("type", "ping")]))
+    return encode(
+        Frame([(1, 0), (2, 0), (_SERVICE, service), (_METHOD, CONTROL), (_HEADER, _written(("type", "ping")))])
+    )
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as bytes. The four required numbers are always written, texts only where there are any."""
-    out = bytearray()
-    for number, value in enumerate((frame.seq_id, frame.log_id, frame.service, frame.method), 1):
-        out += _tag(number, _VARINT) + _varint(value)
-    for key, text in frame.headers:
-        out += _chunk(5, _chunk(1, key.encode()) + _chunk(2, text.encode()))
-    for number, data in (
-        (6, frame.payload_encoding.encode()),
-        (7, frame.payload_type.encode()),
-        (8, frame.payload),
-        (9, frame.log_id_new.encode()),
-    ):
-        if data:
-            out += _chunk(number, data)
-    return bytes(out)
+    """A frame as bytes."""
+    return b"".join(
+        _varint(number << 3) + _varint(value) if isinstance(value, int) else _chunk(number, value)
+        for number, value in frame.fields
+    )
 
 
 def decode(data: bytes) -> Frame:
     """The frame in these bytes; ValueError if they are none."""
-    frame = Frame()
-    for number, value in _fields(data):
-        if number <= 4 and isinstance(value, int):
-            setattr(
-                frame, ("seq_id", "log_id", "service", "method")[number - 1], _signed(value) if number > 2 else value
-            )
-        elif number == 5 and isinstance(value, bytes):
-            parts = {inner: _text(text) for inner, text in _fields(value) if isinstance(text, bytes)}
-            frame.headers.append((parts.get(1, ""), parts.get(2, "")))
-        elif number == 8 and isinstance(value, bytes):
-            frame.payload = value
-        elif number in (6, 7, 9) and isinstance(value, bytes):
-            name = {6: "payload_encoding", 7: "payload_type", 9: "log_id_new"}[number]
-            setattr(frame, name, _text(value))
-    return frame
+    return Frame(list(_fields(data)))
+
+
+def _header(data: bytes) -> tuple[str, str]:
+    try:
+        parts = {number: text.decode("utf-8", "replace") for number, text in _fields(data) if isinstance(text, bytes)}
+    except ValueError:
+        parts = {}
+    return parts.get(1, ""), parts.get(2, "")
+
+
+def _written(header: tuple[str, str]) -> bytes:
+    return _chunk(1, header[0].encode()) + _chunk(2, header[1].encode())
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -116,7 +121,6 @@ def _read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    value &= 2**64 - 1  # negative numbers are written as 64 bits
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -125,19 +129,5 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _signed(value: int) -> int:
-    """An int32 as it was written: negative ones are extended to 64 bits."""
-    value &= 2**32 - 1
-    return value - 2**32 if value >= 2**31 else value
-
-
-def _tag(number: int, kind: int) -> bytes:
-    return _varint(number << 3 | kind)
-
-
 def _chunk(number: int, data: bytes) -> bytes:
-    return _tag(number, _BYTES) + _varint(len(data)) + data
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data

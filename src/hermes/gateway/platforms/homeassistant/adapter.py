@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
-from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.errors import PlatformRefused
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.homeassistant.formatting import plain, without_html
+from hermes.gateway.platforms import markup
+from hermes.gateway.platforms.connections import ApiAdapter
 from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
 from hermes.gateway.platforms.http import tls_context
 from hermes.gateway.platforms.intake import keep
@@ -28,10 +29,12 @@ from hermes.gateway.platforms.intake import keep
 HOME = "home"  # the conversation of events that name none
 HOUSE = "home-assistant"  # the sender when no person is
 _OWN_NOTIFICATION = "persistent_notification.create"
+_LAYOUT = markup.Layout(bullet="- ")
+_HIDDEN = "\u200b"  # takes no room, and keeps two characters from meaning something together
 _NO_STATES = {"unknown", "unavailable"}
 
 
-class HomeAssistant(Adapter):
+class HomeAssistant(ApiAdapter[WebSocketApi]):
     """Home Assistant, by its WebSocket API."""
 
     platform: ClassVar[str] = "homeassistant"
@@ -39,40 +42,25 @@ class HomeAssistant(Adapter):
     extra: ClassVar[str | None] = "homeassistant"
     local_ids: ClassVar[bool] = True
     capabilities: ClassVar[Capabilities] = Capabilities(longest=10_000)
+    variables = "HASS"
     settings = (
-        Setting(name="url", help="its address, as http://homeassistant.local:8123", variable="HASS_URL", required=True),
+        Setting("url", "its address, as http://homeassistant.local:8123", required=True),
+        Setting("token", "a long-lived access token of an administrator", secret=True, required=True),
+        Setting("event_type", "the event with a message to the agent", default="hermes_message"),
+        Setting("reply_event", "the event that carries a reply", default="hermes_reply"),
         Setting(
-            name="token", help="a long-lived access token of an administrator", variable="HASS_TOKEN", secret=True,
-            required=True,
+            "notify_service", "what shows a reply, as notify.mobile_app_phone; none: only the event",
+            default=_OWN_NOTIFICATION,
         ),
-        Setting(
-            name="event_type", help="the event with a message to the agent", variable="HASS_EVENT_TYPE",
-            default="hermes_message",
-        ),
-        Setting(
-            name="reply_event", help="the event that carries a reply", variable="HASS_REPLY_EVENT", default="hermes_reply"
-        ),
-        Setting(
-            name="notify_service", help="what shows a reply, as notify.mobile_app_phone; none: only the event",
-            variable="HASS_NOTIFY_SERVICE", default=_OWN_NOTIFICATION,
-        ),
-        Setting(
-            name="notify_target", help="the entity to notify, where notify_service is notify.send_message",
-            variable="HASS_NOTIFY_TARGET",
-        ),
-        Setting(name="notify_title", help="the heading of notifications", variable="HASS_NOTIFY_TITLE", default="Hermes"),
-        Setting(
-            name="watch", help="entities, or whole domains, whose changes are reported to the agent", variable="HASS_WATCH",
-            kind=list, default=(),
-        ),
-        Setting(name="ca_file", help="certificates to trust beside the usual ones (PEM)", variable="HASS_CA_FILE"),
+        Setting("notify_target", "the entity to notify, where notify_service is notify.send_message"),
+        Setting("notify_title", "the heading of notifications", default="Hermes"),
+        Setting("watch", "entities, or whole domains, whose changes are reported to the agent", default=(), kind=list),
+        Setting("ca_file", "certificates to trust beside the usual ones (PEM)"),
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._connection: WebSocketApi | None = None
-        self._tasks = Tasks()
         self._stands = False
         self._names: dict[str, str] = {}  # people, by the id of their login
         self._place: str | None = None
@@ -81,33 +69,27 @@ class HomeAssistant(Adapter):
 
     async def check(self) -> str:
         """Log in, and check that we may listen."""
-        connection = self._made()
+        connection = self.make_api()
         try:
-            await connection.open(lambda number, event: None, lambda error: None)
+            await connection.open(lambda event: None, lambda error: None)
             await connection.ask("subscribe_events", event_type=self.text("event_type"))
             config = await connection.ask("get_config")
             return f"{config.get('location_name') or 'Home Assistant'} ({connection.version})"
         finally:
             await connection.close()
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, connection: WebSocketApi) -> None:
         """Log in and listen."""
-        await self.disconnect()
         self._link = link
-        self._connection = connection = self._made()
         connection.log = link.log
         waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        try:
-            await connection.open(lambda number, event: waiting.put_nowait(event), self._ended)
-            config = await connection.ask("get_config")
-            self._place = str(config.get("location_name") or "") or None
-            await self._learn_names(connection)
-            await connection.ask("subscribe_events", event_type=self.text("event_type"))
-            if self._watched():
-                await connection.ask("subscribe_events", event_type="state_changed")
-        except BaseException:
-            await self.disconnect()
-            raise
+        await connection.open(waiting.put_nowait, self._ended)
+        config = await connection.ask("get_config")
+        self._place = str(config.get("location_name") or "") or None
+        await self._learn_names(connection)
+        await connection.ask("subscribe_events", event_type=self.text("event_type"))
+        if self._watched():
+            await connection.ask("subscribe_events", event_type="state_changed")
         self._stands = True
         self._tasks.start(self._work(link, waiting))
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
@@ -115,9 +97,7 @@ class HomeAssistant(Adapter):
     async def disconnect(self) -> None:
         """Disconnect."""
         self._stands = False
-        connection, self._connection = self._connection, None
-        await self._tasks.stop()
-        await close_each(connection)
+        await super().disconnect()
 
     def _ended(self, error: Exception) -> None:
         if self._link is not None and self._stands:  # before that, connect itself raises it
@@ -205,10 +185,8 @@ class HomeAssistant(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Show the text as a notification, then fire the event for automations. A repeated notification replaces the first."""
-        if self._connection is None:
-            raise PlatformUnreachable("there is no connection to Home Assistant")
         message_id = "hermes_" + hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()[:24]
-        connection = self._connection
+        connection = self.api
         if service := self._service():
             await connection.ask("call_service", **self._call(service, text, message_id))
         payload = {"text": text.encode("utf-8", "replace").decode(), "conversation_id": chat.chat_id}
@@ -235,7 +213,8 @@ class HomeAssistant(Adapter):
 
     # ------------------------------------------------------------------------------------------ settings
 
-    def _made(self) -> WebSocketApi:
+    def make_api(self) -> WebSocketApi:
+        """A connection with these settings."""
         if not self.text("token"):
             raise PlatformRefused("homeassistant needs token in config.yaml (or HASS_TOKEN)")
         if self.text("event_type") == self.text("reply_event"):
@@ -272,3 +251,19 @@ def _time(raw: dict[str, Any]) -> float | None:
         return datetime.fromisoformat(str(raw.get("time_fired"))).timestamp()
     except ValueError:
         return None
+
+
+def without_html(text: str) -> str:
+    """Markdown for Home Assistant's own page, which would follow HTML in it and fetch pictures: neither is left."""
+    text = re.sub(r"<(?=[A-Za-z/!?])", "<" + _HIDDEN, _whole(text))
+    return re.sub(r"!(?=\[)", "!" + _HIDDEN, text)
+
+
+def plain(text: str) -> str:
+    """Markdown as plain text: lists and code as they are, links with their addresses, no marks of emphasis."""
+    return markup.marked(_whole(text), _LAYOUT).text
+
+
+def _whole(text: str) -> str:
+    """Text without halves of surrogate pairs, which JSON can't carry."""
+    return text.encode("utf-8", "replace").decode("utf-8")

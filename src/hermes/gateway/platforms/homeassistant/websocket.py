@@ -15,9 +15,9 @@ from typing import Any
 
 import aiohttp
 
-from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.platforms.frames import read_object
-from hermes.gateway.platforms.http import error_text, retry_after
+from hermes.gateway.platforms.http import error_text
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
 _PATIENCE = 20.0  # seconds for an answer
@@ -27,26 +27,21 @@ _FINAL = {"not_found", "invalid_format", "not_allowed", "not_supported", "servic
 
 
 class WebSocketApi(WebSocketClient):
-    """An authenticated connection. `happened` gets every event with its subscription's number, `ended` the end."""
+    """An authenticated connection. `happened` gets every event, `ended` the end."""
 
     def __init__(self, url: str, token: str, context: ssl.SSLContext | None) -> None:
         super().__init__("Home Assistant")
+        self.where = f"Home Assistant at {url}"
         self._url, self._token, self._context = url, token, context
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._reader: asyncio.Task[None] | None = None
         self.version = ""
 
-    async def open(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
+    async def open(self, happened: Callable[[dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
         """Connect and log in."""
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self._log_in()
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, Exception):
-                raise self._explained(error) from None
-            raise
+        async with self.opening(_PATIENCE):
+            await self._log_in()
         self._reader = asyncio.create_task(self._read(happened, ended))
 
     async def close(self) -> None:
@@ -61,10 +56,6 @@ class WebSocketApi(WebSocketClient):
 
     async def ask(self, kind: str, **fields: Any) -> Any:
         """The result of a command."""
-        return (await self.ask_numbered(kind, **fields))[1]
-
-    async def ask_numbered(self, kind: str, **fields: Any) -> tuple[int, Any]:
-        """(number, result) of a command; a subscription's events carry its number."""
         socket = self._socket
         if socket is None or socket.closed or self._reader is None:
             raise PlatformUnreachable("there is no connection to Home Assistant")
@@ -74,9 +65,9 @@ class WebSocketApi(WebSocketClient):
         try:
             async with asyncio.timeout(_PATIENCE):
                 await socket.send_json({"id": number, "type": kind, **fields})
-                return number, await answer
+                return await answer
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._explained(error) from None
+            raise self.explained(error) from None
         finally:
             self._waiting.pop(number, None)
 
@@ -95,7 +86,7 @@ class WebSocketApi(WebSocketClient):
             raise PlatformRefused("the server at this url is not Home Assistant's WebSocket API; check url")
         self.version = str(first.get("ha_version", ""))
 
-    async def _read(self, happened: Callable[[int, dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
+    async def _read(self, happened: Callable[[dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
         socket = self._socket
         assert socket is not None
         why: Exception = PlatformUnreachable("Home Assistant has closed the connection")
@@ -107,14 +98,14 @@ class WebSocketApi(WebSocketClient):
                 for one in payload["items"] if payload is not None else ():
                     self._heard(one, happened)
         except (aiohttp.ClientError, OSError) as error:
-            why = self._explained(error)
+            why = self.explained(error)
         self._give_up(why)
         ended(why)
 
-    def _heard(self, payload: dict[str, Any], happened: Callable[[int, dict[str, Any]], None]) -> None:
+    def _heard(self, payload: dict[str, Any], happened: Callable[[dict[str, Any]], None]) -> None:
         number, kind = payload.get("id"), payload.get("type")
-        if kind == "event" and isinstance(number, int) and isinstance(payload.get("event"), dict):
-            happened(number, payload["event"])
+        if kind == "event" and isinstance(payload.get("event"), dict):
+            happened(payload["event"])
         elif kind == "result" and (answer := self._waiting.get(number or 0)) is not None and not answer.done():
             if payload.get("success"):
                 answer.set_result(payload.get("result"))
@@ -135,25 +126,15 @@ class WebSocketApi(WebSocketClient):
                 answer.set_exception(why)
         self._waiting.clear()
 
-    def _explained(self, error: Exception) -> HermesError:
-        if isinstance(error, HermesError):
-            return error
-        where = f"Home Assistant at {self._url}"
-        reason = self._masked(str(error)) or type(error).__name__
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+    def explained(self, error: Exception) -> HermesError:
+        """The error, with what Home Assistant means by a 403."""
+        if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == 403:
             return PlatformRefused(
-                f"the certificate of {where} is not trusted; ca_file names the one that vouches for it"
+                f"Home Assistant at {self._url} has banned this machine (403); check its ip_bans.yaml"
             )
-        if isinstance(error, aiohttp.WSServerHandshakeError):
-            if error.status == 429:
-                return SlowDown(f"{where} asks to wait", max(1.0, retry_after(error.headers or {})))
-            if error.status == 403:
-                return PlatformRefused(f"{where} has banned this machine (403); check its ip_bans.yaml")
-            if 300 <= error.status < 500:
-                return PlatformRefused(f"{where} is not its WebSocket API ({error.status}); check url")
         if isinstance(error, aiohttp.InvalidURL | ValueError | TypeError) and not isinstance(error, OSError):
-            return PlatformRefused(f"{where} does not answer as Home Assistant does ({reason}); check url")
-        return PlatformUnreachable(f"{where} can't be reached: {reason}")
+            return PlatformRefused(f"{self._url} does not answer as Home Assistant does; check url")
+        return super().explained(error)
 
     def _masked(self, text: str) -> str:
         return error_text(text, self._token)

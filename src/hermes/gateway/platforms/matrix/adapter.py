@@ -1,7 +1,7 @@
 """The Matrix adapter: it follows the server's stream of events and sends messages into rooms.
 
-It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. The
-very first sync only sets the start: earlier messages are not answered.
+It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. Of
+the very first sync, messages of the last day count that follow our own last one: a new account has been written to before.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
+UNANSWERED = 86_400.0  # seconds: how old the messages may be that the very first sync brings
 MOST_SAID = 200  # own messages whose texts are remembered
 MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
 TYPING = 10_000  # milliseconds that "is typing" is shown
@@ -126,10 +127,6 @@ class Matrix(Adapter):
         except BaseException:
             await self.disconnect()
             raise
-        if since is None:
-            for info in first.rooms.join.values():
-                info.timeline.events.clear()
-            self._memory.keep_since(client.user_id, first.next_batch)
         link.connected(client.user_id)
         self._tasks.start(self._follow(first, since), name="matrix")
 
@@ -188,14 +185,16 @@ class Matrix(Adapter):
     async def _deliver(self, response: SyncResponse, since: str | None) -> None:
         await self._try_waiting()
         client = self._client
-        assert client is not None
+        assert client is not None and self._memory is not None
+        start = self._memory.first_start(client.user_id) if since is None else 0.0
         for room_id, info in response.rooms.join.items():
             events = list(info.timeline.events)
             newcomer = _joined_at(events, client.user_id)
             if newcomer is None and info.timeline.limited and since is not None:
                 events = await self._missed(room_id, info.timeline.prev_batch, since) + events
                 newcomer = _joined_at(events, client.user_id)
-            for event in events[newcomer or 0 :]:
+            events = events[newcomer or 0 :]
+            for event in events if since is not None else _unanswered(events, client.user_id, start):
                 await self._take(room_id, event)
 
     async def _missed(self, room_id: str, start: str | None, since: str) -> list[RoomEvent]:
@@ -393,6 +392,20 @@ class Matrix(Adapter):
         if self._client is None:
             raise PlatformUnreachable("not connected to Matrix")
         return self._client
+
+
+def _unanswered(events: list[RoomEvent], me: str, start: float) -> list[RoomEvent]:
+    """Messages of a room that no earlier login has answered: of the last day, after our own last one from before `start`.
+
+    Encrypted ones are left out: their keys were never given to a device that did not exist.
+    """
+    answered = start - UNANSWERED
+    for event in events:
+        at, kind = event.source.get("origin_server_ts", 0) / 1000, event.source.get("type")
+        if event.source.get("sender") == me and kind in ("m.room.message", "m.room.encrypted") and at < start:
+            answered = max(answered, at)
+    later = [one for one in events if one.source.get("origin_server_ts", 0) / 1000 > answered]
+    return [one for one in later if not isinstance(one, MegolmEvent)]
 
 
 def _joined_at(events: list[RoomEvent], me: str) -> int | None:

@@ -10,6 +10,7 @@ import asyncio
 import io
 import json
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -360,6 +361,14 @@ class SavedState:
     def keep_since(self, user_id: str, since: str) -> None:
         """Store that everything before this position is safe."""
         self._write("sync.json", user_id, {"since": since})
+
+    def first_start(self, user_id: str) -> float:
+        """When the very first sync began, perhaps in a process that was killed in it."""
+        started = (self._read("sync.json", user_id) or {}).get("started")
+        if not isinstance(started, float):
+            started = time.time()
+            self._write("sync.json", user_id, {"started": started})
+        return started
 
     def waiting(self, user_id: str) -> list[dict[str, Any]]:
         """Encrypted messages that can't be read yet, oldest first, as the server sent them."""

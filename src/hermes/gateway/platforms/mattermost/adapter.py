@@ -12,20 +12,20 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
-from hermes.gateway.platforms.frames import dropped
-from hermes.gateway.platforms.http import HttpApi, error_text, tls_context
+from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms.frames import dict_of, dicts_of, dropped, parsed
+from hermes.gateway.platforms.http import HttpApi, checked_address, error_text, tls_context
 from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.marks import MarkFile, Since
 from hermes.gateway.platforms.mattermost.incoming import PostReader, deletion, post_of
 from hermes.gateway.platforms.mattermost.websocket import EventSocket
-from hermes.whole_files import write_whole
 
 _NONCE = "hermes_nonce"  # the property of our posts that finds them again
 _PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first
@@ -40,7 +40,7 @@ def length(text: str) -> int:
     return len(text) + text.count("@")
 
 
-class Mattermost(Adapter):
+class Mattermost(ApiAdapter["_MattermostApi"]):
     """A bot account on a Mattermost server."""
 
     platform = "mattermost"
@@ -48,11 +48,11 @@ class Mattermost(Adapter):
     extra = "mattermost"
     local_ids = True
     settings = (
-        Setting(name="url", help="the server's address, as https://chat.example.org", variable="MATTERMOST_URL", required=True),
-        Setting(name="token", help="the bot account's access token", variable="MATTERMOST_TOKEN", secret=True, required=True),
-        Setting(name="reply_in_thread", help="answer a mention in a channel in a thread", kind=bool, default=True),
-        Setting(name="ca_file", help="a certificate to trust besides the usual ones", variable="MATTERMOST_CA_FILE"),
-    )  # fmt: skip
+        Setting("url", "the server's address, as https://chat.example.org", required=True),
+        Setting("token", "the bot account's access token", secret=True, required=True),
+        Setting("reply_in_thread", "answer a mention in a channel in a thread", default=True, kind=bool),
+        Setting("ca_file", "a certificate to trust besides the usual ones"),
+    )
     capabilities = Capabilities(
         longest=16_383, measure=length, edits=True, typing=True, threads=True, media=True, files=True, largest_file=50_000_000,
         longest_caption=16_383, tells_edits=True, tells_deletions=True, mention_needed=True,
@@ -60,15 +60,13 @@ class Mattermost(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _MattermostApi | None = None
         self._socket: EventSocket | None = None
         self._reader: PostReader | None = None
         self._user_id = ""
-        self._tasks = Tasks()
         self._channels: Recent[str, dict[str, Any]] = Recent()
         self._names: Recent[str, str] = Recent()
         self._posted: Recent[str, str] = Recent()  # nonce → post that `was_sent` has found
-        self._state = home / "mattermost.json"  # when we last were up to date
+        self._mark: MarkFile[Since] | None = None
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -78,46 +76,40 @@ class Mattermost(Adapter):
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             return f"@{(await api.get('/users/me'))['username']}"
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: _MattermostApi) -> None:
         """Log in, open the WebSocket and read what was missed."""
-        await self.disconnect()
-        self._api = api = self._made()
-        try:
-            me = await api.get("/users/me")
-            self._user_id = str(me["id"])
-            self._reader = PostReader(
-                self._user_id, str(me["username"]), thread_replies=bool(self.setting("reply_in_thread"))
-            )
-            if self._socket is None:
-                context = tls_context(self.text("ca_file"))
-                self._socket = EventSocket(self._address("ws"), self.text("token"), context, link.log)
-            await self._socket.open()
-        except BaseException:
-            await self.disconnect()
-            raise
+        me = await api.get("/users/me")
+        self._user_id = str(me["id"])
+        self._mark = MarkFile(self.home / "mattermost.json", self._user_id, Since)
+        self._reader = PostReader(
+            self._user_id, str(me["username"]), thread_replies=bool(self.setting("reply_in_thread"))
+        )
+        if self._socket is None:  # it knows the number of the last event, to resume from it
+            context = tls_context(self.text("ca_file"))
+            self._socket = EventSocket(self._address("ws"), self.text("token"), context, link.log)
+        await self.closing(self._socket).open()
         identity = f"@{me['username']}"
         link.connected(identity)
         self._tasks.start(self._receive(link, identity), name="mattermost")
 
     async def disconnect(self) -> None:
-        """Stop receiving and close everything. The number of the last event stays, to resume from it."""
-        await self._tasks.stop()
-        api, self._api = self._api, None
-        await close_each(self._socket, api)
+        """Stop receiving and close everything."""
+        await super().disconnect()
+        if self._mark is not None:
+            self._mark.save()
 
-    def _made(self) -> _MattermostApi:
+    def make_api(self) -> _MattermostApi:
+        """The API, with our login."""
         headers = {"Authorization": f"Bearer {self.text('token')}"}
         return _MattermostApi(
             self.title, f"{self._address('http')}", headers=headers, timeout=40, verify=tls_context(self.text("ca_file"))
         )  # fmt: skip
 
     def _address(self, kind: str) -> str:
-        parts = urlsplit(self.text("url"))
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PlatformRefused("mattermost needs url in config.yaml, as https://chat.example.org")
+        parts = checked_address(self.text("url"), "mattermost: url", "https://chat.example.org")
         base = f"{parts.path.rstrip('/').removesuffix('/api/v4')}/api/v4"
         scheme = parts.scheme if kind == "http" else {"http": "ws", "https": "wss"}[parts.scheme]
         path = base if kind == "http" else f"{base}/websocket"
@@ -171,9 +163,10 @@ class Mattermost(Adapter):
 
     async def _catch_up(self, link: Link) -> None:
         """Hand over what was posted since we last were up to date; on the very first connection nothing."""
-        api, since = self._api, self._noted()
-        if api is None:
+        api, mark = self._api, self._mark
+        if api is None or mark is None:
             return
+        since = mark.state.since
         if since is None:
             newest = max((int(one.get("last_post_at") or 0) for one in await self._own_channels(api)), default=0)
             self._note(newest)
@@ -205,13 +198,12 @@ class Mattermost(Adapter):
             query["before"] = order[-1]
 
     async def _own_channels(self, api: _MattermostApi) -> list[dict[str, Any]]:
-        found = await api.get(f"/users/{self._user_id}/channels")
-        return [one for one in found if isinstance(one, dict) and one.get("id")]
+        return [one for one in dicts_of(await api.get(f"/users/{self._user_id}/channels")) if one.get("id")]
 
     async def _channel(self, channel_id: str, kind: Any) -> dict[str, Any]:
         known = self._channels.get(channel_id)
         if known is None:
-            known = self._channels.put(channel_id, await self._asked().get(f"/channels/{channel_id}"))
+            known = self._channels.put(channel_id, await self.api.get(f"/channels/{channel_id}"))
         return known if kind is None else {**known, "type": kind}
 
     async def _name(self, user_id: str) -> str | None:
@@ -219,27 +211,18 @@ class Mattermost(Adapter):
             return None
         known = self._names.get(user_id)
         if known is None:
-            known = self._names.put(
-                user_id, str((await self._asked().get(f"/users/{user_id}")).get("username") or user_id)
-            )
+            known = self._names.put(user_id, str((await self.api.get(f"/users/{user_id}")).get("username") or user_id))
         return known
-
-    def _noted(self) -> int | None:
-        try:
-            return int(json.loads(self._state.read_text())["since"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def _note(self, moment: Any) -> None:
         """Record that everything up to a moment of the server (milliseconds) is stored. An older one costs only repetitions."""
-        if not isinstance(moment, int) or moment <= (self._noted() or -1):
-            return
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._state, json.dumps({"since": moment}), sync=False)
+        if self._mark is not None and isinstance(moment, int) and moment > (self._mark.state.since or -1):
+            self._mark.state.since = moment
+            self._mark.changed()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""
-        return (await self._asked().request("GET", f"/files/{attachment.reference.get('id')}")).content
+        return (await self.api.request("GET", f"/files/{attachment.reference.get('id')}")).content
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -257,7 +240,7 @@ class Mattermost(Adapter):
         if known is not None:
             return known
         upload = {"files": (file.name, file.data, file.mime or "application/octet-stream")}
-        answer = await self._asked().request("POST", "/files", data={"channel_id": chat.chat_id}, files=upload)
+        answer = await self.api.request("POST", "/files", data={"channel_id": chat.chat_id}, files=upload)
         try:
             file_id = str(answer.json()["file_infos"][0]["id"])
         except (ValueError, KeyError, IndexError, TypeError):
@@ -274,11 +257,11 @@ class Mattermost(Adapter):
             body["root_id"] = chat.thread_id
         if files:
             body["file_ids"] = files
-        return str((await self._asked().request("POST", "/posts", json=body)).json()["id"])
+        return str((await self.api.request("POST", "/posts", json=body)).json()["id"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our posts."""
-        await self._asked().request("PUT", f"/posts/{message_id}/patch", json={"message": quiet(text)})
+        await self.api.request("PUT", f"/posts/{message_id}/patch", json={"message": quiet(text)})
 
     async def was_sent(self, chat: Chat, *, nonce: str) -> bool | None:
         """Look for the nonce among the posts of the chat; None when there are too many since to say no."""
@@ -291,7 +274,7 @@ class Mattermost(Adapter):
     async def _found(self, chat: Chat, nonce: str) -> tuple[str | None, bool]:
         """The post with the nonce, and whether the search reached the channel's first post."""
         for page in range(_PAGES):
-            found = await self._asked().get(f"/channels/{chat.chat_id}/posts", page=page, per_page=_PAGE)
+            found = await self.api.get(f"/channels/{chat.chat_id}/posts", page=page, per_page=_PAGE)
             posts = found.get("posts") or {}
             for post in posts.values():
                 if post.get("user_id") == self._user_id and (post.get("props") or {}).get(_NONCE) == nonce:
@@ -314,11 +297,6 @@ class Mattermost(Adapter):
         )
         return Chat(platform=self.platform, chat_id=chat.chat_id, type=CHANNEL, thread_id=root, name=chat.name)
 
-    def _asked(self) -> _MattermostApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to Mattermost")
-        return self._api
-
 
 class _MattermostApi(HttpApi):
     async def get(self, path: str, **query: Any) -> Any:
@@ -339,19 +317,14 @@ class _MattermostApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Mattermost's own code."""
-        try:
-            found = answer.json()
-        except ValueError:
-            found = {}
-        told = error_text(found.get("message") or f"HTTP {answer.status_code}") if isinstance(found, dict) else ""
+        told = error_text(parsed(answer.content).get("message") or f"HTTP {answer.status_code}")
         if answer.status_code == 401:
             return PlatformRefused("Mattermost does not accept the token; create a new one for the bot")
         return SendRefused(f"Mattermost refuses: {told}")
 
 
 def _posts(answer: Any) -> list[dict[str, Any]]:
-    found = answer.get("posts") if isinstance(answer, dict) else None
-    return [one for one in found.values() if isinstance(one, dict) and one.get("id")] if isinstance(found, dict) else []
+    return [one for one in dict_of(dict_of(answer).get("posts")).values() if dict_of(one).get("id")]
 
 
 def _mentions(value: Any) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
+from hermes.gateway.platforms.frames import dict_of, moment_of, parsed, text_of
 from hermes.gateway.platforms.http import attachment_kind
 
 _TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
@@ -14,11 +14,8 @@ _TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
 
 def post_of(data: dict[str, Any]) -> dict[str, Any] | None:
     """The post of a pushed event: it is JSON in a text."""
-    try:
-        post = json.loads(data.get("post") or "")
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return post if isinstance(post, dict) and isinstance(post.get("id"), str) and post["id"] else None
+    post = parsed(data.get("post"))
+    return post if text_of(post.get("id")) else None
 
 
 class PostReader:
@@ -32,8 +29,7 @@ class PostReader:
         self, post: dict[str, Any], channel: dict[str, Any], sender_name: str | None, mentions: Any = ()
     ) -> Event | None:
         """A post as an event; None for our own posts, other bots' and the server's notices."""
-        user_id, props = str(post.get("user_id") or ""), post.get("props")
-        props = props if isinstance(props, dict) else {}
+        user_id, props = str(post.get("user_id") or ""), dict_of(post.get("props"))
         from_program = any(str(props.get(name)) == "true" for name in ("from_bot", "from_webhook"))
         if user_id in ("", self._user_id) or from_program or str(post.get("type") or ""):
             return None
@@ -56,7 +52,7 @@ class PostReader:
             attachments=_attachments(post),
             message_id=post["id"],
             reply_to=str(post.get("root_id") or "") or None,
-            sent_at=_seconds(post.get("create_at")),
+            sent_at=moment_of(post.get("create_at")),
             addressed=kind == DM or mentioned,
         )
 
@@ -89,7 +85,3 @@ def _attachments(post: dict[str, Any]) -> tuple[Attachment, ...]:
             )
         )  # fmt: skip
     return tuple(found)
-
-
-def _seconds(value: Any) -> float | None:
-    return value / 1000 if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -6,20 +6,15 @@ it opens a new one, which begins with the event "hello": then the adapter reads 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
-
-from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.frames import LOG, Log
-from hermes.gateway.platforms.http import connection_trouble, retry_after
 from hermes.gateway.platforms.websocket_client import WebSocketClient
 
-_PATIENCE = 20.0  # seconds for the greeting
 _HEARTBEAT = 25.0
 
 
@@ -40,17 +35,11 @@ class EventSocket(WebSocketClient):
         query = (
             {"connection_id": self._connection_id, "sequence_number": str(self._next)} if self._connection_id else {}
         )
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.connect(self._url, params=query, heartbeat=_HEARTBEAT, ssl=self._context)
-                self._early = []
-                await self.act("authentication_challenge", token=self._token)
-                await self._let_in()
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, Exception):
-                raise self._explained(error) from None
-            raise
+        async with self.opening():
+            await self.connect(self._url, params=query, heartbeat=_HEARTBEAT, ssl=self._context)
+            self._early = []
+            await self.act("authentication_challenge", token=self._token)
+            await self._let_in()
 
     async def _let_in(self) -> None:
         """Wait for the answer to our login; events may come before it."""
@@ -81,12 +70,8 @@ class EventSocket(WebSocketClient):
                 self._connection_id = ""  # the server has dropped some: start over, and read them by the REST API
                 raise PlatformUnreachable("Mattermost has left out events")
             yield item
-            self._count(item)
-
-    def _count(self, item: dict[str, Any]) -> None:
-        number = item.get("seq")
-        if isinstance(number, int):
-            self._next = number + 1
+            if isinstance(number, int):
+                self._next = number + 1
 
     async def act(self, action: str, **data: Any) -> None:
         """Send an action; its answer is not awaited."""
@@ -94,21 +79,3 @@ class EventSocket(WebSocketClient):
         if socket is None or socket.closed:
             raise PlatformUnreachable("there is no connection to Mattermost")
         await socket.send_json({"seq": next(self._numbers), "action": action, "data": data})
-
-    def _explained(self, error: Exception) -> HermesError:
-        if isinstance(error, HermesError):
-            return error
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return PlatformRefused(
-                "the certificate of the Mattermost server is not trusted; ca_file names the one that vouches for it"
-            )
-        if isinstance(error, aiohttp.WSServerHandshakeError):
-            if error.status == 429:
-                return SlowDown("Mattermost asks us to wait", max(1.0, retry_after(error.headers or {})))
-            if error.status == 401:
-                return PlatformRefused("Mattermost does not accept the token (HTTP 401)")
-            if 300 <= error.status < 500:
-                return PlatformRefused(
-                    f"the server at url has no Mattermost WebSocket (HTTP {error.status}); check url"
-                )
-        return PlatformUnreachable(f"Mattermost's WebSocket can't be reached: {connection_trouble(error)}")

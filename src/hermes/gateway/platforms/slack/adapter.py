@@ -27,14 +27,13 @@ from hermes.gateway.events import (
     Revision,
 )
 from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi
+from hermes.gateway.platforms.http import HttpApi, is_at
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.slack import formatting as form
 from hermes.gateway.platforms.slack.backlog import Mark, missed, slack_time
 from hermes.gateway.platforms.slack.incoming import EventReader, address_of
 from hermes.gateway.platforms.slack.socket_mode import HEARTBEAT, SocketMode
 from hermes.gateway.platforms.slack.web_api import EditLimit, Unformattable, ask, courtesy
-from hermes.gateway.spool import Spool, store_mask
 
 BASE_URL = "https://slack.com/api/"
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
@@ -49,20 +48,17 @@ class Slack(Adapter):
     extra = "slack"
     settings = (
         Setting(
-            name="bot_token", variable="SLACK_BOT_TOKEN", secret=True, required=True,
-            help="the bot token, xoxb-…: your app, OAuth & Permissions, after Install to Workspace",
+            "bot_token", "the bot token, xoxb-…: your app, OAuth & Permissions, after Install to Workspace",
+            secret=True, required=True,
         ),
         Setting(
-            name="app_token", variable="SLACK_APP_TOKEN", secret=True, required=True,
-            help="the app token, xapp-…: your app, Basic Information, App-Level Tokens, scope connections:write",
+            "app_token", "the app token, xapp-…: your app, Basic Information, App-Level Tokens, scope connections:write",
+            secret=True, required=True,
         ),
+        Setting("base_url", "where Slack's Web API is; https://slack-gov.com/api/ for GovSlack", default=BASE_URL),
         Setting(
-            name="base_url", variable="SLACK_BASE_URL", default=BASE_URL,
-            help="where Slack's Web API is; https://slack-gov.com/api/ for GovSlack",
-        ),
-        Setting(
-            name="reply_in_thread", variable="SLACK_REPLY_IN_THREAD", default=True, kind=bool,
-            help="answer in a channel with a thread below the question; false: in the channel itself",
+            "reply_in_thread", "answer in a channel with a thread below the question; false: in the channel itself",
+            default=True, kind=bool,
         ),
     )  # fmt: skip
     capabilities = Capabilities(
@@ -93,10 +89,9 @@ class Slack(Adapter):
         self._http_files: HttpApi | None = None
         self._client: AsyncWebClient | None = None
         self._connection: SocketMode | None = None
-        self._spool = Spool(home / "slack" / "unkept", partial(form.masked, mask=store_mask(home)))
         self._edits = EditLimit()
         self._tasks = Tasks()
-        self._mark = Mark(home / "slack.json")
+        self._mark: Mark | None = None
         self._now = 0.0  # by Slack's clock, at the login
         self._events = EventReader(self._web, reply_in_thread=bool(self.setting("reply_in_thread")))
 
@@ -119,11 +114,11 @@ class Slack(Adapter):
             identity = await self._log_in()
 
             self._connection = connection = SocketMode(
-                self._http(), ticket=self._ticket, read=self._events.read, keep=partial(self._stored, link), spool=self._spool,
+                self._http(), ticket=self._ticket, read=self._events.read, keep=partial(self._stored, link),
                 connected=lambda: link.connected(identity), lost=link.lost, log=link.log, heartbeat=self.heartbeat,
             )  # fmt: skip
-            self._connection.take_up()
-            since = self._mark.begin(self._events.us, self._now)
+            self._mark = Mark(self.home / "slack.json", self._events.us)
+            since = self._mark.begin(self._now)
             if since is not None and self.reads_missed:
                 self._mark.behind = True
                 connection.first = self._tasks.start(self._catch_up(link, connection, since), name="slack: missed")
@@ -138,8 +133,8 @@ class Slack(Adapter):
         self._connection = self._session = self._client = self._http_files = None
         await self._tasks.stop()
         await close_each(connection, session, files)
-        self._mark.save()
-        self._spool.close()
+        if self._mark is not None:
+            self._mark.save()
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -179,7 +174,7 @@ class Slack(Adapter):
     async def _stored(self, link: Link, what: Event | Revision | Reaction) -> None:
         """Have the gateway store it, and note how far we are."""
         await hand_over(link, what)
-        if isinstance(what, Event) and what.sent_at is not None:
+        if isinstance(what, Event) and what.sent_at is not None and self._mark is not None:
             self._mark.note(what.sent_at)
 
     async def _catch_up(self, link: Link, connection: SocketMode, since: float) -> None:
@@ -196,8 +191,8 @@ class Slack(Adapter):
             except PlatformError as error:
                 link.log.warning("messages that were missed can't be read: %s", error)
                 break
-        self._mark.behind = False
-        self._mark.save()
+        if self._mark is not None:
+            self._mark.caught_up()
 
     def _asked_for(self, link: Link) -> Callable[..., Awaitable[dict[str, Any]]]:
         async def asked(method: str, **arguments: Any) -> dict[str, Any]:
@@ -325,7 +320,5 @@ class Slack(Adapter):
 
     def _trusted(self, address: str) -> bool:
         """Whether this is the Web API's own host, or one of the same domain (files.slack.com)."""
-        file, base = urlsplit(address), urlsplit(self._base)
-        if (file.scheme, file.netloc) == (base.scheme, base.netloc):
-            return True
-        return file.scheme == base.scheme == "https" and (file.hostname or "").endswith(f".{base.hostname}")
+        base = urlsplit(self._base)
+        return is_at(address, (f".{base.hostname}",) if base.scheme == "https" else (), self._base)

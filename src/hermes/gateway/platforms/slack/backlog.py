@@ -7,7 +7,6 @@ older, and which the bot takes part in. Commands of Slack's own menu (/hermes) a
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -15,55 +14,51 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from hermes.whole_files import write_whole
+import msgspec
+
+from hermes.gateway.platforms.marks import MarkFile
 
 _OVERLAP = 60.0  # seconds that are read again: events of two conversations may come out of order
 _THREADS = 86_400.0
-_PAUSE = 1.0  # seconds between two writes of the file; what a crash loses is only read again
 _TYPES = "im,mpim,private_channel,public_channel"
 
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
+class _State(msgspec.Struct):
+    until: float = 0.0
+
+
 class Mark:
     """The time up to which all messages are stored, in a file of its own."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._bot = ""
-        self._until: float | None = None
-        self._newest = 0.0
-        self._written = 0.0
+    def __init__(self, file: Path, bot: str) -> None:
+        self._mark = MarkFile(file, bot, _State)
+        self._newest = self._mark.state.until
         self.behind = False  # earlier messages are still being read: the file keeps its time
 
-    def begin(self, bot: str, now: float) -> float | None:
+    def begin(self, now: float) -> float | None:
         """The time to read from; None at the very first start of this bot, which sets the mark."""
-        self._bot, self._until = bot, None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            kept = json.loads(self._file.read_text("utf-8"))
-            self._until = float(kept["until"]) if kept["bot"] == bot else None
-        self._newest = self._until or 0.0
-        if self._until is None:
-            self.note(now)
-            self.save()
-            return None
-        return self._until - _OVERLAP
+        if self._newest:
+            return self._newest - _OVERLAP
+        self.note(now)
+        return None
 
     def note(self, moment: float) -> None:
         """A message of this time is stored."""
         self._newest = max(self._newest, moment)
-        if not self.behind and time.monotonic() - self._written > _PAUSE:
-            self.save()
+        if not self.behind:
+            self._mark.state.until = self._newest
+            self._mark.changed()
+
+    def caught_up(self) -> None:
+        """All earlier messages are read."""
+        self.behind = False
+        self.note(0.0)
 
     def save(self) -> None:
-        """Write the file, if it is outdated. If the disk refuses it, messages are read again after a restart."""
-        if self.behind or not self._bot or self._newest <= (self._until or 0.0):
-            return
-        self._written = time.monotonic()
-        with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, json.dumps({"bot": self._bot, "until": self._newest}), sync=False)
-            self._until = self._newest
+        """Write the file, if it is outdated."""
+        self._mark.save()
 
 
 def slack_time(headers: Any) -> float:

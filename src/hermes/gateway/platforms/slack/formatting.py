@@ -8,7 +8,7 @@ the same text goes out as plain sections, which Slack never interprets.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hermes.gateway.events import Choice
@@ -134,15 +134,6 @@ def readable(text: str, us: str, names: Mapping[str, str]) -> str:
         text = re.sub(rf"[ \t]*<@{re.escape(us)}(?:\|[^<>]*)?>[ \t]*", " ", text)
     text = _BRACKETS.sub(lambda found: _spelled(found[1], names), text)
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
-
-
-def masked(text: str, mask: Callable[[str], str]) -> str:
-    """A Slack message with its secrets masked, such that it reads as the masked message does; else unchanged."""
-    words = readable(text, "", {})
-    for made in (escaped(mask(words)), mask(text)):
-        if mask(readable(made, "", {})) == mask(words) and mentioned(made) == mentioned(text):
-            return made
-    return text
 
 
 def _spelled(inner: str, names: Mapping[str, str]) -> str:

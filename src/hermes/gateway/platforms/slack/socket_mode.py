@@ -1,7 +1,7 @@
 """Socket Mode: the websocket that Slack sends events through, each in an envelope to be acknowledged.
 
-An envelope is acknowledged once its content is stored, or lies in the spool (see platforms.intake): Slack waits three
-seconds. Slack sends unacknowledged envelopes again. Slack announces the end of a connection: the next one is opened
+An envelope is acknowledged once its content is stored; Slack sends it again after three seconds without that, and it is
+recognised by its id. Slack announces the end of a connection: the next one is opened
 first, and the old one is read to its end. The library has a client for this, too; it keeps retrying in silence when it
 should report that it gave up, so this one is ours.
 """
@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -19,9 +20,7 @@ import aiohttp
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event, Reaction, Revision
 from hermes.gateway.platforms.connections import Tasks
-from hermes.gateway.platforms.intake import Receipt
 from hermes.gateway.platforms.slack.web_api import kind
-from hermes.gateway.spool import Spool
 
 _HELLO = 15.0  # seconds for a new connection to begin
 HEARTBEAT = 15.0  # seconds between our pings; a connection that does not answer them is dead
@@ -47,7 +46,6 @@ class SocketMode:
         ticket: Callable[[], Awaitable[str]],
         read: Callable[[Envelope], Awaitable[Event | Revision | Reaction | None]],
         keep: Callable[[Event | Revision | Reaction], Awaitable[None]],
-        spool: Spool,
         connected: Callable[[], None],
         lost: Callable[[PlatformError], None],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
@@ -58,7 +56,6 @@ class SocketMode:
         self._ticket = ticket
         self._read_event = read
         self._keep = keep
-        self._spool = spool
         self._connected = connected
         self._lost = lost
         self._log = log
@@ -66,11 +63,6 @@ class SocketMode:
         self._tasks = Tasks()
         self.first: asyncio.Task[None] | None = None  # it reads what was missed
         self._last: dict[str, asyncio.Task[bool]] = {}  # chat → the task that stores its newest envelope
-
-    def take_up(self) -> None:
-        """Store what an earlier connection acknowledged but did not store; call it before `open`, so that it comes first."""
-        for name, envelope in self._spool.waiting():
-            self._tasks.start(self._see_to_spooled(name, self._in_turn(envelope)))
 
     async def open(self) -> None:
         """Open a connection, wait for its hello and begin to read it; PlatformError when that fails."""
@@ -136,18 +128,14 @@ class SocketMode:
         await self.open()
 
     def _take(self, envelope: Envelope, socket: Socket) -> None:
-        """Store and acknowledge an envelope."""
-        if not envelope.get("envelope_id"):
-            return
+        """Store an envelope, then acknowledge it."""
+        if envelope.get("envelope_id"):
+            self._tasks.start(self._acknowledge(envelope["envelope_id"], self._in_turn(envelope), socket))
 
-        async def tell() -> None:
-            try:
-                await socket.send_str(json.dumps({"envelope_id": envelope["envelope_id"]}))
-            except (aiohttp.ClientError, OSError):
-                pass  # the connection is gone: Slack sends the event again, and its id is recognised
-
-        receipt = Receipt(self._spool, _lasting(envelope), tell, self._log)
-        self._tasks.start(receipt.follow(self._in_turn(envelope)))
+    async def _acknowledge(self, envelope_id: str, kept: asyncio.Task[bool], socket: Socket) -> None:
+        if await kept:
+            with suppress(aiohttp.ClientError, OSError):  # the connection is gone: Slack sends the event again
+                await socket.send_str(json.dumps({"envelope_id": envelope_id}))
 
     def _in_turn(self, envelope: Envelope) -> asyncio.Task[bool]:
         """Store an envelope, after the earlier ones of its chat."""
@@ -192,22 +180,6 @@ class SocketMode:
                     self._log.warning("a message could not be stored (%s); next try in %g s", kind(error), pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _see_to_spooled(self, name: str, kept: asyncio.Task[bool]) -> None:
-        if await kept:
-            self._spool.drop(name)
-
-
-def _lasting(envelope: Envelope) -> Envelope:
-    """An envelope without what must not lie on a disk (`token` proves who Slack is, `response_url` lets its holder answer),
-    and without the blocks, which repeat the text."""
-
-    def lasting(what: Any) -> Any:
-        if isinstance(what, dict):
-            return {name: lasting(one) for name, one in what.items() if name not in ("token", "response_url", "blocks")}
-        return [lasting(one) for one in what] if isinstance(what, list) else what
-
-    return {"type": envelope.get("type"), "payload": lasting(envelope.get("payload") or {})}
 
 
 async def _hello(socket: Socket) -> None:

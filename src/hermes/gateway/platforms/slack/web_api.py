@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
@@ -147,34 +146,27 @@ class Directory:
     def __init__(self) -> None:
         self._names: Recent[str, str] = Recent()
         self._places: Recent[str, ChatInfo] = Recent()
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def _once(self, what: str) -> asyncio.Lock:
-        """A lock held while Slack is asked, so that concurrent callers share one request."""
-        return self._asking.setdefault(what, asyncio.Lock())
 
     async def name(self, web: AsyncWebClient, user: str) -> str | None:
         """The display name of a person; None if Slack does not give it."""
-        async with self._once(user):
-            known = self._names.get(user)
-            if known is not None:
-                return known
-            about = (await courtesy(web.users_info(user=user))).get("user") or {}
-            profile = about.get("profile") or {}
-            name = profile.get("display_name") or profile.get("real_name") or about.get("name")
-            return self._names.put(user, str(name)) if name else None
+        known = self._names.get(user)
+        if known is not None:
+            return known
+        about = (await courtesy(web.users_info(user=user))).get("user") or {}
+        profile = about.get("profile") or {}
+        name = profile.get("display_name") or profile.get("real_name") or about.get("name")
+        return self._names.put(user, str(name)) if name else None
 
     async def place(self, web: AsyncWebClient, chat: str, kind: str | None = None) -> ChatInfo:
         """The type and name of a chat. `kind` is the event's; without it, and if Slack can't say, it is not ours."""
         if kind == "im":
             return self._places.put(chat, ChatInfo(DM))
-        async with self._once(chat):
-            known = self._places.get(chat)
-            if known is not None:
-                return known
-            about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
-            if about:
-                return self._places.put(chat, _described(about))
+        known = self._places.get(chat)
+        if known is not None:
+            return known
+        about = (await courtesy(web.conversations_info(channel=chat))).get("channel")
+        if about:
+            return self._places.put(chat, _described(about))
         return ChatInfo(_TYPES.get(kind or "", DM if chat.startswith("D") else CHANNEL), ours=kind is not None)
 
 

@@ -1,7 +1,7 @@
 """SMS and MMS through Twilio: its webhook brings messages, its REST API sends them.
 
 https://www.twilio.com/docs/messaging
-A message whose webhook did not reach us is read from Twilio's list, after the start and every ten minutes (backlog.py).
+A message whose webhook did not reach us is read from Twilio's list, after the start and every ten minutes.
 A person who writes STOP is not written to again until they write START, as the law of many countries wants it.
 """
 
@@ -12,52 +12,48 @@ import base64
 import hashlib
 import hmac
 import json
+import mimetypes
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx
+import msgspec
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
+from hermes.errors import HermesError, PlatformError, PlatformRefused, SendRefused, SlowDown
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, json_object
-from hermes.gateway.platforms.sms.backlog import Backlog, received, twilio_time
-from hermes.gateway.platforms.unkept import Keeper
+from hermes.gateway.platforms.connections import ApiAdapter
+from hermes.gateway.platforms.frames import dicts_of, text_of
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, is_at, json_object
+from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.marks import MarkFile
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
 
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE"})
 START = frozenset({"START", "UNSTOP", "YES"})
 MOST_SEGMENTS = 10  # a carrier refuses longer messages
-_PLAINER = str.maketrans(
-    {
-        "“": '"',
-        "”": '"',
-        "„": '"',
-        "‘": "'",
-        "’": "'",
-        "–": "-",
-        "—": "-",
-        "…": "..",
-        "•": "-",
-        "\u00a0": " ",
-        "\t": " ",
-    }
-)
+# signs that would make a message one of fewer characters, as others that look alike
+_PLAINER = str.maketrans("“”„‘’–—•\u00a0\t", '"""\'\'---  ') | {ord("…"): ".."}
 _LAYOUT = markup.Layout(bullet="- ")
 _EMPTY = '<?xml version="1.0" encoding="UTF-8"?><Response/>'
 _UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
 _ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
 _SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
 _PATIENCE = 5.0  # seconds that a new message waits for those sent before it; Twilio waits 15 for our answer
+OVERLAP = timedelta(minutes=15)  # read again each time: a message is listed a while after its date
+_FIRST = timedelta(minutes=5)  # before the very first start: another gateway on the same store may have ended just now
+_PAGE = 1000  # Twilio's largest
+_SETTLED = 1000
 _MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
 
 
@@ -77,25 +73,23 @@ def addresses(url: str) -> tuple[str, ...]:
     return url, f"{scheme}{host}{'' if port else usual}{rest}"
 
 
-class Sms(Adapter):
+class Sms(ApiAdapter["_TwilioApi"]):
     """A phone number at Twilio."""
 
     platform = "sms"
     title = "SMS"
     extra = "sms"
+    variables = "TWILIO"
     settings = (
-        Setting(name="account_sid", help="the account's SID, as AC…", variable="TWILIO_ACCOUNT_SID", required=True),
-        Setting(name="auth_token", help="the account's auth token", variable="TWILIO_AUTH_TOKEN", secret=True, required=True),
+        Setting("account_sid", "the account's SID, as AC…", required=True),
+        Setting("auth_token", "the account's auth token", secret=True, required=True),
+        Setting("phone_number", "the number messages are sent from, as +4915112345678", unless="messaging_service_sid"),
+        Setting("messaging_service_sid", "a messaging service, as MG…"),
         Setting(
-            name="phone_number", help="the number messages are sent from, as +4915112345678", variable="TWILIO_PHONE_NUMBER",
-            unless="messaging_service_sid",
+            "trust_numbers", "believe sender numbers, which can be forged: the owner's number has the owner's tools",
+            default=False, kind=bool,
         ),
-        Setting(name="messaging_service_sid", help="a messaging service, as MG…", variable="TWILIO_MESSAGING_SERVICE_SID"),
-        Setting(
-            name="trust_numbers", help="believe sender numbers, which can be forged: the owner's number has the owner's tools",
-            kind=bool, default=False,
-        ),
-        Setting(name="base_url", help="where Twilio's API is", default="https://api.twilio.com"),
+        Setting("base_url", "where Twilio's API is", default="https://api.twilio.com"),
     )  # fmt: skip
     # A part of this length takes ten segments at most, in either alphabet.
     capabilities = Capabilities(longest=MOST_SEGMENTS * 67, measure=utf16_units, media=True)
@@ -103,12 +97,8 @@ class Sms(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _TwilioApi | None = None
-        self._registration: Registration | None = None
         self._file = home / "sms_opted_out.json"
         self._opted_out: set[str] | None = None
-        self._keeper = Keeper(home, self.platform)  # Twilio does not deliver a message again
-        self._tasks = Tasks()
         self._backlog: Backlog | None = None
         self._caught_up = asyncio.Event()
         self._pushed: dict[str, dict[str, str]] = {}  # webhook requests that wait for the catch-up, by message
@@ -139,15 +129,13 @@ class Sms(Adapter):
 
     async def check(self) -> str:
         """Log in and say which number we are."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             account = (await api.request("GET", f"{self._path}.json")).json()
             return self.text("phone_number") or str(account.get("friendly_name") or self.text("account_sid"))
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: _TwilioApi) -> None:
         """Log in and register the webhook."""
-        await self.disconnect()
         identity = await self.check()
-        self._api = api = self._made()
         self._caught_up.clear()
 
         async def delivered(call: PlatformRequest) -> PlatformResponse:
@@ -165,24 +153,12 @@ class Sms(Adapter):
             await self._delivered(link, fields)
             return PlatformResponse(body=_EMPTY, mime="text/xml")
 
-        try:
-            self._registration = await self.listen(link, delivered, signed=self._is_twilio, seconds=10)
-        except BaseException:
-            await self.disconnect()
-            raise
+        self.closing(await self.listen(link, delivered, signed=self._is_twilio, seconds=10))
         link.connected(identity)
         self._tasks.start(self._look_after(link, api), name="sms")
 
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything."""
-        registration, self._registration = self._registration, None
-        api, self._api = self._api, None
-        await self._tasks.stop()
-        await close_each(registration)
-        await self._keeper.save()
-        await close_each(api)
-
-    def _made(self) -> _TwilioApi:
+    def make_api(self) -> _TwilioApi:
+        """The API, with our login."""
         return _TwilioApi(
             self.title, self.text("base_url"), auth=(self.text("account_sid"), self.text("auth_token")), timeout=40
         )
@@ -194,8 +170,7 @@ class Sms(Adapter):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _look_after(self, link: Link, api: _TwilioApi) -> None:
-        """Hand over what an earlier connection left, then what Twilio has received and could not deliver, now and then."""
-        await self._keeper.restore(link)
+        """Hand over what Twilio has received and could not deliver, or the store did not take: now, and again and again."""
         pause = 1.0
         while True:
             try:
@@ -244,7 +219,7 @@ class Sms(Adapter):
         if self._is_about_sending(link, who, fields):
             self._read_so_far.settle(number)
             return
-        await self._keeper.keep(
+        await keep(
             link,
             Event(
                 id=number, chat=Chat(platform=self.platform, chat_id=who, name=who),
@@ -297,9 +272,7 @@ class Sms(Adapter):
         address = str(attachment.reference.get("url"))
         if address_parts(address)[:2] != address_parts(self.text("base_url"))[:2]:
             raise SendRefused("the file is not stored at Twilio")
-        if self._api is None:
-            raise PlatformUnreachable("not connected to Twilio")
-        return await self._api.media(address)
+        return await self.api.media(address)
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -307,8 +280,6 @@ class Sms(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message; its SID."""
-        if self._api is None:
-            raise PlatformUnreachable("not connected to Twilio")
         if chat.chat_id in self._refusing():
             raise SendRefused(f"{chat.chat_id} has opted out (STOP)")
         body = (markup.marked(text, _LAYOUT).text or text).translate(_PLAINER)
@@ -316,7 +287,7 @@ class Sms(Adapter):
         service = self.text("messaging_service_sid")
         form |= {"MessagingServiceSid": service} if service else {"From": self.text("phone_number")}
         try:
-            answer = await self._api.request("POST", f"{self._path}/Messages.json", data=form)
+            answer = await self.api.request("POST", f"{self._path}/Messages.json", data=form)
         except Unsubscribed as error:
             self._opt(chat.chat_id, out=True)
             raise SendRefused(str(error)) from None
@@ -341,20 +312,9 @@ class _TwilioApi(HttpApi):
 
     async def media(self, address: str) -> bytes:
         """A file at Twilio, which redirects to where it is stored."""
-        try:
-            answer = await self.asked("GET", address)
-            if answer.has_redirect_location:
-                there = httpx.URL(address).join(answer.headers["Location"])
-                own = there.netloc == httpx.URL(address).netloc
-                if not own and (there.scheme != "https" or not f".{there.host}".endswith(_MEDIA_HOSTS)):
-                    raise SendRefused("the file is not stored at Twilio")
-                answer = await self.asked("GET", there, auth=httpx.USE_CLIENT_DEFAULT if own else None)
-        except httpx.HTTPError as error:
-            raise PlatformUnreachable(f"a file could not be fetched from Twilio ({type(error).__name__})") from None
-        if answer.status_code == 429 or answer.status_code >= 500:
-            self.check(answer)
-        if answer.status_code != 200:
-            raise SendRefused(f"Twilio no longer has the file (HTTP {answer.status_code})")
+        answer = await self.download(
+            address, what="the file", trusted=lambda one: is_at(one, _MEDIA_HOSTS, self.base_url)
+        )
         return answer.content
 
 
@@ -368,12 +328,115 @@ def _media(fields: dict[str, str]) -> tuple[Attachment, ...]:
     for number in range(min(int(count) if count.isdecimal() else 0, 20)):
         url, mime = fields.get(f"MediaUrl{number}"), fields.get(f"MediaContentType{number}")
         if url:
-            name = f"{urlsplit(url).path.rpartition('/')[2] or number}{_SUFFIXES.get(mime or '', '')}"
+            name = f"{urlsplit(url).path.rpartition('/')[2] or number}{mimetypes.guess_extension(mime or '') or ''}"
             found.append(Attachment(kind=attachment_kind(mime), name=name, mime=mime, reference={"url": url}))
     return tuple(found)
 
 
-_SUFFIXES = {
-    "image/jpeg": ".jpg", "image/png": ".png", "image/gif": ".gif", "text/plain": ".txt", "audio/amr": ".amr",
-    "video/3gpp": ".3gp", "text/vcard": ".vcf", "application/pdf": ".pdf",
-}  # fmt: skip
+# -------------------------------------------------------------------------------- messages whose webhook did not reach us
+#
+# Twilio does not deliver a message again, but lists those it has received
+# (https://www.twilio.com/docs/messaging/api/message-resource#read-multiple-message-resources). A small file has the moment up to
+# which all were read, by Twilio's clock, and the messages that were handled without being stored (STOP, START): the store
+# recognises all others by their SID.
+
+
+class _State(msgspec.Struct):
+    until: datetime | None = None
+    settled: list[str] = []
+
+
+class Backlog:
+    """How far the list was read, and what is not for the agent, in a file of its own."""
+
+    def __init__(self, file: Path, account: str) -> None:
+        self._mark = MarkFile(file, account, _State)
+
+    def since(self, now: datetime) -> datetime:
+        """The date of the oldest message to ask for."""
+        until = self._mark.state.until
+        return now - _FIRST if until is None else until - OVERLAP
+
+    def read_until(self, moment: datetime) -> None:
+        """Everything that Twilio had received by then is stored."""
+        state = self._mark.state
+        if state.until is None or moment > state.until:
+            state.until = moment
+            self._mark.write()
+
+    def settle(self, sid: str) -> None:
+        """A message was handled and is not for the agent: a later list does not bring it again."""
+        self._mark.state.settled = [*self._mark.state.settled, sid][-_SETTLED:]
+        self._mark.write()
+
+    def is_settled(self, sid: str) -> bool:
+        """Whether a message was handled, and not stored."""
+        return sid in self._mark.state.settled
+
+
+async def twilio_time(api: HttpApi, path: str) -> datetime:
+    """The time by Twilio's clock: ours may be wrong, or be set back."""
+    return _date(dict((await api.request("GET", f"{path}.json")).headers).get("date")) or datetime.now(UTC)
+
+
+async def received(
+    api: HttpApi, path: str, since: datetime, *, number: str, service: str
+) -> list[tuple[dict[str, str], float]]:
+    """What people have sent to `number`, or to a number of the messaging service `service`, since then, the oldest first.
+
+    Each as the fields of the webhook's request, and when it was sent.
+    """
+    query = {"DateSent>": since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "PageSize": str(_PAGE)}
+    if not service:  # numbers of a service are unknown here
+        query["To"] = number
+    found: list[tuple[datetime, dict[str, Any]]] = []
+    address: str | None = f"{path}/Messages.json?{httpx.QueryParams(query)}"
+    while address is not None:
+        page = await api.object("GET", address)
+        for message in dicts_of(page.get("messages")):
+            sent = _date(message.get("date_sent") or message.get("date_created"))
+            if sent is not None and sent >= since and _is_ours(message, number, service):
+                found.append((sent, message))
+        following = str(page.get("next_page_uri") or "").removeprefix(api.base_url)
+        # Our login goes nowhere else, whatever the list says.
+        address = following if following.startswith(f"{path}/Messages.json?") else None
+    found.reverse()  # the newest is the first in the list
+    found.sort(key=lambda one: one[0])
+    return [(await _listed_fields(api, path, message), sent.timestamp()) for sent, message in found]
+
+
+def _is_ours(message: Mapping[str, Any], number: str, service: str) -> bool:
+    to_us = bool(number) and message.get("to") == number
+    to_service = bool(service) and message.get("messaging_service_sid") == service
+    whole = message.get("direction") == "inbound" and message.get("status") == "received"
+    return whole and (to_us or to_service) and bool(message.get("sid"))
+
+
+async def _listed_fields(api: HttpApi, path: str, message: Mapping[str, Any]) -> dict[str, str]:
+    sid = str(message["sid"])
+    fields = {
+        "MessageSid": sid,
+        "AccountSid": str(message.get("account_sid") or ""),
+        "From": str(message.get("from") or ""),
+        "Body": str(message.get("body") or ""),
+    }
+    if str(message.get("num_media") or "0") == "0":
+        return fields
+    try:
+        files = (await api.object("GET", f"{path}/Messages/{sid}/Media.json")).get("media_list")
+    except SendRefused:  # deleted at Twilio
+        files = None
+    files = [one for one in dicts_of(files) if text_of(one.get("sid"))]
+    fields["NumMedia"] = str(len(files))
+    for place, one in enumerate(files):
+        fields[f"MediaUrl{place}"] = f"{api.base_url}{path}/Messages/{sid}/Media/{one['sid']}"
+        fields[f"MediaContentType{place}"] = str(one.get("content_type") or "")
+    return fields
+
+
+def _date(text: Any) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

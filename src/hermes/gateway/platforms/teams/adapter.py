@@ -5,7 +5,6 @@ https://learn.microsoft.com/microsoftteams/platform/bots/
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,45 +15,49 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
-from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.frames import read_object
+from hermes.gateway.platforms.connections import ApiAdapter
+from hermes.gateway.platforms.frames import dict_of, parsed, read_object, text_of
 from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.teams.client import SERVICE_HOSTS, Connector, is_allowed
-from hermes.gateway.platforms.teams.deletions import Deletions
-from hermes.gateway.platforms.teams.file_offers import LARGEST, Offers, info
+from hermes.gateway.platforms.marks import MarkFile, put_last
+from hermes.gateway.platforms.teams.client import LARGEST, SERVICE_HOSTS, Connector, Offers, info, is_allowed
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
-from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, dict_of, is_restored, text_of, understood
+from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, is_restored, understood
 from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, PublishedKeys, claims
 from hermes.gateway.platforms.unkept import Keeper
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest
 
 _METADATA = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 _LOGIN = "https://login.microsoftonline.com"
-_MOST = 5_000  # conversations whose service is remembered
+_MOST = 5_000  # conversations whose service is remembered, and messages that were deleted
 
 
-class Teams(Adapter):
+class _State(msgspec.Struct):
+    services: dict[str, str] = {}  # the service of each conversation, for messages that answer none
+    # by the id of a message's first event: the id in the record, and whether it is deleted
+    deletions: dict[str, tuple[str, bool]] = {}
+
+
+class Teams(ApiAdapter[Connector]):
     """A bot in Microsoft Teams."""
 
     platform = "teams"
     title = "Microsoft Teams"
     extra = "teams"
     settings = (
-        Setting(name="app_id", help="the bot's Microsoft App ID", variable="TEAMS_APP_ID", required=True),
-        Setting(name="app_secret", help="its client secret (the value)", variable="TEAMS_APP_SECRET", secret=True, required=True),
+        Setting("app_id", "the bot's Microsoft App ID", required=True),
+        Setting("app_secret", "its client secret (the value)", secret=True, required=True),
         Setting(
-            name="tenant_id", help="the tenant of a single-tenant bot; botframework.com for a multi-tenant one",
-            variable="TEAMS_TENANT_ID", default="botframework.com", asked=True,
+            "tenant_id", "the tenant of a single-tenant bot; botframework.com for a multi-tenant one",
+            asked=True, default="botframework.com",
         ),
-        Setting(name="service_hosts", help="hosts of the Bot Framework besides Microsoft's usual ones", kind=list),
-        Setting(name="login_url", help="where tokens come from", default=_LOGIN),
-        Setting(name="metadata_url", help="where the Bot Framework's keys are named", default=_METADATA),
-        Setting(name="issuer", help="who issues the Bot Framework's tokens, and whom ours are for", default=ISSUER),
+        Setting("service_hosts", "hosts of the Bot Framework besides Microsoft's usual ones", kind=list),
+        Setting("login_url", "where tokens come from", default=_LOGIN),
+        Setting("metadata_url", "where the Bot Framework's keys are named", default=_METADATA),
+        Setting("issuer", "who issues the Bot Framework's tokens, and whom ours are for", default=ISSUER),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=length, edits=True, typing=True, media=True, files=True, largest_file=LARGEST,
@@ -63,13 +66,8 @@ class Teams(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._connector: Connector | None = None
-        self._registration: Registration | None = None
-        self._state = home / "teams.json"  # the service of each conversation, for messages that answer none
-        self._deletions = Deletions(home / "teams_deleted.json")
-        self._services: dict[str, str] | None = None
+        self._mark = MarkFile(home / "teams.json", self.text("app_id"), _State)
         self._offers = Offers()
-        self._tasks = Tasks()
         self._keeper = Keeper(home, self.platform)
 
     # ------------------------------------------------------------------------------------------ login
@@ -83,15 +81,13 @@ class Teams(Adapter):
 
     async def check(self) -> str:
         """Log in; the service does not say what the bot is called."""
-        async with self._made() as connector:
+        async with self.make_api() as connector:
             await connector.login()
             await connector.keys(self.text("metadata_url"))
         return self.text("app_id")
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, connector: Connector) -> None:
         """Log in, read the published keys, and listen."""
-        await self.disconnect()
-        self._connector = connector = self._made()
         keys = PublishedKeys(lambda: connector.keys(self.text("metadata_url")))
 
         async def delivered(call: PlatformRequest) -> int:
@@ -103,31 +99,25 @@ class Teams(Adapter):
         async def genuine(call: PlatformRequest) -> bool:
             return await self._is_genuine(keys, call)
 
-        try:
-            await connector.login()
-            await keys.load()
-            self._registration = await self.listen(link, delivered, signed=genuine, seconds=10)
-        except BaseException:
-            await self.disconnect()
-            raise
+        await connector.login()
+        await keys.load()
+        self.closing(await self.listen(link, delivered, signed=genuine, seconds=10))
         link.connected(self.webhook_address or self.webhook_path)
         self._tasks.start(self._keeper.restore(link), name="teams")
 
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
-        await self._tasks.stop()
-        registration, self._registration = self._registration, None
-        connector, self._connector = self._connector, None
-        await close_each(registration)
+        await super().disconnect()
         await self._keeper.save()
-        await close_each(connector)
+        self._mark.save()
 
     @property
     def _own_hosts(self) -> tuple[str, ...]:
         given = self.setting("service_hosts") or ()
         return tuple(str(one).strip().lower() for one in ([given] if isinstance(given, str) else given))
 
-    def _made(self) -> Connector:
+    def make_api(self) -> Connector:
+        """The API, with our login."""
         url = f"{self.text('login_url').rstrip('/')}/{self.text('tenant_id')}/oauth2/v2.0/token"
         secret, issuer = self.text("app_secret"), self.text("issuer")
         return Connector(self.text("app_id"), secret, url, self._own_hosts, issuer=issuer)
@@ -140,7 +130,7 @@ class Teams(Adapter):
         proved = await claims(sent, self.text("app_id"), keys, time.time(), self.text("issuer"))
         if proved is None:
             return False
-        activity = _parsed(call.body)
+        activity = parsed(call.body)
         service = text_of(activity.get("serviceUrl"))
         claimed = text_of(proved.get("serviceurl") or proved.get("serviceUrl"))
         return (
@@ -167,46 +157,35 @@ class Teams(Adapter):
     async def _revised(self, link: Link, what: Revision, *, restored: bool) -> None:
         """Hand over an edit or a deletion. A message that was deleted and restored is a message of its own in the record:
         what was deleted there stays deleted, on every machine it was copied to."""
-        name, gone = what.revises, self._deletions
-        if restored and what.event is not None and gone.is_deleted(name):
+        name = what.revises
+        now, gone = self._mark.state.deletions.get(name, (name, False))
+        if restored and what.event is not None and gone:
             event = msgspec.structs.replace(what.event, id=f"{name}:{what.id}")
             await self._keeper.keep(link, event)
-            gone.restored(name, event.id)
-            return
-        now = gone.current(name)
-        if what.event is None:
+            self._note(name, event.id, gone=False)
+        elif what.event is None:
             await keep(link, deleted(now))
-            gone.deleted(name)
+            self._note(name, now, gone=True)
         else:
             event = msgspec.structs.replace(what.event, id=now)
             await keep(link, msgspec.structs.replace(what, revises=now, event=event))
 
-    def _known(self) -> dict[str, str]:
-        if self._services is None:
-            try:
-                found = json.loads(self._state.read_text("utf-8"))
-            except (OSError, ValueError):
-                found = {}
-            self._services = {str(key): str(value) for key, value in dict_of(found).items()}
-        return self._services
+    def _note(self, name: str, now: str, *, gone: bool) -> None:
+        """Write down that a message was deleted, or restored under another id; later edits and deletions concern that one."""
+        put_last(self._mark.state.deletions, name, (now, gone), _MOST)
+        self._mark.changed()
 
     def _remember(self, chat_id: str, service: str) -> None:
         """Write down where a conversation is served, if that is new."""
-        services = self._known()
-        if services.get(chat_id) == service:
-            return
-        services.pop(chat_id, None)
-        services[chat_id] = service
-        while len(services) > _MOST:
-            del services[next(iter(services))]
-        with suppress(OSError):  # without it only messages that answer none can't be sent after a restart
-            self._state.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._state, json.dumps(services))
+        services = self._mark.state.services
+        if services.get(chat_id) != service:
+            put_last(services, chat_id, service, _MOST)
+            self._mark.changed()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""
         reference = attachment.reference
-        return await self._asked().file(str(reference.get("url") or ""), open_to_all=bool(reference.get("open")))
+        return await self.api.file(str(reference.get("url") or ""), open_to_all=bool(reference.get("open")))
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -238,7 +217,7 @@ class Teams(Adapter):
             if accepted is None:
                 return
             file, place = accepted
-            await self._asked().upload(text_of(place.get("uploadUrl")), file.data)
+            await self.api.upload(text_of(place.get("uploadUrl")), file.data)
             self._offers.done(value)
             await self._act("POST", chat, {"type": "message", "attachments": [info(place)]})
         except HermesError as error:
@@ -258,28 +237,16 @@ class Teams(Adapter):
     async def _act(
         self, method: str, chat: Chat, body: dict[str, Any], *, context: ReplyContext | None = None, message_id: str | None = None
     ) -> dict[str, Any]:  # fmt: skip
-        service = text_of((context or {}).get("service")) or self._known().get(chat.chat_id, "")
+        service = text_of((context or {}).get("service")) or self._mark.state.services.get(chat.chat_id, "")
         if not service:
             raise SendRefused(
                 "Teams has not said where this conversation is; someone has to write to the bot there first"
             )
-        return await self._asked().activity(method, service, conversation_of(chat), body, message_id)
-
-    def _asked(self) -> Connector:
-        if self._connector is None:
-            raise PlatformUnreachable("not connected to Teams")
-        return self._connector
+        return await self.api.activity(method, service, conversation_of(chat), body, message_id)
 
 
 def _message(text: str) -> dict[str, Any]:
     return {"type": "message", "textFormat": "markdown", "text": shown(text)}
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        return dict_of(json.loads(body))
-    except (ValueError, RecursionError):
-        return {}
 
 
 __all__ = ["Teams"]

@@ -6,7 +6,6 @@ https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connec
 from __future__ import annotations
 
 import html
-import json
 import mimetypes
 import re
 from collections.abc import Collection
@@ -15,6 +14,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
+from hermes.gateway.platforms.frames import dict_of, dicts_of, parsed, text_of
 from hermes.gateway.platforms.http import attachment_kind
 
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
@@ -23,16 +23,6 @@ _FILE = "application/vnd.microsoft.teams.file.download.info"
 _FORWARD = "schema.skype.com/Forward"  # the kind of a forwarded message in the HTML of a message
 _VOID = frozenset("area br col embed hr img input link meta source track wbr".split())  # elements without an end
 _AT = re.compile(r"<at\b[^>]*>(.*?)</at>", re.DOTALL)
-
-
-def dict_of(value: Any) -> dict[str, Any]:
-    """The value, if it is an object; else {}."""
-    return value if isinstance(value, dict) else {}
-
-
-def text_of(value: Any) -> str:
-    """The value, if it is a text; else ""."""
-    return value if isinstance(value, str) else ""
 
 
 def chat_of(activity: dict[str, Any]) -> Chat | None:
@@ -102,9 +92,7 @@ def _event(
 def _words(activity: dict[str, Any], me: str) -> tuple[str, bool]:
     """The text without the mention of the bot and with the names of others, and whether it mentions the bot."""
     text, addressed = text_of(activity.get("text")), False
-    entities = activity.get("entities")
-    for one in entities if isinstance(entities, list) else ():
-        entity = dict_of(one)
+    for entity in dicts_of(activity.get("entities")):
         written = text_of(entity.get("text"))
         if entity.get("type") == "mention" and me and dict_of(entity.get("mentioned")).get("id") == me:
             addressed = True
@@ -161,12 +149,11 @@ class _Apart(HTMLParser):
 
 def _apart(activity: dict[str, Any], me: str, text: str) -> tuple[str, Forwarded | None]:
     """The sender's own words, and what the message forwards. Teams puts both into the text, and tells them apart in the HTML."""
-    listed, entities = activity.get("attachments"), activity.get("entities")
-    pages = [text_of(dict_of(one).get("content")) for one in listed] if isinstance(listed, list) else []
+    pages = [text_of(one.get("content")) for one in dicts_of(activity.get("attachments"))]
     page = next((one for one in pages if _FORWARD in one), None)
     if page is None:
         return text, None
-    mentions = [dict_of(one) for one in entities] if isinstance(entities, list) else []
+    mentions = dicts_of(activity.get("entities"))
     ours = [text_of(one.get("text")) for one in mentions if dict_of(one.get("mentioned")).get("id") == me]
     reader = _Apart([re.sub(r"<[^>]*>", "", one) for one in ours])
     reader.feed(page)
@@ -176,21 +163,16 @@ def _apart(activity: dict[str, Any], me: str, text: str) -> tuple[str, Forwarded
 
 def _quoted(listed: Any) -> tuple[str | None, str | None]:
     """The id and the text of a message that is quoted in a chat."""
-    for one in listed if isinstance(listed, list) else ():
-        if dict_of(one).get("contentType") == "messageReference":
-            content = one.get("content")
-            try:
-                found = dict_of(json.loads(content) if isinstance(content, str) else content)
-            except (ValueError, RecursionError):
-                continue
+    for one in dicts_of(listed):
+        if one.get("contentType") == "messageReference":
+            found = dict_of(one.get("content")) or parsed(one.get("content"))
             return text_of(found.get("messageId")) or None, text_of(found.get("messagePreview")).strip() or None
     return None, None
 
 
 def _attachments(listed: Any) -> tuple[Attachment, ...]:
     found = []
-    for one in listed if isinstance(listed, list) else ():
-        item = dict_of(one)
+    for item in dicts_of(listed):
         kind, name = text_of(item.get("contentType")), text_of(item.get("name")) or None
         if kind == _FILE:
             address = text_of(dict_of(item.get("content")).get("downloadUrl"))

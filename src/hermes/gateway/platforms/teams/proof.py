@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+from hermes.gateway.platforms.frames import parsed
 
 ISSUER = "https://api.botframework.com"
 CHANNEL = "msteams"
@@ -83,10 +84,9 @@ def _is_signed(key: dict[str, Any], text: str, signature: str) -> bool:
 
 def _decoded(part: str) -> dict[str, Any]:
     try:
-        found = json.loads(_bytes(part))
-    except (ValueError, RecursionError):
+        return parsed(_bytes(part))
+    except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _bytes(text: str) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from telegram import (
@@ -55,34 +55,22 @@ class Telegram(Adapter):
     title = "Telegram"
     extra = "telegram"
     settings = (
+        Setting("token", "the token @BotFather gave you", variable="TELEGRAM_BOT_TOKEN", secret=True, required=True),
+        Setting("base_url", "the Bot API server, if it is one of your own", default="https://api.telegram.org"),
+        # a proxy may have a password in its address
+        Setting("proxy", "a proxy to reach Telegram by (http://, https:// or socks5://)", secret=True),
         Setting(
-            name="token", help="the token @BotFather gave you", variable="TELEGRAM_BOT_TOKEN", secret=True,
-            required=True,
+            "webhook_url", "a public https address, if Telegram is to deliver messages by webhook instead of polling"
+        ),
+        Setting("webhook_secret", "letters and digits by which the webhook recognises Telegram", secret=True),
+        Setting(
+            "webhook_host",
+            "the address to listen on for the webhook (127.0.0.1; with gateway.listen.public_url: gateway.listen.host)",
         ),
         Setting(
-            name="base_url", help="the Bot API server, if it is one of your own", variable="TELEGRAM_BASE_URL",
-            default="https://api.telegram.org",
-        ),
-        Setting(  # a proxy may have a password in its address
-            name="proxy", help="a proxy to reach Telegram by (http://, https:// or socks5://)",
-            variable="TELEGRAM_PROXY", secret=True,
-        ),
-        Setting(
-            name="webhook_url",
-            help="a public https address, if Telegram is to deliver messages by webhook instead of polling",
-            variable="TELEGRAM_WEBHOOK_URL",
-        ),
-        Setting(
-            name="webhook_secret", help="letters and digits by which the webhook recognises Telegram",
-            variable="TELEGRAM_WEBHOOK_SECRET", secret=True,
-        ),
-        Setting(
-            name="webhook_host", variable="TELEGRAM_WEBHOOK_HOST",
-            help="the address to listen on for the webhook (127.0.0.1; with gateway.listen.public_url: gateway.listen.host)",
-        ),
-        Setting(
-            name="webhook_port", variable="TELEGRAM_WEBHOOK_PORT", kind=int,
-            help="the port to listen on for the webhook (8443; with gateway.listen.public_url: gateway.listen.port)",
+            "webhook_port",
+            "the port to listen on for the webhook (8443; with gateway.listen.public_url: gateway.listen.port)",
+            kind=int,
         ),
     )  # fmt: skip
     capabilities = Capabilities(
@@ -181,65 +169,47 @@ class Telegram(Adapter):
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
-        topic = topic_of(chat)
         answered = None
         if reply_to is not None and reply_to.isdecimal():
             answered = ReplyParameters(int(reply_to), allow_sending_without_reply=True)
-
-        async def attempt(where: int | str, rendered: Formatted) -> Message:
-            return await self._connected().send_message(
-                where,
-                rendered.text,
-                entities=rendered.entities,
-                message_thread_id=None if topic == _GENERAL else topic,
-                reply_parameters=answered,
-                link_preview_options=_NO_PREVIEW,
-            )
-
-        message = await self._formatted(chat, text, attempt)
-        return str(message.message_id)
+        return await self._send(chat, text, reply_parameters=answered)
 
     async def send_choices(
         self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
         context: ReplyContext | None = None,
     ) -> str:  # fmt: skip
-        topic = topic_of(chat)
         wide = any(len(one.label) > _SHORT_LABEL for one in choices)
         buttons = [InlineKeyboardButton(one.label, callback_data=one.says) for one in choices]
         rows = [[one] for one in buttons] if wide or len(buttons) > _IN_A_ROW else [buttons]
+        return await self._send(chat, text, reply_markup=InlineKeyboardMarkup(rows))
 
+    async def _send(self, chat: Chat, text: str, **more: Any) -> str:
         async def attempt(where: int | str, rendered: Formatted) -> Message:
             return await self._connected().send_message(
-                where, rendered.text, entities=rendered.entities, message_thread_id=None if topic == _GENERAL else topic,
-                link_preview_options=_NO_PREVIEW, reply_markup=InlineKeyboardMarkup(rows),
+                where, rendered.text, entities=rendered.entities, message_thread_id=_topic(chat),
+                link_preview_options=_NO_PREVIEW, **more,
             )  # fmt: skip
 
-        message = await self._formatted(chat, text, attempt)
-        return str(message.message_id)
+        return str((await self._formatted(chat, text, attempt)).message_id)
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
     ) -> str:
-        topic = topic_of(chat)
+        how = _how(file)
 
-        async def attempt(where: int | str, rendered: Formatted, how: str) -> Message:
-            send = getattr(self._connected(), f"send_{how}")
-            return cast(
-                Message,
-                await send(
-                    where, InputFile(file.data, file.name), caption=rendered.text or None,
-                    caption_entities=rendered.entities or None,
-                    message_thread_id=None if topic == _GENERAL else topic,
-                ),
+        async def attempt(where: int | str, rendered: Formatted) -> Any:
+            return await getattr(self._connected(), f"send_{how}")(
+                where, InputFile(file.data, file.name), caption=rendered.text or None,
+                caption_entities=rendered.entities or None, message_thread_id=_topic(chat),
             )  # fmt: skip
 
-        how = _how(file)
         try:
-            message = await self._formatted(chat, caption, lambda where, rendered: attempt(where, rendered, how))
+            message = await self._formatted(chat, caption, attempt)
         except SendRefused:  # it is no picture or recording that Telegram can show: the same bytes as a document
             if how == "document":
                 raise
-            message = await self._formatted(chat, caption, lambda where, rendered: attempt(where, rendered, "document"))
+            how = "document"
+            message = await self._formatted(chat, caption, attempt)
         return str(message.message_id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
@@ -331,6 +301,12 @@ class Telegram(Adapter):
                     return await attempt(moved.new_chat_id)
                 except ChatMigrated as again:
                     raise SendRefused("Telegram refuses: this group has moved") from again
+
+
+def _topic(chat: Chat) -> int | None:
+    """The topic to send to; the general one must not be named."""
+    topic = topic_of(chat)
+    return None if topic == _GENERAL else topic
 
 
 def _how(file: OutgoingFile) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from telegram import (
@@ -31,6 +32,16 @@ Reading = Callable[[Sequence[Message]], Event | None]
 PLATFORM = "telegram"
 _TOPIC = "topic-"  # before a topic's number, which alone could be the number of a person
 _TYPES = {"private": DM, "group": GROUP, "supergroup": GROUP, "channel": CHANNEL}
+# what a message can have: its field, the kind of the file, and its name and type where Telegram tells none. An animation is a
+# document too: it comes first.
+_FILES = (
+    ("voice", "audio", "voice.ogg", "audio/ogg"),
+    ("video_note", "video", "video.mp4", "video/mp4"),
+    ("audio", "audio", None, None),
+    ("video", "video", None, None),
+    ("animation", "video", None, None),
+    ("document", None, None, None),
+)
 _AFTER_MENTION = re.compile(r"[,:]?\s+")
 
 
@@ -256,7 +267,7 @@ def _sender(message: Message) -> Sender | None:
 
 def _person(user: User) -> Sender:
     # Telegram authenticated the account; updates come by our own token, or with the webhook's secret.
-    return Sender(user_id=str(user.id), name=user.full_name, proven=True)
+    return Sender(user_id=str(user.id), name=user.full_name, proven=True, language=user.language_code)
 
 
 # ---------------------------------------------------------------------------------------------------- message text
@@ -314,22 +325,13 @@ def _attachment(message: Message) -> Attachment | None:
     if message.photo:
         largest = max(message.photo, key=lambda size: size.width * size.height)
         return _file("image", largest.file_id, largest.file_size, "photo.jpg", "image/jpeg")
-    if message.voice is not None:
-        voice = message.voice
-        return _file("audio", voice.file_id, voice.file_size, "voice.ogg", voice.mime_type or "audio/ogg")
-    if message.video_note is not None:
-        note = message.video_note
-        return _file("video", note.file_id, note.file_size, "video.mp4", "video/mp4")
-    if message.audio is not None:
-        audio = message.audio
-        return _file("audio", audio.file_id, audio.file_size, audio.file_name, audio.mime_type)
-    film = message.video or message.animation  # an animation is a document too: look for it first
-    if film is not None:
-        return _file("video", film.file_id, film.file_size, film.file_name, film.mime_type)
-    if message.document is not None:
-        document = message.document
-        kind = attachment_kind(document.mime_type)
-        return _file(kind, document.file_id, document.file_size, document.file_name, document.mime_type)
+    for name, kind, usual, mime in _FILES:
+        found: Any = getattr(message, name)
+        if found is not None:
+            mime = getattr(found, "mime_type", None) or mime
+            return _file(
+                kind or attachment_kind(mime), found.file_id, found.file_size, getattr(found, "file_name", usual), mime
+            )
     return None
 
 

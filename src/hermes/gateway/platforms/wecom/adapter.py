@@ -52,14 +52,13 @@ class WeCom(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._bot: Bot | None = None
-        self._app: App | None = None
+        self._road: Bot | App
         keeper = Keeper(home, self.platform)
         if self.text("bot_id"):
-            self._bot = Bot(self.text("websocket_url"), self.text("bot_id"), self.text("secret"), keeper)
+            self._road = Bot(self.text("websocket_url"), self.text("bot_id"), self.text("secret"), keeper)
         else:
             self.capabilities = _APP  # type: ignore[misc]  # an app has other limits than a bot
-            self._app = App(
+            self._road = App(
                 self.text("base_url"), keeper, corp_id=self.text("corp_id"), corp_secret=self.text("corp_secret"),
                 agent_id=self.text("agent_id"), token=self.text("token"), aes_key=self.text("encoding_aes_key"),
                 markdown=bool(self.setting("markdown")),
@@ -69,32 +68,25 @@ class WeCom(Adapter):
 
     def validate(self) -> None:
         """Refuse half a bot or half an app, and what can't be a key or an address."""
-        wanted = (
-            ("secret",)
-            if self._bot is not None
-            else ("corp_id", "agent_id", "corp_secret", "token", "encoding_aes_key")
-        )
-        missing = [name for name in wanted if not self.text(name)]
-        if missing:
-            kinds = (
-                "an AI bot needs bot_id and secret, an app corp_id, agent_id, corp_secret, token and encoding_aes_key"
-            )
+        is_app = isinstance(self._road, App)
+        app = ("corp_id", "agent_id", "corp_secret", "token", "encoding_aes_key")
+        if missing := [name for name in (app if is_app else ("secret",)) if not self.text(name)]:
+            kinds = f"an AI bot needs bot_id and secret, an app {', '.join(app)}"
             raise PlatformRefused(f"wecom: {kinds}; missing: {', '.join(missing)}")
         for name, schemes in (("base_url", ("http", "https")), ("websocket_url", ("ws", "wss"))):
             parts = urlsplit(self.text(name))
             if parts.scheme not in schemes or not parts.hostname:
                 raise PlatformRefused(f"wecom: {name} must be an address that begins with {schemes[1]}://")
-        if self._app is not None:
-            try:
+        try:
+            if is_app:
                 key_of(self.text("encoding_aes_key"))
-            except ValueError:
-                raise PlatformRefused(
-                    "wecom: encoding_aes_key must have the 43 characters that the console shows"
-                ) from None
+        except ValueError:
+            told = "wecom: encoding_aes_key must have the 43 characters that the console shows"
+            raise PlatformRefused(told) from None
 
     def doubts(self) -> str | None:
         """An app needs an address that WeCom can reach."""
-        if self._app is not None and self.webhook_address is None:
+        if isinstance(self._road, App) and self.webhook_address is None:
             return "gateway.listen.public_url is not set: WeCom must be able to call the gateway"
         return None
 
@@ -105,13 +97,10 @@ class WeCom(Adapter):
     async def connect(self, link: Link) -> None:
         """Log in and begin to receive."""
         await self.disconnect()
-        if self._bot is not None and self.cursor.strip():  # without one the end of a growing reply is not known
+        if isinstance(self._road, Bot) and self.cursor.strip():  # without one the end of a growing reply is not known
             self.capabilities = _GROWING  # type: ignore[misc]
         try:
-            if self._bot is not None:
-                await self._bot.connect(link)
-            elif self._app is not None:
-                await self._app.connect(link, self.listen)
+            await self._road.connect(link, self.listen)
         except BaseException:
             await self.disconnect()
             raise
@@ -120,28 +109,19 @@ class WeCom(Adapter):
         """Stop receiving and close everything."""
         await self._road.disconnect()
 
-    @property
-    def _road(self) -> Bot | App:
-        road = self._bot or self._app
-        assert road is not None
-        return road
-
     # ------------------------------------------------------------------------------------------ messages
 
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message."""
-        if self._bot is not None:
-            return await self._bot.send(chat, text, nonce=nonce, context=context, growing=self.is_growing(text))
-        assert self._app is not None
-        return await self._app.send(chat, text)
+        return await self._road.send(chat, text, nonce=nonce, context=context, growing=self.is_growing(text))
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of a bot's answer that still grows."""
-        if self._bot is None:
+        if isinstance(self._road, App):
             raise SendRefused("messages of an app can't be changed")
-        await self._bot.edit(message_id, text, growing=self.is_growing(text))
+        await self._road.edit(message_id, text, growing=self.is_growing(text))
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
@@ -155,4 +135,4 @@ class WeCom(Adapter):
 
     def fetched_name(self, attachment: Attachment) -> str | None:
         """The name of a bot's file, which its message does not have."""
-        return self._bot.fetched_name(attachment) if self._bot is not None else None
+        return self._road.fetched_name(attachment) if isinstance(self._road, Bot) else None

@@ -52,7 +52,7 @@ class Bot:
             await socket.close()
         return self._bot_id
 
-    async def connect(self, link: Link) -> None:
+    async def connect(self, link: Link, listen: object) -> None:
         """Subscribe and begin to receive."""
         self._http = HttpApi("WeCom", "", timeout=60)
         socket = await self._opened(link)

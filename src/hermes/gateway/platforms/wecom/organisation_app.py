@@ -120,7 +120,7 @@ class App:
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str) -> str:
+    async def send(self, chat: Chat, text: str, **_: object) -> str:
         """Send a message."""
         kind, content = app_message(text, allow_markdown=self._markdown)
         return await self._sent(chat, kind, {"content": content})

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+
+import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks, loss_reported
+from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms.http import checked_address
 from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.weixin.client import TOO_OFTEN, ILink, Refused
-from hermes.gateway.platforms.weixin.file_encryption import decrypted, key_of
+from hermes.gateway.platforms.marks import MarkFile
+from hermes.gateway.platforms.weixin.client import TOO_OFTEN, ILink, Refused, decrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import CONTEXT, FILE, IMAGE, TEXT, VIDEO, event_of, is_in_group
-from hermes.whole_files import write_whole
 
 _LAYOUT = markup.Layout(bullet="• ")
 _PATIENCE = 5  # how often a message is sent again after the code for "too often", which may also mean an old context
@@ -34,7 +34,12 @@ _SHORTEST = 1.0  # seconds of a poll that brings nothing
 _MOST_CONTEXTS = 5_000  # people whose newest context token is kept
 
 
-class Weixin(Adapter):
+class _State(msgspec.Struct):
+    buffer: str = ""  # the place in the stream of messages
+    contexts: dict[str, str] = {}  # the newest context token of each person, the newest last
+
+
+class Weixin(ApiAdapter[ILink]):
     """A bot of a personal WeChat account."""
 
     platform = "weixin"
@@ -42,24 +47,21 @@ class Weixin(Adapter):
     extra = "weixin"
     logs_in = True
     settings = (
+        Setting("token", "the bot's token, which the login by QR code gives", secret=True, required=True),
+        Setting("bot_id", "the bot's id, which the login gives"),
         Setting(
-            name="token", help="the bot's token, which the login by QR code gives", variable="WEIXIN_TOKEN", secret=True,
-            required=True,
+            "base_url", "where the API is; the login may give another one", default="https://ilinkai.weixin.qq.com"
         ),
-        Setting(name="bot_id", help="the bot's id, which the login gives"),
-        Setting(name="base_url", help="where the API is; the login may give another one", default="https://ilinkai.weixin.qq.com"),
-        Setting(name="cdn_url", help="where files are", default="https://novac2c.cdn.weixin.qq.com/c2c"),
-        Setting(name="app_id", help="the application's name for the API", default="bot"),
-        Setting(name="protocol_version", help="the version of the protocol that is announced", default="2.4.8"),
+        Setting("cdn_url", "where files are", default="https://novac2c.cdn.weixin.qq.com/c2c"),
+        Setting("app_id", "the application's name for the API", default="bot"),
+        Setting("protocol_version", "the version of the protocol that is announced", default="2.4.8"),
     )  # fmt: skip
     capabilities = Capabilities(longest=4_000, typing=True, media=True, files=True, largest_file=25_000_000)
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: ILink | None = None
-        self._tasks = Tasks()
-        self._file = home / "weixin.json"
-        self._state: dict[str, Any] | None = None
+        login = hashlib.sha256(self.text("token").encode()).hexdigest()[:16]  # what was kept for another is of no use
+        self._mark = MarkFile(home / "weixin.json", login, _State)
         self._tickets: Recent[str, str] = Recent()
         self._refusals: Recent[str, int] = Recent()
 
@@ -68,15 +70,13 @@ class Weixin(Adapter):
     def validate(self) -> None:
         """Refuse addresses that are none."""
         for name in ("base_url", "cdn_url"):
-            parts = urlsplit(self.text(name))
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise PlatformRefused(f"weixin: {name} must be an address, as https://…")
+            checked_address(self.text(name), f"weixin: {name}", "https://…")
 
     async def login(self, show: Callable[[str], None]) -> Mapping[str, Any]:
         """Show a QR code until it is confirmed on the phone."""
         from hermes.gateway.platforms.weixin.qr import drawn
 
-        async with self._made() as api:
+        async with self.make_api() as api:
             found = await api.log_in(show, _asked, drawn, self.text("token"))
         if not found:
             if not self.text("token"):
@@ -98,38 +98,32 @@ class Weixin(Adapter):
 
     async def check(self) -> str:
         """Ask for the bot's configuration: the token must be accepted."""
-        async with self._made() as api:
+        async with self.make_api() as api:
             with suppress(SendRefused):  # it is about a person whom we do not name
                 await api.call("getconfig", ilink_user_id="")
         return self._identity
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: ILink) -> None:
         """Announce ourselves, and begin to poll."""
-        await self.disconnect()
-        self._api = api = self._made()
-        try:
-            with suppress(SendRefused):
-                await api.call("msg/notifystart")
-        except BaseException:
-            await self.disconnect()
-            raise
+        with suppress(SendRefused):
+            await api.call("msg/notifystart")
         link.connected(self._identity)
         self._tasks.start(self._receive(link, api), name="weixin")
 
     async def disconnect(self) -> None:
         """Stop polling and close everything."""
         await self._tasks.stop()
-        api, self._api = self._api, None
-        if api is not None:
+        if self._api is not None:
             with suppress(HermesError):
-                await api.call("msg/notifystop", seconds=2.0)
-            await api.close()
+                await self._api.call("msg/notifystop", seconds=2.0)
+        await super().disconnect()
 
     @property
     def _identity(self) -> str:
         return self.text("bot_id") or "a WeChat bot"
 
-    def _made(self) -> ILink:
+    def make_api(self) -> ILink:
+        """The API, with our login."""
         return ILink(
             self.text("base_url"), token=self.text("token"), cdn_url=self.text("cdn_url"), app_id=self.text("app_id"),
             version=self.text("protocol_version"),
@@ -144,7 +138,7 @@ class Weixin(Adapter):
             while True:
                 asked = time.monotonic()
                 try:
-                    found = await api.updates(str(self._kept().get("buffer") or ""))
+                    found = await api.updates(self._mark.state.buffer)
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                     continue
@@ -154,7 +148,7 @@ class Weixin(Adapter):
                     await asyncio.sleep(_SHORTEST)  # a server that does not wait is not asked all the time
 
     async def _take(self, link: Link, found: dict[str, Any]) -> None:
-        messages, contexts = found.get("msgs"), dict(self._kept()["contexts"])
+        messages, state, changed = found.get("msgs"), self._mark.state, False
         for message in messages if isinstance(messages, list) else ():
             event = event_of(message)
             if event is None:
@@ -163,43 +157,20 @@ class Weixin(Adapter):
                 continue
             await keep(link, event)
             if event.reply_context:
-                contexts.pop(event.chat.chat_id, None)  # the newest come last
-                contexts[event.chat.chat_id] = event.reply_context[CONTEXT]
+                state.contexts.pop(event.chat.chat_id, None)  # the newest come last
+                state.contexts[event.chat.chat_id] = event.reply_context[CONTEXT]
+                changed = True
         buffer = found.get("get_updates_buf")
-        buffer = buffer if isinstance(buffer, str) and buffer else self._kept()["buffer"]
-        if (buffer, contexts) != (self._kept()["buffer"], self._kept()["contexts"]):
-            self._keep(buffer, contexts)
-
-    def _kept(self) -> dict[str, Any]:
-        """The place in the stream and the context tokens of this login; those of another one are of no use."""
-        if self._state is None:
-            try:
-                found = json.loads(self._file.read_text("utf-8"))
-            except (OSError, ValueError):
-                found = {}  # messages that come again are recognised by their numbers
-            found = found if isinstance(found, dict) and found.get("login") == self._login else {}
-            contexts, buffer = found.get("contexts"), found.get("buffer")
-            self._state = {
-                "login": self._login, "buffer": buffer if isinstance(buffer, str) else "",
-                "contexts": contexts if isinstance(contexts, dict) else {},
-            }  # fmt: skip
-        return self._state
-
-    @property
-    def _login(self) -> str:
-        return hashlib.sha256(self.text("token").encode()).hexdigest()[:16]
-
-    def _keep(self, buffer: str, contexts: dict[str, str]) -> None:
-        """Write it to the disk; the tokens are for the owner alone."""
-        state = {"login": self._login, "buffer": buffer, "contexts": dict(list(contexts.items())[-_MOST_CONTEXTS:])}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file, json.dumps(state))
-        self._state = state
+        if isinstance(buffer, str) and buffer and buffer != state.buffer:
+            state.buffer, changed = buffer, True
+        if changed:
+            state.contexts = dict(list(state.contexts.items())[-_MOST_CONTEXTS:])
+            self._mark.write()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file, decrypted."""
         about = attachment.reference
-        data = await self._asked().file(str(about.get("url") or ""), str(about.get("param") or ""))
+        data = await self.api.file(str(about.get("url") or ""), str(about.get("param") or ""))
         if not about.get("key"):
             return data
         key = key_of(str(about["key"]))
@@ -222,7 +193,7 @@ class Weixin(Adapter):
         """Put a file into the CDN, and send a message that refers to it."""
         self._token_for(chat, context)
         kind = _UPLOADS.get(file.kind, 3)
-        media = await self._asked().upload(file.data, kind, chat.chat_id)
+        media = await self.api.upload(file.data, kind, chat.chat_id)
         size = len(file.data) // 16 * 16 + 16  # encrypted
         if kind == 1:
             item: dict[str, Any] = {"type": IMAGE, "image_item": {"media": media, "mid_size": size}}
@@ -240,7 +211,7 @@ class Weixin(Adapter):
             "item_list": [item], CONTEXT: self._token_for(chat, context),
         }  # fmt: skip
         try:
-            await self._asked().call("sendmessage", msg=message)
+            await self.api.call("sendmessage", msg=message)
         except Refused as error:
             tries = self._refusals.put(nonce, (self._refusals.get(nonce) or 0) + 1)
             if error.code == TOO_OFTEN and tries < _PATIENCE:
@@ -250,7 +221,7 @@ class Weixin(Adapter):
         return name
 
     def _token_for(self, chat: Chat, context: ReplyContext | None) -> str:
-        found = (context or {}).get(CONTEXT) or self._kept()["contexts"].get(chat.chat_id)
+        found = (context or {}).get(CONTEXT) or self._mark.state.contexts.get(chat.chat_id)
         if not isinstance(found, str) or not found:
             raise SendRefused(
                 "WeChat takes messages only to people who have written: there is no context token for this one"
@@ -259,11 +230,12 @@ class Weixin(Adapter):
 
     async def typing(self, chat: Chat) -> None:
         """Show that a reply is being written."""
-        api, who = self._asked(), chat.chat_id
+        api, who = self.api, chat.chat_id
         ticket = self._tickets.get(who)
         if ticket is None:
-            token = self._kept()["contexts"].get(who)
-            found = await api.call("getconfig", ilink_user_id=who, **({CONTEXT: token} if token else {}))
+            token = self._mark.state.contexts.get(who)
+            about: dict[str, Any] = {CONTEXT: token} if token else {}
+            found = await api.call("getconfig", ilink_user_id=who, **about)
             ticket = self._tickets.put(who, str(found.get("typing_ticket") or ""))
         if ticket:
             try:
@@ -271,11 +243,6 @@ class Weixin(Adapter):
             except SendRefused:
                 self._tickets.drop(who)  # it has expired: the next time brings a new one
                 raise
-
-    def _asked(self) -> ILink:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to WeChat")
-        return self._api
 
 
 def _asked(question: str) -> str:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import hashlib
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text
-from hermes.gateway.platforms.weixin.file_encryption import encrypted
+from hermes.gateway.platforms.http import HttpApi, error_text, is_at
 
 EXPIRED, TOO_OFTEN = -14, -2  # codes; the second is not in the vendor's documents
 LOGIN_AGAIN = "WeChat's session has expired; log in again with `hermes gateway setup weixin`"
@@ -27,6 +27,7 @@ _BOT_TYPE = "3"
 _POLL = 35.0  # seconds that a long poll takes if the server does not say
 _CODE_LASTS = 480.0  # seconds after which a QR code is given up; the server says earlier that it has expired
 _CODES = 3  # QR codes shown before a login is given up
+BLOCK = 16  # bytes of a key, and of what is encrypted at once
 _DOMAINS = (".qq.com", ".wechat.com")
 
 
@@ -142,15 +143,7 @@ class ILink(HttpApi):
 
     def is_tencents(self, address: str) -> bool:
         """Whether an address is Tencent's, or one of those in config.yaml."""
-        try:
-            parts = urlsplit(address)
-            origin, host = (parts.scheme, parts.netloc), parts.hostname or ""
-        except ValueError:
-            return False
-        if "@" in parts.netloc or "\\" in address:
-            return False
-        own = [(one.scheme, one.netloc) for one in map(urlsplit, (self._base, self._cdn))]
-        return (bool(host) and origin in own) or (parts.scheme == "https" and f".{host}".endswith(_DOMAINS))
+        return is_at(address, _DOMAINS, self._base, self._cdn)
 
     async def file(self, url: str, param: str) -> bytes:
         """A file's encrypted bytes."""
@@ -209,3 +202,49 @@ def _encoded(version: str) -> int:
     numbers = [int(one) for one in version.split(".") if one.isascii() and one.isdecimal()][:3]
     major, minor, patch = (numbers + [0, 0, 0])[:3]
     return (major & 255) << 16 | (minor & 255) << 8 | patch & 255
+
+
+# ------------------------------------------------------------------------------------------ encrypted files
+#
+# The CDN keeps files encrypted with AES-128 (ECB, which is the vendor's choice, and PKCS #7), each with a key of its own.
+
+
+def key_of(text: str) -> bytes | None:
+    """The key that a message names: 32 hex digits, or base64 of them, or base64 of its 16 bytes. None if it is none of these."""
+    if (found := _from_hex(text)) is not None:
+        return found
+    try:
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(decoded) == BLOCK:
+        return decoded
+    return _from_hex(decoded.decode("ascii", "replace"))
+
+
+def _from_hex(text: str) -> bytes | None:
+    try:
+        return bytes.fromhex(text) if len(text) == 2 * BLOCK and text.isalnum() else None
+    except ValueError:
+        return None
+
+
+def encrypted(data: bytes, key: bytes) -> bytes:
+    """A file as the CDN keeps it."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.padding import PKCS7
+
+    padder, worker = PKCS7(8 * BLOCK).padder(), Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    return worker.update(padder.update(data) + padder.finalize()) + worker.finalize()
+
+
+def decrypted(data: bytes, key: bytes) -> bytes:
+    """The file; SendRefused if the key is not its key."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.padding import PKCS7
+
+    unpadder, worker = PKCS7(8 * BLOCK).unpadder(), Cipher(algorithms.AES(key), modes.ECB()).decryptor()
+    try:
+        return unpadder.update(worker.update(data) + worker.finalize()) + unpadder.finalize()
+    except ValueError:
+        raise SendRefused("WeChat's file can't be decrypted: it is not whole, or its key does not fit") from None

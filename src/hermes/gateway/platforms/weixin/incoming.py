@@ -8,6 +8,7 @@ import mimetypes
 from typing import Any
 
 from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, text_of
 from hermes.gateway.platforms.http import attachment_kind
 
 TEXT, IMAGE, VOICE, FILE, VIDEO = 1, 2, 3, 4, 5
@@ -21,14 +22,13 @@ def event_of(message: Any) -> Event | None:
     """A message as an event; None for our own, for those of groups, and for empty ones."""
     if not isinstance(message, dict) or message.get("message_type") == _BOT or is_in_group(message):
         return None
-    who = _text(message.get("from_user_id"))
-    items = [one for one in _list(message.get("item_list")) if isinstance(one, dict)]
+    who = text_of(message.get("from_user_id"))
+    items = dicts_of(message.get("item_list"))
     text, attachments = _words(items), tuple(filter(None, map(_attachment, items)))
     if not who or not (text or attachments):
         return None
-    number, token = _number(message), _text(message.get("context_token"))
+    number, token = _number(message), text_of(message.get("context_token"))
     quoted_id, quoted = _quote(items)
-    moment = message.get("create_time_ms")
     return Event(
         id=number,
         chat=Chat(platform="weixin", chat_id=who),
@@ -38,14 +38,14 @@ def event_of(message: Any) -> Event | None:
         message_id=number,
         reply_to=quoted_id,
         quoted=quoted,
-        sent_at=moment / 1000 if _is_number(moment) else None,  # type: ignore[operator]
+        sent_at=moment_of(message.get("create_time_ms")),
         reply_context={CONTEXT: token} if token else None,
     )
 
 
 def is_in_group(message: dict[str, Any]) -> bool:
     """Whether a message was written in a group, to which the API can't reply."""
-    return bool(_text(message.get("group_id")))
+    return bool(text_of(message.get("group_id")))
 
 
 def _number(message: dict[str, Any]) -> str:
@@ -63,8 +63,8 @@ def _words(items: list[dict[str, Any]]) -> str:
     found = []
     for item in items:
         inner = item.get("text_item") if item.get("type") == TEXT else item.get("voice_item")
-        if item.get("type") in (TEXT, VOICE) and isinstance(inner, dict) and _text(inner.get("text")):
-            found.append(_text(inner.get("text")))
+        if item.get("type") in (TEXT, VOICE) and isinstance(inner, dict) and text_of(inner.get("text")):
+            found.append(text_of(inner.get("text")))
     return "\n".join(found)
 
 
@@ -72,14 +72,14 @@ def _attachment(item: dict[str, Any]) -> Attachment | None:
     kind = item.get("type")
     if not isinstance(kind, int) or kind not in _NAMES:
         return None
-    inner = _dict(item.get(_NAMES[kind]))
-    media = _dict(inner.get("media"))
-    url, param = _text(media.get("full_url")), _text(media.get("encrypt_query_param"))
-    if not (url or param) or (kind == VOICE and _text(inner.get("text"))):
+    inner = dict_of(item.get(_NAMES[kind]))
+    media = dict_of(inner.get("media"))
+    url, param = text_of(media.get("full_url")), text_of(media.get("encrypt_query_param"))
+    if not (url or param) or (kind == VOICE and text_of(inner.get("text"))):
         return None
-    key = _text(inner.get("aeskey")) or _text(media.get("aes_key"))
+    key = text_of(inner.get("aeskey")) or text_of(media.get("aes_key"))
     reference = {name: value for name, value in (("url", url), ("param", param), ("key", key)) if value}
-    name, mime = _text(inner.get("file_name")) or None, None
+    name, mime = text_of(inner.get("file_name")) or None, None
     if kind == FILE:
         mime = mimetypes.guess_type(name or "")[0]
     elif kind == VIDEO:
@@ -88,7 +88,7 @@ def _attachment(item: dict[str, Any]) -> Attachment | None:
         code = inner.get("encode_type")
         mime = _VOICES.get(code) if isinstance(code, int) else None
     of_kind = {IMAGE: "image", VOICE: "audio", VIDEO: "video"}.get(kind) or attachment_kind(mime)
-    size = _text(inner.get("len"))
+    size = text_of(inner.get("len"))
     length = int(size) if size.isascii() and size.isdecimal() and len(size) < 16 else None
     return Attachment(kind=of_kind, name=name, mime=mime, size=length, reference=reference)
 
@@ -96,26 +96,10 @@ def _attachment(item: dict[str, Any]) -> Attachment | None:
 def _quote(items: list[dict[str, Any]]) -> tuple[str | None, str | None]:
     """The quoted message: its id and its text, as far as WeChat sends them."""
     for item in items:
-        reference = _dict(item.get("ref_msg"))
+        reference = dict_of(item.get("ref_msg"))
         if reference:
-            quoted = _dict(reference.get("message_item"))
+            quoted = dict_of(reference.get("message_item"))
             number = quoted.get("msg_id") or reference.get("svr_id")
-            text = _text(_dict(quoted.get("text_item")).get("text")) or _text(reference.get("title"))
+            text = text_of(dict_of(quoted.get("text_item")).get("text")) or text_of(reference.get("title"))
             return (str(number) if isinstance(number, str | int) and number else None), text or None
     return None, None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15

@@ -8,6 +8,7 @@ from typing import Any
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
 from hermes.gateway.keys import normalize_whatsapp_identifier
 from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.frames import dict_of, dicts_of, text_of
 from hermes.gateway.platforms.http import attachment_kind
 from hermes.gateway.platforms.whatsapp.people import canonical, sender
 
@@ -31,14 +32,14 @@ class BridgeReader:
         """An event of the bridge; None where it is none of ours."""
         if not isinstance(found, dict):
             return None
-        number, where, who = found.get("id"), _text(found.get("chat")), _text(found.get("sender"))
+        number, where, who = found.get("id"), text_of(found.get("chat")), text_of(found.get("sender"))
         if not isinstance(number, str) or not number or not where or not who:
             return None
         person, place = self._person(who, found.get("name")), self._chat(where, found)
         if person is None or place is None or self._is_ours(who):
             return None
         mine = f"{place.chat_id}:{person.id}:"  # a message is named by its author: no user can change another's
-        target = _text(found.get("target"))
+        target = text_of(found.get("target"))
         match found.get("type"):
             case "message":
                 return self._event(found, f"{mine}{number}", number, place, person)
@@ -47,12 +48,12 @@ class BridgeReader:
                 return Revision(id=f"{mine}edit:{number}", revises=f"{mine}{target}", event=event)
             case "delete" if target:
                 return deleted(f"{mine}{target}")
-            case "reaction" if target and _text(found.get("emoji")):
+            case "reaction" if target and text_of(found.get("emoji")):
                 return Reaction(
                     id=f"{mine}reaction:{number}",
                     chat=place,
                     sender=person,
-                    emoji=_text(found["emoji"]),
+                    emoji=text_of(found["emoji"]),
                     message_id=target,
                 )
         return None
@@ -73,35 +74,34 @@ class BridgeReader:
         found = self._resolved(jid)
         if not found:
             return None
-        return sender(found, _text(name) or None)
+        return sender(found, text_of(name) or None)
 
     def _chat(self, jid: str, found: dict[str, Any]) -> Chat | None:
         if jid.endswith(GROUPS):
-            return Chat(platform="whatsapp", chat_id=jid, type=GROUP, name=_text(found.get("chat_name")) or None)
+            return Chat(platform="whatsapp", chat_id=jid, type=GROUP, name=text_of(found.get("chat_name")) or None)
         if jid.endswith((LID, PERSON)):
             return Chat(
-                platform="whatsapp", chat_id=self._resolved(jid), type=DM, name=_text(found.get("name")) or None
+                platform="whatsapp", chat_id=self._resolved(jid), type=DM, name=text_of(found.get("name")) or None
             )
         return None  # a broadcast, a channel, a status
 
     def _event(self, found: dict[str, Any], name: str, number: str, chat: Chat, person: Sender) -> Event:
-        text = _text(found.get("text"))
-        quoted = found.get("quoted") if isinstance(found.get("quoted"), dict) else {}
-        assert isinstance(quoted, dict)
-        named = [one for one in _list(found.get("mentions")) if isinstance(one, str)]
+        text = text_of(found.get("text"))
+        quoted, mentions = dict_of(found.get("quoted")), found.get("mentions")
+        named = [one for one in mentions if isinstance(one, str)] if isinstance(mentions, list) else []
         about_us = [one for one in named if self._is_ours(one)]
         addressed = chat.type == DM or bool(about_us) or self._is_ours(quoted.get("sender"))
         for one in about_us:
             text = text.replace(f"@{normalize_whatsapp_identifier(one)}", "").strip()
-        self.messages.put(number, (_text(found.get("sender")), text[:300]))
+        self.messages.put(number, (text_of(found.get("sender")), text[:300]))
         forwarded = None
         if found.get("forwarded"):  # the author is not told
-            forwarded, text, addressed = Forwarded(text=_text(found.get("text"))), "", chat.type == DM
+            forwarded, text, addressed = Forwarded(text=text_of(found.get("text"))), "", chat.type == DM
         stamp = found.get("timestamp")
         return Event(
             id=name, chat=chat, sender=person, text=text, message_id=number, addressed=addressed, forwarded=forwarded,
-            attachments=tuple(_attachment(one) for one in _list(found.get("files")) if isinstance(one, dict) and one.get("id")),
-            reply_to=_text(quoted.get("id")) or None, quoted=_text(quoted.get("text")) or None,
+            attachments=tuple(_attachment(one) for one in dicts_of(found.get("files")) if one.get("id")),
+            reply_to=text_of(quoted.get("id")) or None, quoted=text_of(quoted.get("text")) or None,
             sent_at=float(stamp) if isinstance(stamp, int) and 0 < stamp < 10**11 else None,
         )  # fmt: skip
 
@@ -112,17 +112,9 @@ class BridgeReader:
 
 
 def _attachment(file: dict[str, Any]) -> Attachment:
-    mime = _text(file.get("mime")).partition(";")[0].strip() or None
+    mime = text_of(file.get("mime")).partition(";")[0].strip() or None
     size = file.get("size")
     return Attachment(
-        kind=attachment_kind(mime), name=_text(file.get("name")) or None, mime=mime, size=size if isinstance(size, int) else None,
-        reference={"file": str(file["id"])},
+        kind=attachment_kind(mime), name=text_of(file.get("name")) or None, mime=mime,
+        size=size if isinstance(size, int) else None, reference={"file": str(file["id"])},
     )  # fmt: skip
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

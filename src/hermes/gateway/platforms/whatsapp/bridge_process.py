@@ -1,4 +1,4 @@
-"""The bridge as a process of the gateway: started, started again when it ends, and ended with the gateway.
+"""The bridge as a process of the gateway: started, and ended with the gateway.
 
 It gets its place by variables: HERMES_BRIDGE_PORT, HERMES_BRIDGE_TOKEN, HERMES_BRIDGE_FOLDER for its files. With
 HERMES_BRIDGE_SUPERVISED it ends when its standard input is closed, so that a killed gateway leaves none behind.
@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -21,8 +20,6 @@ from typing import IO
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.platforms.connections import Tasks
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before it is started again; twice as long each time
-LONG_LIFE = 60.0  # seconds after which a start counts as successful
 GRACE = 5.0  # seconds to end by itself
 _LONGEST_LINE = 300
 _VARIABLES = frozenset(
@@ -50,6 +47,11 @@ class BridgeProcess:
         """Whether it was started and not stopped."""
         return self._lock is not None
 
+    def choose_port(self) -> int:
+        """The port it will listen on."""
+        self.port = self.port or _free_port()
+        return self.port
+
     async def start(self, note: Callable[[str], None]) -> None:
         """Start it and look after it. AlreadyRuns, or PlatformRefused if the command does not exist."""
         if self.runs:
@@ -57,7 +59,7 @@ class BridgeProcess:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _locked(self._folder.parent / "bridge.lock")
         try:
-            self.port = self.port or _free_port()
+            self.choose_port()
             process = await self._started()
         except BaseException:
             await self.stop()
@@ -89,24 +91,9 @@ class BridgeProcess:
         return self._process
 
     async def _watch(self, process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            since = time.monotonic()
-            await _read(process, note)
-            status = await process.wait()
-            await _ended(process)  # its children, too
-            if time.monotonic() - since >= LONG_LIFE:
-                pause = FIRST_PAUSE
-            note(f"the bridge has ended (status {status}); it is started again in {pause:g} s")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-            while True:
-                try:
-                    process = await self._started()
-                    break
-                except PlatformRefused as error:
-                    note(str(error))
-                    await asyncio.sleep(LONGEST_PAUSE)
+        """Pass on its output. The gateway starts it again: it connects anew when the bridge does not answer."""
+        await _read(process, note)
+        note(f"the bridge has ended (status {await process.wait()})")
 
 
 async def _read(process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:

@@ -6,32 +6,30 @@ A person may be written to freely for 24 hours after their last message; after t
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Link
-from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction
-from hermes.gateway.platforms.connections import Recent, close_each
+from hermes.gateway.adapter import Link, ReplyContext
+from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile
+from hermes.gateway.platforms.connections import Recent, SentMessages
 from hermes.gateway.platforms.frames import read_object
 from hermes.gateway.platforms.intake import hand_over
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
 from hermes.gateway.platforms.whatsapp.graph_api import GraphApi, WindowClosed, WrongParameter, is_window
 from hermes.gateway.platforms.whatsapp.people import BUSINESS_SCOPED
 
 if TYPE_CHECKING:
-    from hermes.gateway.adapter import Adapter
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
+    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
     from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader, Failed
 
-LONGEST_CAPTION = 1024
 _BUTTONS, _BUTTON_TITLE, _BUTTON_TEXT = 3, 20, 1024
 _ROW_TITLE, _ROW_MORE = 24, 72
 _TEMPLATE_TEXT = 900  # characters of a template's variable: its text and its variables have 1,024 together
-_PATIENCE = 30  # tenths of a second
 _TYPING = 20.0  # seconds; it is shown for 25
 _PICTURES = ("image/jpeg", "image/png")
 _SOUNDS = ("audio/aac", "audio/amr", "audio/mpeg", "audio/mp4", "audio/ogg")
@@ -44,66 +42,56 @@ _DOCUMENTS = (
 _LARGEST = {"image": 5_000_000, "audio": 16_000_000, "video": 16_000_000}
 
 
-class CloudNumber:
+class CloudNumber(WhatsApp[GraphApi]):
     """One number of the Cloud API."""
 
-    def __init__(self, adapter: Adapter) -> None:
-        self._adapter = adapter
-        self._api: GraphApi | None = None
-        self._registration: Registration | None = None
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
         self._link: Link | None = None
         self._reader: DeliveryReader | None = None
-        self._number_id = adapter.text("phone_number_id")
+        self._number_id = self.text("phone_number_id")
         self._newest: Recent[str, str] = Recent()  # chat → the newest message there
         self._typed: Recent[str, tuple[str, float]] = Recent()
-        self._sent: Recent[str, tuple[Chat, str]] = Recent(500)  # what may still turn out to be undelivered
-        self._sending = 0  # messages that are being sent now
+        self._sent: SentMessages[tuple[Chat, str]] = SentMessages(500)  # what may still turn out to be undelivered
         self._done: Recent[str, int] = Recent(500)  # nonce → how many of its several requests were sent
 
     # ------------------------------------------------------------------------------------------ login
 
     def validate(self) -> None:
         """Refuse settings that can't work."""
+        super().validate()
         needed = ("phone_number_id", "access_token", "app_secret", "verify_token")
-        missing = [name for name in needed if not self._adapter.text(name)]
+        missing = [name for name in needed if not self.text(name)]
         if missing:
             raise PlatformRefused(
-                f"{self._adapter.connection_name}: {', '.join(missing)} missing: the Cloud API needs them (or set mode: bridge)"
+                f"{self.connection_name}: {', '.join(missing)} missing: the Cloud API needs them (or set mode: bridge)"
             )
         if not self._number_id.isdecimal():
             raise PlatformRefused(
-                f"{self._adapter.connection_name}: phone_number_id is a number's id in Meta's console, as 106540352242922, "
+                f"{self.connection_name}: phone_number_id is a number's id in Meta's console, as 106540352242922, "
                 f"not {self._number_id!r}"
             )
 
     async def check(self) -> str:
         """Log in and say which number we are."""
-        async with self._made() as api:
+        self.validate()
+        async with self.make_api() as api:
             found = await api.call("GET", self._number_id, params={"fields": "display_phone_number,verified_name"})
             return str(found.get("display_phone_number") or self._number_id)
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, api: GraphApi) -> None:
         """Log in and register the webhook."""
         from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader
 
         self._link = link
         identity = await self.check()
-        self._reader = self._reader or DeliveryReader(self._number_id, self._adapter.home)
-        self._api = self._made()
-        self._registration = await self._adapter.listen(
-            link, self._called, methods=("GET", "POST"), signed=self._is_meta, seconds=10
-        )
+        self._reader = self._reader or DeliveryReader(self._number_id, self.home)
+        self.closing(await self.listen(link, self._called, methods=("GET", "POST"), signed=self._is_meta, seconds=10))
         link.connected(identity)
 
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything."""
-        registration, self._registration = self._registration, None
-        api, self._api = self._api, None
-        await close_each(registration, api)
-
-    def _made(self) -> GraphApi:
-        text = self._adapter.text
-        return GraphApi(text("base_url"), text("access_token"), text("api_version"))
+    def make_api(self) -> GraphApi:
+        """The Graph API, with our token."""
+        return GraphApi(self.text("base_url"), self.text("access_token"), self.text("api_version"))
 
     # ------------------------------------------------------------------------------------------ receiving
 
@@ -111,9 +99,9 @@ class CloudNumber:
         from hermes.gateway.platforms.listener import is_signed
 
         if call.method == "GET":
-            given, wanted = call.query.get("hub.verify_token", ""), self._adapter.text("verify_token")
+            given, wanted = call.query.get("hub.verify_token", ""), self.text("verify_token")
             return call.query.get("hub.mode") == "subscribe" and hmac.compare_digest(given.encode(), wanted.encode())
-        return is_signed(self._adapter.text("app_secret"), call.body, call.headers.get("X-Hub-Signature-256", ""))
+        return is_signed(self.text("app_secret"), call.body, call.headers.get("X-Hub-Signature-256", ""))
 
     async def _called(self, call: PlatformRequest) -> int | PlatformResponse:
         """Answer the console's verification, or store everything in a delivery."""
@@ -129,9 +117,6 @@ class CloudNumber:
             return 200
         found = reader.read(payload)
         for item in found.items:
-            if isinstance(item, Reaction):
-                await link.reacted(item)
-                continue
             await hand_over(link, item)
             if isinstance(item, Event) and item.message_id:
                 self._newest.put(item.chat.chat_id, item.message_id)
@@ -149,10 +134,10 @@ class CloudNumber:
 
         While the template can't be sent this raises: then Meta reports the failure again.
         """
-        known = await self._known(failure.message_id) if is_window(failure.code) else None
+        known = await self._sent.find(failure.message_id) if is_window(failure.code) else None
         self._sent.drop(failure.message_id)
         why = f"a message to {failure.person or 'someone'} was not delivered: {failure.why}"
-        if known is not None and is_window(failure.code) and self._adapter.text("template"):
+        if known is not None and is_window(failure.code) and self.text("template"):
             chat, text = known
             try:
                 await self._by_template(chat, text, nonce=failure.message_id)
@@ -167,29 +152,24 @@ class CloudNumber:
         link.log.warning("%s", why)
         link.troubled(why)
 
-    async def _known(self, message_id: str) -> tuple[Chat, str] | None:
-        """What a message of ours said. Its failure may be reported before we know its id."""
-        for _ in range(_PATIENCE):
-            if message_id in self._sent or not self._sending:
-                break
-            await asyncio.sleep(0.1)
-        return self._sent.get(message_id)
-
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file that a person sent."""
-        return await self._connected().media(str(attachment.reference.get("id")), self._number_id)
+        return await self.api.media(str(attachment.reference.get("id")), self._number_id)
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Send a text; its id. Outside the 24 hours by the template."""
         body = formatted(text)
         content = {"type": "text", "text": {"body": body, "preview_url": False}}
         return await self._window(chat, text, content, nonce, reply_to)
 
     async def send_choices(
-        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None
-    ) -> str:
+        self, chat: Chat, text: str, choices: Sequence[Choice], *, nonce: str, reply_to: str | None = None,
+        context: ReplyContext | None = None,
+    ) -> str:  # fmt: skip
         """Send a text with buttons, or with a list where there are many or their labels are long."""
         body, labels = formatted(text), [one.label.strip() for one in choices]
         if len(set(labels)) < len(labels) or not all(labels):
@@ -210,9 +190,11 @@ class CloudNumber:
         content = {"type": "interactive", "interactive": {"type": kind, "body": {"text": body}, "action": action}}
         return await self._window(chat, text, content, nonce, reply_to)
 
-    async def send_file(self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str) -> str:
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
         """Upload a file and send it: as a picture, sound or film where WhatsApp shows it, else as a document."""
-        api, kind, mime = self._connected(), _kind(file), file.mime.partition(";")[0].strip()
+        api, kind, mime = self.api, _kind(file), file.mime.partition(";")[0].strip()
         if kind == "audio" and caption and not self._done.get(nonce):  # which has no caption
             await self._post(chat, {"type": "text", "text": {"body": formatted(caption), "preview_url": False}})
             self._done.put(nonce, 1)
@@ -226,7 +208,7 @@ class CloudNumber:
         if kind == "document":
             inside["filename"] = file.name
         if caption and kind != "audio":
-            inside["caption"] = formatted(caption, LONGEST_CAPTION)
+            inside["caption"] = formatted(caption, self.capabilities.longest_caption)
         try:
             return await self._post(chat, {"type": kind, kind: inside})
         except WindowClosed as error:
@@ -240,28 +222,24 @@ class CloudNumber:
             return
         self._typed.put(chat.chat_id, (message, now))
         body = {"status": "read", "message_id": message, "typing_indicator": {"type": "text"}}
-        await self._connected().call(
-            "POST", f"{self._number_id}/messages", json={"messaging_product": "whatsapp", **body}
-        )
+        await self.api.call("POST", f"{self._number_id}/messages", json={"messaging_product": "whatsapp", **body})
 
     async def _window(self, chat: Chat, text: str, content: dict[str, Any], nonce: str, reply_to: str | None) -> str:
         """Send something that is allowed within the 24 hours alone; after them its text by the template."""
         quote = {"context": {"message_id": reply_to}} if reply_to and reply_to.startswith("wamid.") else {}
-        self._sending += 1
         try:
-            try:
-                number = await self._post(chat, {**content, **quote})
-            except WrongParameter:
-                if not quote:
-                    raise
-                number = await self._post(chat, content)  # the quoted message is too old, or gone
-            self._sent.put(number, (chat, text))
+            with self._sent.sending():
+                try:
+                    number = await self._post(chat, {**content, **quote})
+                except WrongParameter:
+                    if not quote:
+                        raise
+                    number = await self._post(chat, content)  # the quoted message is too old, or gone
+                self._sent.put(number, (chat, text))
         except WindowClosed as error:
-            if not self._adapter.text("template"):
+            if not self.text("template"):
                 raise SendRefused(f"{error}; {_NO_TEMPLATE}") from None
             return await self._by_template(chat, text, nonce=nonce)
-        finally:
-            self._sending -= 1
         if self._reader is not None:
             self._reader.texts.put(number, text[:300])
         return number
@@ -277,7 +255,7 @@ class CloudNumber:
                 continue  # sent before the last try broke
             body = {"type": "body", "parameters": [{"type": "text", "text": part}]}
             template = {
-                "name": self._adapter.text("template"), "language": {"code": self._adapter.text("template_language")},
+                "name": self.text("template"), "language": {"code": self.text("template_language")},
                 "components": [body],
             }  # fmt: skip
             number = await self._post(chat, {"type": "template", "template": template})
@@ -290,16 +268,11 @@ class CloudNumber:
         if chat.type != GROUP and BUSINESS_SCOPED.fullmatch(chat.chat_id):
             to = {"recipient": chat.chat_id, "recipient_type": "individual"}
         body = {"messaging_product": "whatsapp", **to, **content}
-        found = await self._connected().call("POST", f"{self._number_id}/messages", json=body)
+        found = await self.api.call("POST", f"{self._number_id}/messages", json=body)
         try:
             return str(found["messages"][0]["id"])
         except (KeyError, IndexError, TypeError):
             raise PlatformUnreachable("WhatsApp did not say which message was sent", maybe_sent=True) from None
-
-    def _connected(self) -> GraphApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to WhatsApp")
-        return self._api
 
 
 _NO_TEMPLATE = (

@@ -5,6 +5,7 @@ https://developers.facebook.com/documentation/business-messaging/whatsapp/webhoo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, deleted
 from hermes.gateway.platforms.connections import Recent
+from hermes.gateway.platforms.frames import dict_of, dicts_of, text_of
 from hermes.gateway.platforms.http import attachment_kind, error_text
 from hermes.gateway.platforms.listener import in_window
 from hermes.gateway.platforms.whatsapp.people import canonical, same_person, sender
 
 REPLAYS = 7 * 24 * 3600.0  # seconds: for so long Meta repeats a delivery, and the gateway knows what it has answered
 _ENVELOPE = ("from", "from_user_id", "group_id", "timestamp")
+_RECORDS = ("interactive", "order", "location", "contacts")  # shown as they come: forms, orders, places, people
 _FILES = ("image", "video", "audio", "document", "sticker")
 
 
@@ -53,8 +56,8 @@ class DeliveryReader:
         """Everything in a delivery that concerns our number."""
         found = CloudDelivery()
         for change in _changes(payload):
-            value = _dict(change, "value")
-            ours = _dict(value, "metadata").get("phone_number_id")
+            value = dict_of(change.get("value"))
+            ours = dict_of(value.get("metadata")).get("phone_number_id")
             if change.get("field") != "messages":
                 continue
             if ours != self._number_id:
@@ -62,18 +65,20 @@ class DeliveryReader:
                     f"a delivery for another number ({ours}) is ignored: give that number its own account"
                 )
                 continue
-            self._number = "".join(filter(str.isdigit, str(_dict(value, "metadata").get("display_phone_number") or "")))
-            for one in _list(value, "messages"):
+            self._number = "".join(
+                filter(str.isdigit, str(dict_of(value.get("metadata")).get("display_phone_number") or ""))
+            )
+            for one in dicts_of(value.get("messages")):
                 self._message(one, value, found)
-            for one in _list(value, "statuses"):
+            for one in dicts_of(value.get("statuses")):
                 if one.get("status") == "failed":
                     found.failed.append(self._failure(one))
-            for one in _list(value, "errors"):
+            for one in dicts_of(value.get("errors")):
                 found.problems.append(f"WhatsApp reports: {_error(one)}")
         return found
 
     def _failure(self, status: dict[str, Any]) -> Failed:
-        first = next(iter(_list(status, "errors")), {})
+        first = next(iter(dicts_of(status.get("errors"))), {})
         person = canonical(status.get("recipient_id") or status.get("recipient_user_id"), self._home)
         return Failed(str(status.get("id") or ""), person, first.get("code"), _error(first))
 
@@ -90,7 +95,7 @@ class DeliveryReader:
             return
         kind = message.get("type")
         if kind == "reaction":
-            told = _dict(message, "reaction")
+            told = dict_of(message.get("reaction"))
             if told.get("emoji") and told.get("message_id"):
                 found.items.append(
                     Reaction(
@@ -99,11 +104,11 @@ class DeliveryReader:
                     )
                 )  # fmt: skip
         elif kind == "revoke":
-            gone = _dict(message, "revoke").get("original_message_id")
+            gone = dict_of(message.get("revoke")).get("original_message_id")
             found.items += [deleted(gone)] if isinstance(gone, str) and gone else []
         elif kind == "edit":
-            edit = _dict(message, "edit")
-            first, newer = edit.get("original_message_id"), _dict(edit, "message")
+            edit = dict_of(message.get("edit"))
+            first, newer = edit.get("original_message_id"), dict_of(edit.get("message"))
             if isinstance(first, str) and first and newer:
                 mine: dict[str, Any] = {key: message[key] for key in _ENVELOPE if key in message}
                 event = self._event({**newer, **mine, "id": first}, value, who)
@@ -112,7 +117,7 @@ class DeliveryReader:
             found.notes.append(f"{who} has opened the chat")
         elif kind == "system":
             found.notes.append(
-                f"WhatsApp reports of {who}: {error_text(_dict(message, 'system').get('body') or 'a change')}"
+                f"WhatsApp reports of {who}: {error_text(dict_of(message.get('system')).get('body') or 'a change')}"
             )
         else:
             found.items.append(self._event(message, value, who))
@@ -137,7 +142,7 @@ class DeliveryReader:
         name = _name(message, value)
         chat = self._chat(message, who, name)
         text, files = _content(message)
-        context = _dict(message, "context")
+        context = dict_of(message.get("context"))
         quoted = context.get("id") if isinstance(context.get("id"), str) else None
         mention = f"@{self._number}"
         ours = self._number and (mention in text or canonical(context.get("from"), self._home) == self._number)
@@ -156,85 +161,42 @@ class DeliveryReader:
 def _content(message: dict[str, Any]) -> tuple[str, tuple[Attachment, ...]]:
     """The text of a message and its file."""
     kind = str(message.get("type") or "")
-    inside = _dict(message, kind)
+    inside = dict_of(message.get(kind))
     if kind == "text":
-        return _text(inside.get("body")), ()
+        return text_of(inside.get("body")), ()
     if kind in _FILES and isinstance(inside.get("id"), str) and inside["id"]:
-        mime = _text(inside.get("mime_type")).partition(";")[0].strip() or None
+        mime = text_of(inside.get("mime_type")).partition(";")[0].strip() or None
         made = Attachment(
-            kind=attachment_kind(mime), name=_text(inside.get("filename")) or None, mime=mime, reference={"id": inside["id"]}
+            kind=attachment_kind(mime), name=text_of(inside.get("filename")) or None, mime=mime, reference={"id": inside["id"]}
         )  # fmt: skip
-        return _text(inside.get("caption")), (made,)
+        return text_of(inside.get("caption")), (made,)
     if kind == "button":  # of a template
-        return _text(inside.get("text")) or _text(inside.get("payload")), ()
-    if kind == "interactive":
-        return _chosen(inside), ()
-    if kind == "order":
-        return "\n".join(filter(None, [*map(_ordered, _list(inside, "product_items")), _text(inside.get("text"))])), ()
-    if kind == "location":
-        where = ", ".join(_text(inside.get(key)) for key in ("name", "address") if inside.get(key))
-        return f"Location: {where} ({inside.get('latitude')}, {inside.get('longitude')})".replace(":  (", ": ("), ()
-    if kind == "contacts":
-        return "\n".join(f"Contact: {one}" for one in map(_contact, _list(message, "contacts"))), ()
-    why = _error(next(iter(_list(message, "errors")), {}))
+        return text_of(inside.get("text")) or text_of(inside.get("payload")), ()
+    chosen = dict_of(inside.get("button_reply")) or dict_of(inside.get("list_reply"))
+    if kind == "interactive" and chosen:
+        return text_of(chosen.get("id")) or text_of(chosen.get("title")), ()
+    if kind in _RECORDS and message.get(kind):
+        return f"[{kind}: {json.dumps(message[kind], ensure_ascii=False)}]", ()
+    why = _error(next(iter(dicts_of(message.get("errors"))), {}))
     return f"[a message of a kind that WhatsApp does not pass on: {kind or 'unknown'}{f'; {why}' if why else ''}]", ()
-
-
-def _chosen(inside: dict[str, Any]) -> str:
-    """What a person has chosen or filled in."""
-    form, call = _dict(inside, "nfm_reply"), _dict(inside, "call_permission_reply")
-    if form:
-        return f"Form: {_text(form.get('response_json')) or _text(form.get('body'))}"
-    if call:
-        return f"Permission to call: {_text(call.get('response'))}"
-    chosen = _dict(inside, "button_reply") or _dict(inside, "list_reply")
-    return (
-        _text(chosen.get("id"))
-        or _text(chosen.get("title"))
-        or f"[an answer of an unknown kind: {_text(inside.get('type'))}]"
-    )
-
-
-def _ordered(one: dict[str, Any]) -> str:
-    price = f"{one.get('item_price')} {_text(one.get('currency'))}".strip()
-    return f"Order: {one.get('quantity')} × {_text(one.get('product_retailer_id'))} ({price})"
-
-
-def _contact(one: dict[str, Any]) -> str:
-    numbers = [_text(phone.get("phone")) for phone in _list(one, "phones")]
-    return ", ".join(filter(None, [_text(_dict(one, "name").get("formatted_name")), *numbers]))
 
 
 def _name(message: dict[str, Any], value: dict[str, Any]) -> str | None:
     """The sender's display name."""
     ids = [one for one in (message.get("from"), message.get("from_user_id")) if one]
-    for one in _list(value, "contacts"):
+    for one in dicts_of(value.get("contacts")):
         if one.get("wa_id") in ids or one.get("user_id") in ids:
-            profile = _dict(one, "profile")
-            return _text(profile.get("name")) or _text(profile.get("username")) or None
+            profile = dict_of(one.get("profile"))
+            return text_of(profile.get("name")) or text_of(profile.get("username")) or None
     return None
 
 
 def _error(one: dict[str, Any]) -> str:
-    text = _dict(one, "error_data").get("details") or one.get("message") or one.get("title") or ""
+    text = dict_of(one.get("error_data")).get("details") or one.get("message") or one.get("title") or ""
     return error_text(f"{text} (code {one.get('code')})") if one else ""
 
 
 def _changes(payload: Any) -> Iterator[dict[str, Any]]:
     if isinstance(payload, dict) and payload.get("object") == "whatsapp_business_account":
-        for entry in _list(payload, "entry"):
-            yield from _list(entry, "changes")
-
-
-def _dict(found: Any, key: str) -> dict[str, Any]:
-    inside = found.get(key) if isinstance(found, dict) else None
-    return inside if isinstance(inside, dict) else {}
-
-
-def _list(found: Any, key: str) -> list[dict[str, Any]]:
-    inside = found.get(key) if isinstance(found, dict) else None
-    return [one for one in inside if isinstance(one, dict)] if isinstance(inside, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+        for entry in dicts_of(payload.get("entry")):
+            yield from dicts_of(entry.get("changes"))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, json_object, retry_after
+from hermes.gateway.platforms.frames import dict_of, parsed
+from hermes.gateway.platforms.http import HttpApi, error_text, is_at, retry_after
 
 _LOGIN = frozenset({0, 190})
 _RIGHTS = frozenset({3, 10, 368, 131031, *range(200, 300)})
@@ -45,16 +46,12 @@ class GraphApi(HttpApi):
     def __init__(self, base_url: str, token: str, version: str) -> None:
         super().__init__("WhatsApp", base_url, headers={"Authorization": f"Bearer {token}"}, timeout=40)
         self._token, self._version = token, version.strip("/")
-        self._place = urlsplit(base_url)[:2]
         self._refusals = 0  # "wait" in a row: each wait is four times as long, as Meta asks
 
     async def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The answer of a request as an object."""
-        answer = await self.request(method, f"/{self._version}/{path}", **options)
+        found = await self.object(method, f"/{self._version}/{path}", **options)
         self._refusals = 0
-        found = json_object(answer)
-        if found is None:
-            raise PlatformUnreachable("WhatsApp's answer is not JSON", maybe_sent=method == "POST")
         return found
 
     def check(self, answer: httpx.Response) -> None:
@@ -64,14 +61,10 @@ class GraphApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Meta's own code."""
-        try:
-            found = answer.json()["error"]
-            code, told = found.get("code"), found.get("error_data")
-            code = code if isinstance(code, int) else None
-            details = told.get("details") if isinstance(told, dict) else None
-            text = error_text(details or found.get("message") or "", self._token)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            code, text = None, ""
+        found = dict_of(parsed(answer.content).get("error"))
+        code = found["code"] if isinstance(found.get("code"), int) else None
+        details = dict_of(found.get("error_data")).get("details")
+        text = error_text(details or found.get("message") or "", self._token)
         why = f"WhatsApp refuses: {text or f'HTTP {answer.status_code}'}" + (f" (code {code})" if code else "")
         if code in _SLOW or answer.status_code == 429:
             self._refusals += 1
@@ -106,6 +99,4 @@ class GraphApi(HttpApi):
 
     def _is_trusted(self, address: str) -> bool:
         """Whether our token may be sent there."""
-        there = urlsplit(address)
-        meta = there.scheme == "https" and f".{there.hostname or ''}".endswith(_MEDIA_HOSTS)
-        return meta or there[:2] == self._place
+        return is_at(address, _MEDIA_HOSTS, self.base_url)
