@@ -130,6 +130,6 @@ def test_closing_lets_all_sessions_go_except_those_that_are_in_use(db: Any, make
     for name, session_id in (("a", "one"), ("b", "two")):
         assert some.take(name, session_id, make(session_id)).hold()
     some.queue("b").result(5)
-    some.close()
+    some.close(0.1)
     assert [db.is_live(name) for name in ("one", "two")] == [False, True]
     some.leave("b")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,6 +17,7 @@ import pytest
 from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.config import Config
 from hermes.errors import ConfigError
+from hermes.serve import api_requests
 from hermes.serve.api import api_app
 from hermes.serve.server import is_loopback
 from tests.support.wire import Wire, said
@@ -159,6 +163,45 @@ def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
             slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             assert slow.recv(100).startswith(b"HTTP/1.1 408")
         assert wire.bodies == []
+
+
+def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then kept a connection, and what is read of the request, for two minutes."""
+    monkeypatch.setattr(api_requests, "HEAD_START", 0.3)
+    with Wire([said("Hi.")]) as wire:
+        served = serve(wire)
+        with socket.create_connection(("127.0.0.1", served.server.port), timeout=0.05) as slow:
+            slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000\r\n\r\n")
+            answer = b""
+            for _ in range(200):
+                with suppress(TimeoutError):
+                    answer = slow.recv(100)
+                    break
+                slow.sendall(b" ")
+            assert answer.startswith(b"HTTP/1.1 408")
+        assert wire.bodies == []
+
+
+def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from starlette.requests import Request
+
+    from hermes.serve.api_errors import ApiError
+    from hermes.serve.web.changing import told_in
+
+    monkeypatch.setattr(api_requests, "HEAD_START", 0.2)
+    monkeypatch.setattr("hermes.serve.web.changing.visitor_of", lambda request: SimpleNamespace(read_only=False))
+
+    async def dribble() -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async def asked() -> None:
+        with pytest.raises(ApiError) as caught:
+            async with asyncio.timeout(20):
+                await told_in(Request({"type": "http", "method": "POST", "headers": []}, dribble))
+        assert caught.value.status == 408
+
+    asyncio.run(asked())
 
 
 def test_what_is_not_there_is_said_in_openais_way(serve: Any) -> None:

@@ -2,8 +2,8 @@
 
 A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent holds the
 session's lease, its background processes and its open tools; it is replaced when the conversation moves to another
-session, and closed after a long idle time or when too many others were used since. A caller that needs a conversation for
-itself queues up (`queue`, `leave`); an entry point with its own queue only takes the agent.
+session, and closed after a long idle time or when too many others were used since. Callers that meet in a conversation
+have it one after the other, in the order they came (`enter` or `queue`, then `leave`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hermes.agent.loop import Agent
+    from hermes.store.db import SessionDB
 
 
 KEPT = 256  # agents cached between turns
@@ -31,14 +33,17 @@ A = TypeVar("A", bound="Agent")
 class _AgentSlot(Generic[A]):
     name: str
     agent: A | None = None
-    users: int = 0  # the current user, and those that wait
-    waiting: deque[Future[None]] = field(default_factory=deque)
+    queue: deque[Future[None]] = field(default_factory=deque)  # the first has the conversation; the others wait
     used_at: float = 0.0  # by the monotonic clock
+
+    def users(self) -> int:
+        """How many callers have the conversation or wait for it."""
+        return sum(not ticket.cancelled() for ticket in self.queue)
 
     def is_idle(self) -> bool:
         """Whether its agent can be closed: not while it runs a turn, or has background processes."""
         agent = self.agent
-        return not self.users and agent is not None and not agent.busy and not agent.background_running()
+        return not self.queue and agent is not None and not agent.busy and not agent.background_running()
 
 
 class Conversations(Generic[A]):
@@ -66,48 +71,47 @@ class Conversations(Generic[A]):
 
         ticket: Future[None] = Future()
         with self._changed:
-            one = self._all.setdefault(name, _AgentSlot(name))
-            one.users += 1
-            if one.users == 1:
+            slot = self._all.setdefault(name, _AgentSlot(name))
+            slot.queue.append(ticket)
+            if slot.queue[0] is ticket:
                 ticket.set_result(None)
-            else:
-                one.waiting.append(ticket)
-                ticket.add_done_callback(lambda ticket: self._given_up(one, ticket))
         return ticket
 
-    def _given_up(self, one: _AgentSlot[A], ticket: Future[None]) -> None:
-        if ticket.cancelled():
-            with self._changed:
-                if ticket in one.waiting:
-                    one.waiting.remove(ticket)
-                    one.users -= 1
+    async def enter(self, name: str) -> None:
+        """Wait in the queue, on an event loop, until the caller has the conversation: until `leave`."""
+        import asyncio
+
+        ticket = self.queue(name)
+        try:
+            await asyncio.wrap_future(ticket)
+        except BaseException:
+            if not ticket.cancel():  # it was assigned at this very moment
+                self.leave(name)
+            raise
 
     def leave(self, name: str) -> None:
-        """Pass the conversation to the next caller in the queue."""
-        following = None
+        """Pass the conversation to the next caller in the queue. From any thread."""
         with self._changed:
-            one = self._all[name]
-            one.users -= 1
-            one.used_at = time.monotonic()
-            while one.waiting and following is None:
-                ticket = one.waiting.popleft()
-                if ticket.set_running_or_notify_cancel():
-                    following = ticket
-                else:
-                    one.users -= 1
-            if not one.users and one.agent is None:
+            slot = self._all[name]
+            slot.queue.popleft()
+            slot.used_at = time.monotonic()
+            while slot.queue and not slot.queue[0].set_running_or_notify_cancel():
+                slot.queue.popleft()
+            following = slot.queue[0] if slot.queue else None
+            if following is None and slot.agent is None:
                 del self._all[name]
-            elif not one.users:
+            elif following is None:
                 self._sweep_later()
+            if self._closed:
+                self._changed.notify_all()
         if following is not None:
             following.set_result(None)
 
     def users(self, name: str | None = None) -> int:
         """How many callers have this conversation or wait for it; without a name: any conversation."""
         with self._changed:
-            if name is None:
-                return sum(one.users for one in self._all.values())
-            return self._all[name].users if name in self._all else 0
+            slots = self._all.values() if name is None else [self._all[name]] if name in self._all else []
+            return sum(slot.users() for slot in slots)
 
     # ------------------------------------------------------------------------------------------ agents
 
@@ -142,7 +146,7 @@ class Conversations(Generic[A]):
             agent = None if one is None else one.agent
             if one is not None:
                 one.agent = None
-                if not one.users:
+                if not one.queue:
                     del self._all[name]
         if agent is not None:
             agent.close(patience=self._patience)
@@ -168,7 +172,7 @@ class Conversations(Generic[A]):
         assert self._idle_seconds is not None
         while True:
             with self._changed:
-                resting = [one for one in self._all.values() if not one.users and one.agent is not None]
+                resting = [one for one in self._all.values() if not one.queue and one.agent is not None]
                 if not resting or self._closed:
                     self._sweeping = False
                     return
@@ -182,7 +186,7 @@ class Conversations(Generic[A]):
                 for one in due:
                     one.used_at = now  # checked again later, if it has background processes
                 for one in gone:
-                    one.users += 1
+                    self.queue(one.name)
             for one in gone:
                 agent, one.agent = one.agent, None
                 if agent is not None:
@@ -191,12 +195,13 @@ class Conversations(Generic[A]):
                 self.leave(one.name)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Close all agents within this time, except those of conversations in use."""
-        end = time.monotonic() + seconds
+        """Wait up to this time until no conversation is in use, then close the agents of those that are not, in as much time."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            idle = [one for one in self._all.values() if not one.users]
+            self._changed.wait_for(lambda: not any(one.queue for one in self._all.values()), seconds)
+            end = time.monotonic() + seconds
+            idle = [one for one in self._all.values() if not one.queue]
             agents = [one.agent for one in idle if one.agent is not None]
             for one in idle:
                 del self._all[one.name]
@@ -218,3 +223,10 @@ class Conversations(Generic[A]):
 def new_session_id(*, gateway: bool = False) -> str:
     """`YYYYMMDD_HHMMSS_` and six random hex digits; eight for a session of the gateway."""
     return f"{time.strftime('%Y%m%d_%H%M%S')}_{secrets.token_hex(4 if gateway else 3)}"
+
+
+def folder_of(db: SessionDB, session_id: str) -> Path:
+    """The folder that a session worked in; the current one where it is unknown or gone."""
+    row = db.get_session(session_id)
+    folder = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
+    return folder if folder.is_dir() else Path.cwd()

@@ -36,6 +36,7 @@ class Lease:
         `failed` when it could not be renewed (the next beat retries)."""
         self.db, self.held, self.ttl, self.failed = db, held, ttl, failed
         self.due = 0.0  # when it must be renewed, by the monotonic clock
+        self.asked_at = 0.0  # when it was last tried to renew it, by `clock`
         self._lost = lost
 
     def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
@@ -121,8 +122,15 @@ class _Renewer:
                 _log.exception("leases could not be renewed")  # a bug of ours; the thread serves the whole process
 
 
+def clock() -> float:
+    """A clock that only goes forward, also while this machine or process sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 def _renew(db: SessionDB, leases: list[Lease]) -> None:
     held = [lease.held for lease in leases]
+    for lease in leases:
+        lease.asked_at = clock()  # before the store computes the expiry: the lease lasts longer than is relied on
     taken = [(*one, lease.ttl) for lease, one in zip(leases, held, strict=True) if one is not None]
     try:
         results = iter(db.renew_leases(taken) if taken else ())

@@ -33,6 +33,7 @@ TIMEOUT = 60.0
 _LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
 _LONGEST = 100  # characters of a title
 _TRIES = 20
+_PAUSE = 0.05  # seconds; a program that waits for the title does not wait for them
 AT_ONCE = 4  # titles in progress at one time
 _READ = 3_000
 
@@ -63,10 +64,12 @@ class Titling:
 
     def __init__(self, db: SessionDB, session_id: str, model: Model | None) -> None:
         self._task = (db, session_id, model)
+        self._wanted = threading.Event()
         self._over = threading.Event()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for it."""
+        self._wanted.set()
         self._over.wait(timeout)
 
     def is_alive(self) -> bool:
@@ -74,7 +77,8 @@ class Titling:
         return not self._over.is_set()
 
     def run(self) -> None:
-        """Make it."""
+        """Make it, after a moment: the reply reaches the user before."""
+        self._wanted.wait(_PAUSE)
         try:
             _title(*self._task)
         except Exception:  # the store was closed, is full, …: a missing title must not disturb the conversation

@@ -133,30 +133,28 @@ class Turn(Iterator[Event]):
         """Abandon the turn; received text is stored."""
         self._events.close()
 
+    def through(self, wrap: Callable[[Iterator[Event]], Events]) -> Turn:
+        """This turn with its events passed through a generator. That one runs in the turn's thread, and always to its end:
+        the place for work that belongs to the turn, whether or not anything still listens to its events."""
+        return Turn(wrap(self._events), self._cancel)
+
     def start(
-        self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str = "hermes-turn"
-    ) -> threading.Thread:
+        self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None]
+    ) -> threading.Thread:  # fmt: skip
         """Run the turn in its own thread. It calls `tell` with each event and, at the end, `over` with the error."""
-        return run_turn(lambda: self, tell, over, name=name)
 
+        def work() -> None:
+            error: BaseException | None = None
+            try:
+                for event in self:
+                    tell(event)
+            except BaseException as problem:  # any error must reach the entry point
+                error = problem
+            over(error)
 
-def run_turn(
-    begin: Callable[[], Turn], tell: Callable[[Event], None], over: Callable[[BaseException | None], None], *, name: str
-) -> threading.Thread:  # fmt: skip
-    """Create a turn and run it in its own thread. `tell` gets each event; `over` the error at the end, if there is one."""
-
-    def work() -> None:
-        error: BaseException | None = None
-        try:
-            for event in begin():
-                tell(event)
-        except BaseException as problem:  # any error must reach the entry point
-            error = problem
-        over(error)
-
-    thread = threading.Thread(target=work, name=name, daemon=True)
-    thread.start()
-    return thread
+        thread = threading.Thread(target=work, name="hermes-turn", daemon=True)
+        thread.start()
+        return thread
 
 
 class Work:

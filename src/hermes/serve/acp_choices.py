@@ -14,14 +14,11 @@ import acp
 import msgspec
 from acp import schema
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.endpoint.servers import can_chat, listed_models
-from hermes.agent.model_choice import named_model
 from hermes.store.model_choices import CONFIGURED
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import Model
+    from hermes.serve.models import Models
 
 MODEL, MODE = "model", "mode"
 # The values of terminal.confirm.
@@ -38,30 +35,6 @@ def refusal(text: str, code: int = -32602) -> acp.RequestError:
     return acp.RequestError(code, text)
 
 
-class OfferedModels:
-    """The configured model and the others of its endpoint, which is asked once."""
-
-    def __init__(self, main: Model) -> None:
-        self.main = main
-        self._others: list[str] | None = None
-        self._asking = asyncio.Lock()
-
-    async def names(self) -> list[str]:
-        """Every model that can be chosen."""
-        async with self._asking:
-            if self._others is None and isinstance(self.main, EndpointModel):
-                address, key = str(self.main.base_url), self.main.api_key
-                found = await asyncio.to_thread(listed_models, address, key=key, timeout=3.0)
-                self._others = [str(item["id"]) for item in found or () if can_chat(str(item["id"]))]
-        return list(dict.fromkeys([self.main.name, *(self._others or ())]))
-
-    async def find(self, name: str) -> Model | None:
-        """The model of that name; None when there is none."""
-        if name == self.main.name:
-            return self.main
-        return named_model(name, self.main) if name in await self.names() else None
-
-
 def modes(agent: Agent) -> schema.SessionModeState:
     """The modes, and the current one."""
     known = [schema.SessionMode(id=one, name=name, description=text) for one, (name, text) in _MODES.items()]
@@ -69,7 +42,7 @@ def modes(agent: Agent) -> schema.SessionModeState:
 
 
 async def options(
-    agent: Agent, models: OfferedModels
+    agent: Agent, models: Models
 ) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
     """Everything that can be chosen, with its current value."""
     names = (await models.names())[:_MOST]
@@ -95,7 +68,7 @@ def choose_mode(agent: Agent, mode: str) -> None:
     agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
 
 
-async def choose_model(agent: Agent, models: OfferedModels, name: str) -> None:
+async def choose_model(agent: Agent, models: Models, name: str) -> None:
     """From the next turn on; kept with the session, for every entry point."""
     model = await models.find(name)
     if model is None:

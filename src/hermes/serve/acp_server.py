@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +24,14 @@ from hermes import __version__
 from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.model_choice import model_of_choice
+from hermes.agent.stream import PermissionDecided, PermissionRequest, stream_turn
 from hermes.agent.tools.toolbox import Toolbox
-from hermes.agent.turn import Done, Event, Notice, Stop, ToolFinished, ToolStarted, run_turn
+from hermes.agent.turn import Done, Event, Notice, ToolFinished, ToolStarted, Turn
 from hermes.errors import HermesError
 from hermes.serve import acp_choices
 from hermes.serve.acp_choices import refusal
 from hermes.serve.acp_messages import mcp_servers_of, question_of, replayed, updates_of
+from hermes.serve.models import Models
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -45,8 +48,7 @@ _log = logging.getLogger("hermes.acp")
 class _EditorSession:
     agent: Agent
     toolbox: Toolbox
-    stop: Stop = field(default_factory=Stop)
-    running: bool = False
+    turn: Turn | None = None  # the one that runs
     calls: dict[str, str] = field(default_factory=dict)  # the commands of the tool calls that run
     allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
 
@@ -57,7 +59,7 @@ class EditorAgent(acp.Agent):
     def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
         self._db, self._config, self._model = db, config, model
         self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
-        self._models = acp_choices.OfferedModels(model)
+        self._models = Models(model)
         self._questions = itertools.count(1)
         self._sessions: dict[str, _EditorSession] = {}
         self._client: acp.Client
@@ -180,7 +182,8 @@ class EditorAgent(acp.Agent):
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
         """The editor is done with a session; it stays in the record."""
         if (known := self._sessions.pop(session_id, None)) is not None:
-            known.stop.want()
+            if known.turn is not None:
+                known.turn.interrupt()
             await asyncio.to_thread(_close, known)
         return schema.CloseSessionResponse()
 
@@ -224,94 +227,83 @@ class EditorAgent(acp.Agent):
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> schema.PromptResponse:
         """One turn: its events go to the editor as they happen."""
         known = self._known(session_id)
-        if known.running:
+        if known.turn is not None:
             raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
-        known.running, known.stop = True, Stop()
-        known.calls.clear()
-        try:
-            try:
-                question = await asyncio.to_thread(question_of, prompt, known.agent.cwd)
-            except ValueError as error:
-                raise refusal(str(error)) from None
-            return await self._turn(session_id, known, question)
-        finally:
-            known.running = False
-            await asyncio.to_thread(known.agent.let_go)
-
-    async def _turn(self, session_id: str, known: _EditorSession, question: Any) -> schema.PromptResponse:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
         agent = known.agent
-        agent.confirm = lambda asked: self._permitted(session_id, asked, loop)
+        try:
+            known.turn = agent.turn(question_of(prompt, agent.cwd))
+        except ValueError as error:
+            raise refusal(str(error)) from None
+        try:
+            return schema.PromptResponse(stop_reason=await self._show(session_id, known, known.turn))
+        except HermesError as error:
+            raise refusal(str(error), -32603) from None
+        finally:
+            known.turn = None
+            await asyncio.to_thread(agent.let_go)
 
-        def begin() -> Any:
-            if not agent.tools and agent.model.calls_tools:
-                agent.tools = {tool.name: tool for tool in known.toolbox.tools()}
-                for problem in known.toolbox.problems:
-                    tell(Notice(problem))
-            turn = agent.turn(question)
-            known.stop.bind(turn)
-            return turn
-
-        def tell(event: Event | BaseException | None) -> None:
-            if isinstance(event, ToolStarted):  # before the tool runs and may ask
+    async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> Any:
+        """Show a turn to the editor; returns why it stopped."""
+        agent, toolbox = known.agent, known.toolbox
+        if not agent.tools and agent.model.calls_tools:
+            agent.tools = {tool.name: tool for tool in await asyncio.to_thread(toolbox.tools)}
+            for problem in toolbox.problems:
+                await self._update(session_id, Notice(problem))
+        interrupted = False
+        asking: asyncio.Task[None] | None = None
+        async for event in stream_turn(agent, turn, patience=math.inf):
+            if isinstance(event, PermissionRequest):
+                asking = asyncio.create_task(self._ask(session_id, known, event))
+                continue
+            if isinstance(event, PermissionDecided):
+                if asking is not None:
+                    asking.cancel()  # without an answer: the turn was stopped
+                continue
+            if isinstance(event, ToolStarted):
                 known.calls[event.call_id] = str(event.arguments.get("command") or "")
             elif isinstance(event, ToolFinished):
                 known.calls.pop(event.call_id, None)
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            elif isinstance(event, Done):
+                interrupted = event.interrupted
+            await self._update(session_id, event)
+        known.calls.clear()
+        return "cancelled" if interrupted else "end_turn"
 
-        run_turn(begin, tell, tell, name="hermes-acp")
-        return await self._listen(session_id, events)
-
-    async def _listen(
-        self, session_id: str, events: asyncio.Queue[Event | BaseException | None]
-    ) -> schema.PromptResponse:
-        stop_reason: Any = "end_turn"
-        while True:
-            event = await events.get()
-            if event is None:
-                return schema.PromptResponse(stop_reason=stop_reason)
-            if isinstance(event, HermesError):
-                raise refusal(str(event), -32603)
-            if isinstance(event, BaseException):
-                raise event
-            if isinstance(event, Done):
-                stop_reason = "cancelled" if event.interrupted else "end_turn"
-            for update in updates_of(event):
-                await self._client.session_update(session_id, update)
+    async def _update(self, session_id: str, event: Event) -> None:
+        for update in updates_of(event):
+            await self._client.session_update(session_id, update)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Stop the turn; what was said is kept."""
-        if (known := self._sessions.get(session_id)) is not None:
-            known.stop.want()
+        if (known := self._sessions.get(session_id)) is not None and known.turn is not None:
+            known.turn.interrupt()
 
-    def _permitted(self, session_id: str, question: str, loop: asyncio.AbstractEventLoop) -> bool:
-        """Ask the editor's user, from the turn's thread."""
-        known = self._sessions.get(session_id)
-        if known is None:
-            return False
+    async def _ask(self, session_id: str, known: _EditorSession, request: PermissionRequest) -> None:
+        """Ask the editor's user."""
+        question = request.question
         if question in known.allowed:
-            return True
+            request.answer(True)
+            return
         options = [
             schema.PermissionOption(option_id=_ALLOW, name="Allow", kind="allow_once"),
             schema.PermissionOption(option_id=_ALWAYS, name="Allow in this session", kind="allow_always"),
             schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
         ]
         call = schema.ToolCallUpdate(tool_call_id=self._call_of(known, question), title=question, kind="execute")
-        asked = asyncio.run_coroutine_threadsafe(self._client.request_permission(session_id, call, options), loop)
         try:
-            outcome = asked.result().outcome
+            outcome = (await self._client.request_permission(session_id, call, options)).outcome
         except Exception as error:  # the editor is gone, or does not know how to ask: then the answer is no
             _log.warning("the editor could not ask: %s", error)
-            return False
+            request.answer(False)
+            return
         answer = getattr(outcome, "option_id", None)
         if answer == _ALWAYS:
             known.allowed.add(question)  # this command, in this folder
-        return answer in (_ALLOW, _ALWAYS)
+        request.answer(answer in (_ALLOW, _ALWAYS))
 
     def _call_of(self, known: _EditorSession, question: str) -> str:
         """The tool call that a question is about, as the editor knows it."""
-        calls = dict(known.calls)
+        calls = known.calls
         of_command = [one for one, command in calls.items() if command and command.strip() in question]
         if len(of_command) == 1:
             return of_command[0]

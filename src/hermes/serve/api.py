@@ -8,7 +8,8 @@ is a separate user, who sees their own sessions and has no tools that reach into
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes.agent.model import Model
+from hermes.agent.stream import StreamEvent
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.errors import HermesError
 from hermes.serve import completions, responses
@@ -29,10 +31,9 @@ from hermes.serve.api_limits import STANDARD, ApiLimits
 from hermes.serve.api_requests import ApiRequest, parse_json, read_body
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.authorization import CALLER, Guard, check_api
-from hermes.serve.event_stream import EventStream
+from hermes.serve.event_stream import EventStream, with_pings
 from hermes.serve.models import Models
 from hermes.serve.served_conversations import ServedConversations
-from hermes.serve.served_turn import Item, Outcome, ServedTurn
 from hermes.serve.server import is_loopback
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 SESSION = "X-Hermes-Session-Id"
+MAIN = "hermes"  # the name of the configured model for callers
 _GONE = 499  # the client has disconnected
 
 
@@ -83,7 +85,7 @@ class _ApiRoutes:
         self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None, limits: ApiLimits
     ) -> None:  # fmt: skip
         self._db, self._config, self._model, self._home = db, config, model, home
-        self._given, self._limits = tools, limits
+        self._given, self._limits, self._since = tools, limits, int(time.time())
         self._turns: ServedConversations
         self._models: Models
 
@@ -116,41 +118,39 @@ class _ApiRoutes:
 
     async def models(self, request: Request) -> Response:
         """All models."""
-        names = await self._models.names()
-        return AsciiJson({"object": "list", "data": [await self._models.described(name) for name in names]})
+        names = dict.fromkeys([MAIN, *await self._models.names()])
+        return AsciiJson({"object": "list", "data": [self._described(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """One model."""
-        return AsciiJson(await self._models.described(request.path_params["name"]))
+        name = request.path_params["name"]
+        await self._model_of(name)
+        return AsciiJson(self._described(name))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        owner = "hermes" if name == MAIN else "endpoint"
+        return {"id": name, "object": "model", "created": self._since, "owned_by": owner}
+
+    async def _model_of(self, name: str) -> Model:
+        """The model that a caller names; ApiError 404 when there is none."""
+        model = self._model if name == MAIN else await self._models.find(name)
+        if model is None:
+            said = f"The model {name!r} does not exist here; /v1/models lists those that do."
+            raise ApiError(404, said, code="model_not_found", param="model")
+        return model
 
     async def chat(self, request: Request) -> Response:
         """A turn, requested as a chat completion."""
         body = await _json_of(request, self._limits)
         ask, wanted = completions.read(body, _session_of(request))
-        ask.caller = request.scope.get(CALLER)
-        answer = completions.CompletionAnswer(wanted)
-
-        def streamed(turn: ServedTurn, first: Item | None) -> AsyncIterator[str]:
-            return answer.pieces(turn, first)
-
-        return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole)
+        return await self._answer(request, ask, completions.CompletionAnswer(wanted), wanted.stream)
 
     async def respond(self, request: Request) -> Response:
         """A turn, requested as a response."""
         body = await _json_of(request, self._limits)
         ask, wanted = responses.read(body, _session_of(request))
-        ask.caller = request.scope.get(CALLER)
-        answer = responses.ResponseAnswer(body, wanted)
-
-        async def remember(outcome: Outcome) -> None:
-            if wanted.store is not False:
-                places = self._turns.places
-                await asyncio.to_thread(places.remember_response, answer.id, outcome.session_id, outcome.message_id)
-
-        def streamed(turn: ServedTurn, first: Item | None) -> AsyncIterator[str]:
-            return answer.pieces(turn, first, remember)
-
-        return await self._answer(request, ask, streamed if wanted.stream else None, answer.whole, remember)
+        answer = responses.ResponseAnswer(body, wanted, self._turns.places)
+        return await self._answer(request, ask, answer, wanted.stream)
 
     # ------------------------------------------------------------------------------------------ one turn
 
@@ -158,25 +158,23 @@ class _ApiRoutes:
         self,
         request: Request,
         ask: ApiRequest,
-        streamed: Callable[[ServedTurn, Item | None], AsyncIterator[str]] | None,
-        whole: Callable[[Outcome], dict[str, Any]],
-        remember: Callable[[Outcome], Awaitable[None]] | None = None,
+        answer: completions.CompletionAnswer | responses.ResponseAnswer,
+        stream: bool | None,
     ) -> Response:
+        ask.caller = request.scope.get(CALLER)
+
         async def work() -> Response:
-            model = await self._models.find(ask.model)
+            model = await self._model_of(ask.model)
             turn = await self._turns.begin(ask, model)
             try:
-                if streamed is not None:
-                    first = await turn.next(self._limits.silence)
-                    if isinstance(first, Outcome) and first.error is not None:
-                        raise api_error_of(first.error)
-                    return EventStream(streamed(turn, first), turn, _named(turn.session_id))
-                outcome = await _end_of(turn)
-                if outcome.error is not None:
-                    raise api_error_of(outcome.error)
-                if remember is not None:
-                    await remember(outcome)
-                return AsciiJson(whole(outcome), headers=_named(outcome.session_id))
+                if stream:
+                    events = with_pings(turn.events, self._limits.silence)
+                    first = await anext(events, "")  # an error before it is the response's
+                    return EventStream(answer.pieces(turn, _chained(first, events)), turn, _named(turn.session_id))
+                async for _ in turn.events:
+                    pass
+                await answer.remember(turn.outcome)
+                return AsciiJson(answer.whole(turn.outcome), headers=_named(turn.outcome.session_id))
             except BaseException:
                 turn.stop()
                 raise
@@ -184,16 +182,17 @@ class _ApiRoutes:
         return await _unless_gone(request, work())
 
 
+async def _chained(
+    first: StreamEvent | str, rest: AsyncGenerator[StreamEvent | str]
+) -> AsyncGenerator[StreamEvent | str]:
+    yield first
+    async for event in rest:
+        yield event
+
+
 async def _json_of(request: Request, limits: ApiLimits) -> Any:
     data = await read_body(request, limits.largest, limits.slowest)
     return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
-
-
-async def _end_of(turn: ServedTurn) -> Outcome:
-    while True:
-        item = await turn.next()
-        if isinstance(item, Outcome):
-            return item
 
 
 async def _unless_gone(request: Request, work: Any) -> Response:

@@ -10,16 +10,17 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from hermes.agent.model import Message
 from hermes.agent.prompt_messages import unfit_address
-from hermes.agent.tools.tool import Tool
+from hermes.agent.tools.tool import Context, Tool
+from hermes.errors import ToolError
 from hermes.serve.api_errors import ApiError
 
 
@@ -136,11 +137,15 @@ def _text_and_rest(content: Any) -> tuple[str, list[str]]:
 # Reading what a request brings: not more than allowed, not for longer than allowed, only JSON, and of the shape it
 # should have; complaints name the place (`messages[2].content`).
 
+HEAD_START, LEAST_RATE = 10.0, 5_000  # seconds, and bytes a second after them
 _PATIENCE = 4  # times the limit: a client that still sends when we disconnect may never read the error
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The bytes of a request; ApiError 413 when there are more than `limit`, 408 when they take too long."""
+    """The bytes of a request; ApiError 413 when there are more than `limit`, 408 when they take too long.
+
+    A body that dribbles is cut long before `seconds`: after HEAD_START it must have brought LEAST_RATE bytes a second.
+    """
     try:
         announced = int(request.headers.get("content-length") or 0)
     except ValueError:
@@ -149,16 +154,18 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
         raise _too_large(limit)  # the client asked before sending (Expect: 100-continue)
     parts: list[bytes] = []
     size = 0
+    begun = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(min(seconds, HEAD_START)) as end:
             async for part in request.stream():
                 size += len(part)
+                end.reschedule(begun + min(seconds, HEAD_START + size / LEAST_RATE))
                 if size > _PATIENCE * limit:
                     break
                 if size <= limit and announced <= limit:
                     parts.append(part)
     except TimeoutError:
-        raise ApiError(408, f"the request did not arrive within {seconds:g} seconds", code="request_timeout") from None
+        raise ApiError(408, "the request arrives too slowly", code="request_timeout") from None
     except ClientDisconnect:
         raise ApiError(400, "the request was interrupted") from None
     if size > limit or announced > limit:
@@ -167,7 +174,8 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
 
 
 def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the request is larger than {limit // 1_000_000} MB", code="request_too_large")
+    most = f"{limit // 1_000_000} MB" if limit >= 1_000_000 else f"{limit:,} bytes"
+    return ApiError(413, f"the request is larger than {most}", code="request_too_large")
 
 
 def parse_json(data: bytes) -> Any:
@@ -178,7 +186,6 @@ def parse_json(data: bytes) -> Any:
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
 
 
-Kind = TypeVar("Kind")
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -186,31 +193,22 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 class Shape(msgspec.Struct, kw_only=True):
     """An object in a request. Unknown fields are accepted and ignored."""
 
-
-def checked(value: Any, kind: type[Kind]) -> Kind:
-    """A value as this shape; ApiError 400 that names the invalid field."""
-    if not isinstance(value, dict):
-        raise ApiError(400, "the body of the request must be a JSON object")
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        place = _PLACE.search(text)
-        missing = re.search(r"missing required field `([^`]*)`", text)
-        param = place[1] if place else ""
-        if missing:
-            param = f"{param}.{missing[1]}" if param else missing[1]
-        said = _PLACE.sub("", text).replace("`", "'")
-        raise ApiError(
-            400, f"{said}{f' ({param})' if param else ''}", param=param or None, code="invalid_type"
-        ) from None
-
-
-def tool_name(name: str, where: str) -> str:
-    """A tool's name, if endpoints accept it."""
-    if not _TOOL_NAME.fullmatch(name):
-        raise ApiError(400, f"invalid tool name {name[:80]!r}: use letters, digits, _, - and .", param=where)
-    return name
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """A value as this shape; ApiError 400 that names the invalid field."""
+        if not isinstance(value, dict):
+            raise ApiError(400, "the body of the request must be a JSON object")
+        try:
+            return msgspec.convert(value, cls)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            place = _PLACE.search(text)
+            missing = re.search(r"missing required field `([^`]*)`", text)
+            param = place[1] if place else ""
+            if missing:
+                param = f"{param}.{missing[1]}" if param else missing[1]
+            said = _PLACE.sub("", text).replace("`", "'") + (f" ({param})" if param else "")
+            raise ApiError(400, said, param=param or None, code="invalid_type") from None
 
 
 def part_text(part: dict[str, Any], where: str) -> str:
@@ -219,3 +217,43 @@ def part_text(part: dict[str, Any], where: str) -> str:
     if not isinstance(text, str):
         raise ApiError(400, "a part of this type needs a text", param=f"{where}.text")
     return text
+
+
+def plain_text(content: Any, where: str) -> str:
+    """The text of a field that may only contain text: a string, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ApiError(400, "a text or a list of parts is needed", param=where)
+    words = []
+    for number, part in enumerate(content):
+        refusal = part.get("refusal") if isinstance(part, dict) else None
+        known = part if isinstance(part, dict) else {}
+        words.append(refusal if isinstance(refusal, str) else part_text(known, f"{where}[{number}]"))
+    return "\n".join(words)
+
+
+class FunctionTool(Shape, kw_only=True):
+    """A tool that the caller runs."""
+
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+def callers_tools(choice: Any, given: Iterable[tuple[str, FunctionTool | None]], field: str) -> list[Tool]:
+    """The caller's tools, each given with its type; `field` is where a tool has its name, for error messages."""
+    made = []
+    for number, (kind, tool) in enumerate(given if choice != "none" else ()):
+        if kind != "function" or tool is None or tool.name is None:
+            raise ApiError(400, "tools must be of the type function, with a name", param=f"tools[{number}].type")
+        if not _TOOL_NAME.fullmatch(tool.name):
+            said = f"invalid tool name {tool.name[:80]!r}: use letters, digits, _, - and ."
+            raise ApiError(400, said, param=f"tools[{number}].{field}")
+        parameters = tool.parameters or {"type": "object", "properties": {}}
+        made.append(Tool(tool.name, tool.description or "", parameters, _elsewhere))
+    return made
+
+
+def _elsewhere(context: Context, arguments: dict[str, Any]) -> str:
+    raise ToolError("this tool is run by the caller")

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hermes.agent.model import Message
-from hermes.agent.tools.tool import Tool
+from hermes.agent.stream import StreamEvent
+from hermes.agent.turn import Text, Thought
 from hermes.serve.api_errors import ApiError, api_error_of
-from hermes.serve.api_requests import ApiRequest, Shape, checked, media_part, part_text, tool_name
-from hermes.serve.event_stream import DONE, data, items_of
-from hermes.serve.served_turn import Outcome, ReasoningPiece, ReplyPiece, ServedTurn, Used, callers_tool
+from hermes.serve.api_requests import ApiRequest, FunctionTool, Shape, callers_tools, media_part, part_text, plain_text
+from hermes.serve.event_stream import DONE, data
+from hermes.serve.served_turn import Outcome, ServedTurn, Used
 
 _SYSTEM = ("system", "developer")
 
@@ -32,12 +33,6 @@ class CompletionMessage(Shape):
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[CompletionCall] | None = None
     tool_call_id: str | None = None
-
-
-class FunctionTool(Shape):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class ChatTool(Shape):
@@ -64,7 +59,7 @@ class ChatRequest(Shape):
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
     """Parse a request; ApiError 400 for an invalid one."""
-    request = checked(body, ChatRequest)
+    request = ChatRequest.of(body)
     if request.n is not None and request.n != 1:
         raise ApiError(400, "one reply at a time: n must be 1", param="n")
     instructions: list[str] = []
@@ -72,12 +67,14 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
     for number, message in enumerate(request.messages):
         where = f"messages[{number}]"
         if message.role in _SYSTEM:
-            instructions.append(_text(message.content, where))
+            instructions.append(plain_text(message.content or "", f"{where}.content"))
         else:
             messages.append(_message(message, where))
+    given = [(tool.type, tool.function) for tool in request.tools or ()]
+    tools = callers_tools(request.tool_choice, given, "function.name")
     ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
-        tools=_tools(request), session_id=session_id, user=request.user,
+        tools=tools, session_id=session_id, user=request.user,
     )  # fmt: skip
     return ask, request
 
@@ -95,7 +92,7 @@ def _message(message: CompletionMessage, where: str) -> Message:
             raise ApiError(400, "an assistant message needs content or tool_calls", param=f"{where}.content")
         result: dict[str, Any] = {
             "role": "assistant",
-            "content": _text(content, where) if content is not None else None,
+            "content": None if content is None else plain_text(content, f"{where}.content"),
         }
         if message.tool_calls:
             result["tool_calls"] = [
@@ -105,7 +102,11 @@ def _message(message: CompletionMessage, where: str) -> Message:
     if message.role == "tool":
         if message.tool_call_id is None:
             raise ApiError(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
-        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(content, where)}
+        return {
+            "role": "tool",
+            "tool_call_id": message.tool_call_id,
+            "content": plain_text(content or "", f"{where}.content"),
+        }
     raise ApiError(
         400,
         f"unknown role {message.role[:40]!r}: use system, developer, user, assistant or tool",
@@ -127,32 +128,6 @@ def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
     return media_part(kind, part.get(kind) if isinstance(kind, str) else None, where)
 
 
-def _text(content: str | list[dict[str, Any]] | None, where: str) -> str:
-    """The text of a message that may only contain text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(
-        part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, f"{where}.content[{number}]")
-        for number, part in enumerate(content)
-    )
-
-
-def _tools(request: ChatRequest) -> list[Tool]:
-    if request.tool_choice == "none":
-        return []
-    made = []
-    for number, tool in enumerate(request.tools or ()):
-        where = f"tools[{number}]"
-        if tool.type != "function" or tool.function is None:
-            raise ApiError(400, "tools must be of the type function", param=f"{where}.type")
-        function = tool.function
-        name = tool_name(function.name, f"{where}.function.name")
-        made.append(
-            callers_tool(name, function.description or "", function.parameters or {"type": "object", "properties": {}})
-        )
-    return made
-
-
 # ------------------------------------------------------------------------------------------------ answers
 
 
@@ -163,6 +138,9 @@ class CompletionAnswer:
         self._request = request
         self._about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
 
+    async def remember(self, outcome: Outcome) -> None:
+        """Nothing: a client sends the whole conversation, which is recognised."""
+
     def whole(self, outcome: Outcome) -> dict[str, Any]:
         """As one JSON object."""
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
@@ -172,28 +150,28 @@ class CompletionAnswer:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish_reason}
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
-    async def pieces(self, turn: ServedTurn, first: Any) -> AsyncIterator[str]:
+    async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
         """As a stream. An error in the middle is the last event."""
         yield self._piece({"role": "assistant", "content": ""})
-        async for item in items_of(turn, first):
-            if isinstance(item, str):
-                yield item
-            elif isinstance(item, ReplyPiece):
-                yield self._piece({"content": item.text})
-            elif isinstance(item, ReasoningPiece):
-                yield self._piece({"reasoning_content": item.text})
-            elif item.error is not None:
-                yield data(api_error_of(item.error).body())
-            else:
-                if item.calls:
-                    yield self._piece({"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]})
-                yield self._piece({}, item.finish_reason)
-                options = self._request.stream_options
-                if options is not None and options.include_usage:
-                    yield data(
-                        {**self._about, "object": "chat.completion.chunk", "choices": [], "usage": usage(item.used)}
-                    )
-                yield DONE
+        try:
+            async for event in events:
+                if isinstance(event, str):
+                    yield event
+                elif isinstance(event, Text):
+                    yield self._piece({"content": event.text})
+                elif isinstance(event, Thought):
+                    yield self._piece({"reasoning_content": event.text})
+        except Exception as error:
+            yield data(api_error_of(error).body())
+            return
+        outcome = turn.outcome
+        if outcome.calls:
+            yield self._piece({"tool_calls": [{"index": n, **call} for n, call in enumerate(outcome.calls)]})
+        yield self._piece({}, outcome.finish_reason)
+        options = self._request.stream_options
+        if options is not None and options.include_usage:
+            yield data({**self._about, "object": "chat.completion.chunk", "choices": [], "usage": usage(outcome.used)})
+        yield DONE
 
     def _piece(self, delta: dict[str, Any], finish_reason: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

@@ -18,7 +18,6 @@ from typing import Any
 
 _log = logging.getLogger("hermes.serve")
 _NOTE_SECONDS = 5.0  # at most one report about refusals in this time
-_LOG_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Door:
         self.limits, self._where, self._told = limits, where, told
         self._open: Counter[str] = Counter()
         self._refused = 0
-        self._logged_at = self._told_at = float("-inf")
+        self._told_at = float("-inf")
 
     @property
     def _most(self) -> int:
@@ -75,14 +74,15 @@ class Door:
     def _refuse(self, address: str, full: bool) -> None:
         self._refused += 1
         now = time.monotonic()
-        what = f"{self._open.total()} connections are open on {self._where}, {self._open[address]} from {address}"
+        if now - self._told_at < _NOTE_SECONDS:
+            return
+        self._told_at = now
         limit = self._most if full else f"{self.limits.per_address} from one address"
-        if now - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = now
-            _log.warning("%s, at most %s: %d refused so far", what, limit, self._refused)
-        if self._told is not None and now - self._told_at >= _NOTE_SECONDS:
-            self._told_at = now
-            self._told(f"{what}, at most {limit}: {self._refused} were refused")
+        what = f"{self._open.total()} connections are open on {self._where}, {self._open[address]} from {address}"
+        told = f"{what}, at most {limit}: {self._refused} were refused"
+        _log.warning("%s", told)
+        if self._told is not None:
+            self._told(told)
 
 
 def protocol_behind(door: Door) -> type[asyncio.Protocol]:

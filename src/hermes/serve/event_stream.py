@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hermes.serve.served_turn import Item, Outcome, ServedTurn
+from hermes.serve.served_turn import ServedTurn
 
+T = TypeVar("T")
 DONE = "data: [DONE]\n\n"
 STILL_HERE = ": still working\n\n"  # a comment: keeps proxies from closing a silent connection
 
@@ -22,24 +23,14 @@ def data(value: Any, event: str | None = None) -> str:
     return f"event: {event}\ndata: {text}\n\n" if event else f"data: {text}\n\n"
 
 
-async def items_of(turn: ServedTurn, first: Item | None) -> AsyncIterator[Item | str]:
-    """The items of a turn, with a comment in long silences; the last item is the Outcome."""
-    item = first
-    while True:
-        yield STILL_HERE if item is None else item
-        if isinstance(item, Outcome):
-            return
-        item = await turn.next(turn.silence)
-
-
-async def with_pings(events: AsyncGenerator[str], seconds: float = 20.0) -> AsyncIterator[str]:
+async def with_pings(events: AsyncGenerator[T], seconds: float = 20.0) -> AsyncGenerator[T | str]:
     """Events, and a comment after each silence. When this ends, for whatever reason, so do they."""
     waiting = asyncio.ensure_future(anext(events))
     try:
         while True:
             done, _ = await asyncio.wait({waiting}, timeout=seconds)
             if not done:
-                yield ": still here\n\n"
+                yield STILL_HERE
                 continue
             try:
                 event = waiting.result()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.model import Message, Model
@@ -112,14 +112,7 @@ class RequestSessions:
 
     def chain(self, session_id: str) -> str:
         """A name that a session keeps when it is compressed: the first session of that chain."""
-        seen = {session_id}
-        while True:
-            row = self._db.get_session(session_id)
-            parent = None if row is None or row["kind"] != "compression" else row["parent_session_id"]
-            if parent is None or parent in seen:
-                return session_id
-            seen.add(parent)
-            session_id = parent
+        return self._db.get_compression_chain(session_id)[0]
 
     # ------------------------------------------------------------------------------------------ creating
 
@@ -179,6 +172,11 @@ class RequestSessions:
         return None
 
     # ------------------------------------------------------------------------------------------ remembering
+
+    def keep_question(self, ask: ApiRequest, session_id: str, content: str | list[Any]) -> int:
+        """Store the user's message together with the note that it waits for an answer: a repeated request finds it there."""
+        message = {"role": "user", "content": content}
+        return self._aliases.keep_with_alias(session_id, message, f"unanswered:{ask.names()[-1]}")
 
     def remember(self, ask: ApiRequest, session_id: str, message_id: int, replies: Sequence[Message]) -> None:
         """Record that the conversation, with any of these replies, is at this message; without replies it waits for one."""

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from hermes.agent.model import Message
-from hermes.agent.tools.tool import Tool
+from hermes.agent.stream import StreamEvent
+from hermes.agent.turn import Text
 from hermes.serve.api_errors import ApiError, api_error_of
-from hermes.serve.api_requests import ApiRequest, Shape, checked, media_part, part_text, tool_name
-from hermes.serve.event_stream import data, items_of
-from hermes.serve.served_turn import Outcome, ReplyPiece, ServedTurn, Used, callers_tool
+from hermes.serve.api_requests import ApiRequest, FunctionTool, Shape, callers_tools, media_part, part_text, plain_text
+from hermes.serve.event_stream import data
+from hermes.serve.request_sessions import RequestSessions
+from hermes.serve.served_turn import Outcome, ServedTurn, Used
 
 _UNKNOWN = ("conversation", "prompt")  # state stored at OpenAI, which this server does not have
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class ResponseTool(Shape):
+class ResponseTool(FunctionTool, kw_only=True):
     type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class ResponseRequest(Shape):
@@ -43,7 +43,7 @@ class ResponseRequest(Shape):
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
     """Parse a request; ApiError 400 for an invalid one."""
-    request = checked(body, ResponseRequest)
+    request = ResponseRequest.of(body)
     for name in _UNKNOWN:
         if body.get(name) is not None:
             raise ApiError(400, f"{name} is not supported; previous_response_id continues a response", param=name)
@@ -54,8 +54,9 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest
     items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
     for number, item in enumerate(items):
         _take(item, f"input[{number}]", messages, instructions)
+    tools = callers_tools(request.tool_choice, [(tool.type, tool) for tool in request.tools or ()], "name")
     ask = ApiRequest(
-        messages, request.model, instructions="\n\n".join(instructions) or None, tools=_tools(request),
+        messages, request.model, instructions="\n\n".join(instructions) or None, tools=tools,
         session_id=session_id, previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
     return ask, request
@@ -74,7 +75,7 @@ def _take(item: dict[str, Any], where: str, messages: list[Message], instruction
     elif kind == "function_call_output":
         call_id = _field(item, "call_id", where)
         messages.append(
-            {"role": "tool", "tool_call_id": call_id, "content": _words(item.get("output"), f"{where}.output")}
+            {"role": "tool", "tool_call_id": call_id, "content": plain_text(item.get("output"), f"{where}.output")}
         )
     elif kind != "reasoning":  # the model's reasoning is only for its endpoint
         raise ApiError(400, f"unsupported item: {str(kind)[:40]!r}", param=f"{where}.type")
@@ -83,9 +84,9 @@ def _take(item: dict[str, Any], where: str, messages: list[Message], instruction
 def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
     role, content = item.get("role"), item.get("content")
     if role in ("system", "developer"):
-        instructions.append(_words(content, f"{where}.content"))
+        instructions.append(plain_text(content, f"{where}.content"))
     elif role == "assistant":
-        messages.append({"role": "assistant", "content": _words(content, f"{where}.content")})
+        messages.append({"role": "assistant", "content": plain_text(content, f"{where}.content")})
     elif role == "user":
         if isinstance(content, list):
             content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
@@ -115,21 +116,6 @@ def _field(item: dict[str, Any], name: str, where: str) -> str:
     return value
 
 
-def _words(content: Any, where: str) -> str:
-    """The text of a field that may only contain text."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise ApiError(400, "a text or a list of parts is needed", param=where)
-    words = []
-    for number, part in enumerate(content):
-        if isinstance(part, dict) and isinstance(part.get("refusal"), str):
-            words.append(part["refusal"])
-        else:
-            words.append(part_text(part if isinstance(part, dict) else {}, f"{where}[{number}]"))
-    return "\n".join(words)
-
-
 def _part(part: Any, where: str) -> dict[str, Any]:
     """A part of the user's message, in the form of chat completions."""
     kind = part.get("type") if isinstance(part, dict) else None
@@ -144,26 +130,14 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
 
 
-def _tools(request: ResponseRequest) -> list[Tool]:
-    if request.tool_choice == "none":
-        return []
-    made = []
-    for number, tool in enumerate(request.tools or ()):
-        where = f"tools[{number}]"
-        if tool.type != "function" or tool.name is None:
-            raise ApiError(400, "tools must be of the type function", param=f"{where}.type")
-        name = tool_name(tool.name, f"{where}.name")
-        made.append(callers_tool(name, tool.description or "", tool.parameters or {"type": "object", "properties": {}}))
-    return made
-
-
 # ------------------------------------------------------------------------------------------------ answers
 
 
 class ResponseAnswer:
-    """The response to one request. `remember` stores the response's id before a caller can continue from it."""
+    """The response to one request."""
 
-    def __init__(self, body: dict[str, Any], request: ResponseRequest) -> None:
+    def __init__(self, body: dict[str, Any], request: ResponseRequest, places: RequestSessions) -> None:
+        self._places = places
         self.id = f"resp_{secrets.token_hex(16)}"
         self._message_id = f"msg_{secrets.token_hex(16)}"
         self._number = 0
@@ -177,6 +151,11 @@ class ResponseAnswer:
             "text": {"format": {"type": "text"}},
             "truncation": "disabled", "error": None, "incomplete_details": None, "usage": None,
         }  # fmt: skip
+
+    async def remember(self, outcome: Outcome) -> None:
+        """Store the response's id, before a caller can continue from it."""
+        if self._base["store"]:
+            await asyncio.to_thread(self._places.remember_response, self.id, outcome.session_id, outcome.message_id)
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
         """As one JSON object."""
@@ -202,22 +181,27 @@ class ResponseAnswer:
 
     # -------------------------------------------------------------------------------------------- streaming
 
-    async def pieces(self, turn: ServedTurn, first: Any, remember: Callable[[Outcome], Any]) -> AsyncIterator[str]:
+    async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
         """As a stream. An error in the middle ends it with response.failed."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
-        async for item in items_of(turn, first):
-            if isinstance(item, str):
-                yield item
-            elif isinstance(item, ReplyPiece):
-                for event in self._said(item.text):
+        try:
+            async for event in events:
+                if isinstance(event, str):
                     yield event
-            elif isinstance(item, Outcome):
-                if item.error is None:
-                    await remember(item)
-                for event in self._end(item):
-                    yield event
+                elif isinstance(event, Text):
+                    for piece in self._said(event.text):
+                        yield piece
+            await self.remember(turn.outcome)
+        except Exception as error:
+            problem = api_error_of(error)
+            told = {"code": problem.code or "server_error", "message": problem.message}
+            failed = {**self._base, "status": "failed", "error": told, "output": []}
+            yield self._event("response.failed", response=failed)
+            return
+        for piece in self._end(turn.outcome):
+            yield piece
 
     def _said(self, text: str) -> Iterator[str]:
         place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
@@ -228,13 +212,6 @@ class ResponseAnswer:
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
 
     def _end(self, outcome: Outcome) -> Iterator[str]:
-        if outcome.error is not None:
-            problem = api_error_of(outcome.error)
-            error = {"code": problem.code or "server_error", "message": problem.message}
-            yield self._event(
-                "response.failed", response={**self._base, "status": "failed", "error": error, "output": []}
-            )
-            return
         if not self._text and not outcome.calls:
             yield from self._said("")
         output: list[dict[str, Any]] = []

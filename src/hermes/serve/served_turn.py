@@ -1,4 +1,4 @@
-"""One turn for a caller of the API: the agent works in its own thread, its events are received on the event loop.
+"""One turn for a caller of the API, and the agent that runs it.
 
 If the caller disconnects, the turn stops; the reply so far is kept. The turn is over when its thread is, and not a moment
 before, so that the next one of the same session finds everything stored.
@@ -11,33 +11,23 @@ conversation from there.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.loop import Agent
 from hermes.agent.model import Reply
-from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, Stop, Text, Thought, ToolStarted, Turn, run_turn
-from hermes.errors import ToolError
+from hermes.agent.stream import StreamEvent, stream_turn
+from hermes.agent.tools.tool import Tool
+from hermes.agent.turn import Done, Event, Events, Followed, Text, ToolStarted
+from hermes.serve.request_sessions import last_id
+
+if TYPE_CHECKING:
+    from hermes.serve.api_requests import ApiRequest
+    from hermes.serve.request_sessions import RequestSessions
+    from hermes.store.db import SessionDB
 
 _BETWEEN = "\n\n"  # between the text before and after a tool call
-
-
-@dataclass(slots=True, frozen=True)
-class ReplyPiece:
-    """The next piece of the reply."""
-
-    text: str
-
-
-@dataclass(slots=True, frozen=True)
-class ReasoningPiece:
-    """The next piece of the model's reasoning."""
-
-    text: str
 
 
 @dataclass(slots=True)
@@ -52,7 +42,7 @@ class Used:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a turn ended. `error` is the exception that ended it, if any."""
+    """How a turn ended."""
 
     session_id: str
     text: str = ""
@@ -60,10 +50,6 @@ class Outcome:
     finish_reason: str = "stop"  # stop, length, content_filter or tool_calls
     used: Used = field(default_factory=Used)
     message_id: int = 0
-    error: BaseException | None = None
-
-
-Item = ReplyPiece | ReasoningPiece | Outcome
 
 
 class ReplyWords:
@@ -76,19 +62,19 @@ class ReplyWords:
         self._shown: list[str] = []
         self._rounds: list[list[str]] = [[]]
 
-    def take(self, event: Event) -> str:
-        """The text to show for an event."""
+    def take(self, event: Event) -> Event:
+        """The event, with the text to show for it."""
         if isinstance(event, ToolStarted) and self._rounds[-1]:
             self._rounds.append([])
         if not isinstance(event, Text):
-            return ""
+            return event
         round_ = self._rounds[-1]
         if event.anew:
             round_.clear()
         text = _BETWEEN + event.text if self._shown and not round_ else event.text
         round_.append(event.text)
         self._shown.append(text)
-        return text
+        return Text(text, event.anew)
 
     @property
     def shown(self) -> str:
@@ -102,71 +88,90 @@ class ReplyWords:
 
 
 class ServedTurn:
-    """A running turn. `next` gives its items; the last one is an Outcome."""
+    """A running turn: `events` gives it as it happens; `outcome` is there when they have ended without an error."""
+
+    events: AsyncGenerator[StreamEvent, None]
+    outcome: Outcome
 
     def __init__(
-        self,
-        begin: Callable[[], Turn],
-        account: Callable[[ReplyWords, BaseException | None], Outcome],
-        over: Callable[[], None],
-        silence: float,
-    ) -> None:
-        """`begin` creates the turn, in the thread it will run in."""
-        self.session_id = ""  # the session of the turn
-        self.silence = silence  # seconds without an item, after which a stream says that it still runs
-        self._begin, self._account, self._over = begin, account, over
-        self._loop = asyncio.get_running_loop()
-        self._items: asyncio.Queue[Item] = asyncio.Queue()
-        self._ended = asyncio.Event()
-        self._stop = Stop()
-        self._words = ReplyWords()
+        self, db: SessionDB, places: RequestSessions, agent: ServedAgent, ask: ApiRequest, tools: Sequence[Tool],
+        over: Callable[[], None], *, again: bool,
+    ) -> None:  # fmt: skip
+        """`over` is called in the turn's thread when all is stored. `again`: the user's message is already."""
+        self.session_id = agent.session_id
+        self._db, self._places, self._agent, self._ask, self._tools, self._over = db, places, agent, ask, tools, over
+        self._content = None if again else ask.content
+        self._asked: int | None = None  # the last message before the reply
+        turn = agent.go_on() if self._content is None else agent.turn(self._content, keep=self._keep)
+        self._turn = turn.through(self._through)
 
     def start(self) -> None:
         """Begin."""
-        run_turn(lambda: self._stop.bind(self._begin()), self._tell, self._end, name="hermes-api-turn")
-
-    async def next(self, seconds: float | None = None) -> Item | None:
-        """The next item; None without one within so many seconds."""
         try:
-            async with asyncio.timeout(seconds):
-                return await self._items.get()
-        except TimeoutError:
-            return None
+            self.events = stream_turn(self._agent, self._turn, patience=0)  # a program can't be asked
+        except BaseException:  # there are too many threads
+            self._over()
+            raise
 
     def stop(self) -> None:
         """Interrupt the turn; the reply so far is kept. Harmless when it is over."""
-        self._stop.want()
+        self._turn.interrupt()
 
-    async def ended(self) -> None:
-        """Wait until it is over."""
-        await self._ended.wait()
+    # ------------------------------------------------------------------------------------------ in the turn's thread
 
-    def _tell(self, event: Event) -> None:
-        text = self._words.take(event)
-        if text:
-            self._post(self._items.put_nowait, ReplyPiece(text))
-        elif isinstance(event, Thought):
-            self._post(self._items.put_nowait, ReasoningPiece(event.text))
-        elif isinstance(event, Followed):
-            self.session_id = event.session_id
-
-    def _end(self, error: BaseException | None) -> None:
+    def _through(self, events: Iterator[Event]) -> Events:
+        """The events as the caller gets them, and what the turn writes to the record besides the agent's own work."""
+        words, thought = ReplyWords(), 0
         try:
-            outcome = self._account(self._words, error)
-        except BaseException as problem:
-            outcome = Outcome(self.session_id, self._words.whole, error=error or problem)
-        self._post(self._finish, outcome)
+            self._agent.equip(self._tools, self._ask.tools)
+            thought = self._reasoning()
+            if self._content is None:
+                self._asked = last_id(self._db, self.session_id)
+                self._places.remember(self._ask, self.session_id, self._asked, [])
+            for event in events:
+                if isinstance(event, Followed):
+                    self.session_id, thought = event.session_id, 0  # a compressed session counts from zero
+                yield words.take(event)
+        except _Handed as handed:
+            yield Done(handed.text, interrupted=self._turn.interrupted)
+        finally:
+            try:
+                self._account(words, thought)
+            finally:
+                self._over()  # before the caller gets the end of the turn, and uses another server
 
-    def _post(self, action: Callable[[Any], None], thing: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action, thing)
-        except RuntimeError:
-            pass  # the program exits; the record has everything
+    def _keep(self, session_id: str, content: str | list[Any]) -> int:
+        self._asked = self._places.keep_question(self._ask, session_id, content)
+        return self._asked
 
-    def _finish(self, outcome: Outcome) -> None:
-        self._ended.set()
-        self._over()
-        self._items.put_nowait(outcome)
+    def _account(self, words: ReplyWords, thought: int) -> None:
+        """Make the outcome, from the record, and record the conversation's digests as the caller saw it."""
+        rows = self._db.get_messages(self.session_id)
+        last = rows[-1]["id"] if rows else 0
+        asked = last if self._asked is None else self._asked
+        stored = [row for row in rows if row["id"] > asked and row["role"] == "assistant"]
+        handed = self._agent.handed
+        if stored:
+            texts = dict.fromkeys((words.whole, words.shown))
+            replies = [{"role": "assistant", "content": text, "tool_calls": handed} for text in texts]
+            self._places.remember(self._ask, self.session_id, last, replies)
+        fresh = sum(row["input_tokens"] or 0 for row in stored)
+        cached = sum((row["cache_read_tokens"] or 0) + (row["cache_write_tokens"] or 0) for row in stored)
+        used = Used(
+            fresh + cached,  # callers count the cache as part of the input
+            sum(row["output_tokens"] or 0 for row in stored),
+            sum(row["cache_read_tokens"] or 0 for row in stored), max(0, self._reasoning() - thought),
+        )  # fmt: skip
+        reason = stored[-1]["finish_reason"] if stored else None
+        if handed:
+            reason = "tool_calls"
+        elif reason not in ("length", "content_filter"):
+            reason = "stop"
+        self.outcome = Outcome(self.session_id, words.whole, handed, reason, used, last)
+
+    def _reasoning(self) -> int:
+        row = self._db.get_session(self.session_id)
+        return int(row["reasoning_tokens"] or 0) if row is not None else 0
 
 
 class ServedAgent(Agent):
@@ -178,18 +183,8 @@ class ServedAgent(Agent):
     def equip(self, own: Iterable[Tool], callers: Iterable[Tool]) -> None:
         """Set the tools of the next turn. A caller's tool replaces one of ours with the same name."""
         theirs = {tool.name: tool for tool in callers}
-        self._callers = frozenset(theirs)
+        self._callers, self.handed = frozenset(theirs), []
         self.tools = {**{tool.name: tool for tool in own}, **theirs}
-
-    def _begin(self, events: Callable[[threading.Event], Events]) -> Turn:
-        return super()._begin(lambda cancel: self._until_handed(events(cancel), cancel))
-
-    def _until_handed(self, events: Events, cancel: threading.Event) -> Events:
-        self.handed = []
-        try:
-            yield from events
-        except _Handed as handed:
-            yield Done(handed.text, interrupted=cancel.is_set())
 
     def _run_tools(self, reply: Reply) -> Iterator[Event]:
         theirs = [call for call in reply.tool_calls if _name(call) in self._callers]
@@ -207,15 +202,6 @@ class _Handed(Exception):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
-
-
-def callers_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
-    """A tool that the caller runs."""
-    return Tool(name, description, dict(parameters), _elsewhere)
-
-
-def _elsewhere(context: Context, arguments: dict[str, Any]) -> str:
-    raise ToolError("this tool is run by the caller")
 
 
 def _name(call: Mapping[str, Any]) -> str:

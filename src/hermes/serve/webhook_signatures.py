@@ -20,7 +20,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 DEFAULT_SCHEME = "github"
 TOLERANCE = 300.0  # seconds a signed time may be off
@@ -34,17 +33,10 @@ class BadSignature(Exception):
     """An invalid delivery, and why."""
 
 
-@dataclass(slots=True, frozen=True)
-class VerifiedDelivery:
-    """A verified delivery. `id` is the same whenever the same one is sent, and can't be forged."""
-
-    id: str
-
-
-def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, scheme: str) -> VerifiedDelivery:
+def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, scheme: str) -> str:
     """Verify a delivery by this scheme (a key of SCHEMES) alone; BadSignature when anything is wrong.
 
-    Header names are in lower case.
+    Returns its id, which is the same whenever the same one is sent, and can't be forged. Header names are in lower case.
     """
     wanted, check = SCHEMES[scheme]
     if not any(name in headers for name in wanted):
@@ -54,24 +46,24 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, 
     return check(headers, body, secret, now)
 
 
-def by_bytes(body: bytes) -> VerifiedDelivery:
-    """A delivery identified by its content."""
-    return VerifiedDelivery(hashlib.sha256(body).hexdigest())
+def by_bytes(body: bytes) -> str:
+    """The id of a delivery that is identified by its content."""
+    return hashlib.sha256(body).hexdigest()
 
 
 def _mac(secret: bytes, signed: bytes) -> bytes:
     return hmac.new(secret, signed, hashlib.sha256).digest()
 
 
-def _github(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _github(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     return _digest(headers["x-hub-signature-256"], body, secret)
 
 
-def _x_signature(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _x_signature(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     return _digest(headers["x-signature"], body, secret)
 
 
-def _digest(value: str, body: bytes, secret: str) -> VerifiedDelivery:
+def _digest(value: str, body: bytes, secret: str) -> str:
     """sha256=<hex> over the body."""
     kind, _, shown = value.strip().partition("=")
     if kind != "sha256" or not _HEX.fullmatch(shown):
@@ -87,7 +79,7 @@ _STANDARD = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _SVIX = ("svix-id", "svix-timestamp", "svix-signature")
 
 
-def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     names = _STANDARD if _STANDARD[2] in headers else _SVIX
     delivery, stamp, shown = (headers.get(name, "") for name in names)
     if not delivery or len(delivery) > _LONGEST_ID:
@@ -102,7 +94,7 @@ def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) 
         good |= version == "v1" and hmac.compare_digest(_decoded(encoded), expected)
     if not good:
         raise BadSignature("the signature does not fit")
-    return VerifiedDelivery(delivery)
+    return delivery
 
 
 def _standard_key(secret: str) -> bytes:
@@ -128,7 +120,7 @@ def _in_time(stamp: str, now: float) -> None:
 # ------------------------------------------------------------------------------------------------ Stripe, GitLab
 
 
-def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     """t=<seconds>,v1=<hex>[,v1=<hex>] over the time, a dot and the body."""
     pairs = [part.strip().partition("=") for part in headers["stripe-signature"].split(",")]
     stamp = next((found for key, _, found in pairs if key == "t"), "")
@@ -142,15 +134,15 @@ def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) ->
     return by_bytes(body)  # a retry has another time, and the same event in it
 
 
-def _gitlab(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> VerifiedDelivery:
+def _gitlab(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     if not hmac.compare_digest(headers["x-gitlab-token"].encode("latin-1", "replace"), secret.encode()):
         raise BadSignature("the token does not fit")
     named = headers.get("idempotency-key") or headers.get("x-gitlab-event-uuid") or ""
-    return VerifiedDelivery(f"gitlab-{named}") if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
+    return f"gitlab-{named}" if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
 
 
 # The schemes of `webhooks.routes.<name>.scheme`: the headers of which one must be there, and the check.
-SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str], bytes, str, float], VerifiedDelivery]]] = {
+SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str], bytes, str, float], str]]] = {
     "github": (("x-hub-signature-256",), _github),
     "gitlab": (("x-gitlab-token",), _gitlab),
     "standard": ((_STANDARD[2], _SVIX[2]), _standard),
@@ -159,7 +151,7 @@ SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str], bytes, st
 }
 
 
-def unsigned(headers: Mapping[str, str]) -> VerifiedDelivery:
-    """A delivery of a route without a secret: identified by its sender's id, else new."""
+def unsigned(headers: Mapping[str, str]) -> str:
+    """The id of a delivery to a route without a secret: its sender's, else a new one."""
     named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
-    return VerifiedDelivery(named or secrets.token_hex(16))
+    return named or secrets.token_hex(16)

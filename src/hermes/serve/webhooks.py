@@ -28,7 +28,7 @@ from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError, unforeseen
 from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
-from hermes.serve.webhook_signatures import DEFAULT_SCHEME, SCHEMES, BadSignature, VerifiedDelivery, unsigned, verify
+from hermes.serve.webhook_signatures import DEFAULT_SCHEME, SCHEMES, BadSignature, unsigned, verify
 from hermes.texts import shortened
 
 LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
@@ -150,7 +150,7 @@ class _Hooks:
         except ApiError as problem:
             return _answer(problem.status, problem.message)
 
-    def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> VerifiedDelivery:
+    def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
         if route.secret is not None:
             return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
         problem = None if self._strangers else from_elsewhere(headers)
@@ -158,11 +158,9 @@ class _Hooks:
             raise problem
         return unsigned(headers)
 
-    async def _taken(
-        self, route: WebhookRoute, delivery: VerifiedDelivery, headers: Headers, body: bytes
-    ) -> JSONResponse:
+    async def _taken(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
         payload = await asyncio.to_thread(_payload, headers, body)
-        event_id = f"{route.name}:{delivery.id}"
+        event_id = f"{route.name}:{delivery}"
         if event_id in self._seen:
             return JSONResponse({"status": "duplicate"})
         text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)

@@ -40,6 +40,8 @@ def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
     prompt = text_argument(arguments, "prompt")
     places = ["none", "file", *context.config.enabled_platforms]
     deliver = choice_argument(arguments, "deliver", places, "none")
+    if (why := context.config.why_answers_only(deliver)) is not None:
+        raise ToolError(why)
     timezone = text_argument(arguments, "timezone", "") or context.config.timezone or own_timezone()
     due = next_time(schedule, timezone, time.time())
     where = "" if deliver == "none" else f", and deliver the reply to {deliver}"

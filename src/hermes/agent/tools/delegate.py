@@ -72,7 +72,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
 
     inbox: SimpleQueue[Event | _SubtaskEnded] = SimpleQueue()
     turn = agent.turn(task + _ALONE)
-    turn.start(inbox.put, lambda error: inbox.put(_SubtaskEnded(error)), name="hermes-subagent")
+    turn.start(inbox.put, lambda error: inbox.put(_SubtaskEnded(error)))
     steps: list[str] = []
     said, calls, interrupted = "", 0, False
     while True:

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
+from hermes.serve.api_errors import ApiError
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.event_stream import with_pings
 from hermes.serve.web.changing import ConversationChanges, told_in
@@ -53,7 +54,7 @@ def app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         ready = asyncio.create_task(asyncio.to_thread(_warm_up, db))
         yield
-        await asyncio.to_thread(talks.close)
+        await talks.close()
         await ready
 
     routes = [
@@ -83,7 +84,7 @@ def app(
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
-    explained = {HermesError: _explained, HTTPException: _explained}
+    explained = {HermesError: _explained, HTTPException: _explained, ApiError: _explained}
     made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
@@ -97,6 +98,8 @@ def _warm_up(db: SessionDB) -> None:
 async def _explained(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return AsciiJson({"error": error.detail}, error.status_code)
+    if isinstance(error, ApiError):
+        return AsciiJson({"error": error.message}, error.status)
     status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
     return AsciiJson({"error": str(error)}, status)
 
@@ -125,11 +128,11 @@ class _TalkRoutes:
     def __init__(self, db: SessionDB, talks: Talks, reading: ConversationView) -> None:
         self._db, self._talks, self._reading = db, talks, reading
 
-    def running(self, request: Request) -> Response:
+    async def running(self, request: Request) -> Response:
         """The turn of this page that runs in a conversation, and which other process is answering there."""
-        session_id, _ = self._reading.found(request)
-        turn = self._talks.running_in(session_id)
-        holder = self._db.turn_holder(self._db.get_compression_tip(session_id))
+        session_id, _ = await run_in_threadpool(self._reading.found, request)
+        turn = await self._talks.running_in(session_id)
+        holder = await run_in_threadpool(lambda: self._db.turn_holder(self._db.get_compression_tip(session_id)))
         other = holder is not None and not is_ours(holder) and not is_gone(holder)
         return AsciiJson({
             "turn": None if turn is None or visitor_of(request).read_only else turn.id,
@@ -142,8 +145,7 @@ class _TalkRoutes:
         session_id = None
         if "session_id" in request.path_params:
             session_id, _ = await run_in_threadpool(self._reading.found, request)
-        loop, by = asyncio.get_running_loop(), visitor_of(request).by
-        turn = await run_in_threadpool(self._talks.begin, session_id, str(told.get("text") or ""), by, loop)
+        turn = await self._talks.begin(session_id, str(told.get("text") or ""), visitor_of(request).by)
         return AsciiJson({"turn": turn.id, "session": turn.session_id})
 
     async def follow(self, request: Request) -> Response:
@@ -160,13 +162,14 @@ class _TalkRoutes:
     async def stop(self, request: Request) -> Response:
         """End a turn soon; what has arrived of the reply is kept."""
         await told_in(request)
-        self._turn(request).stop.want()
+        self._turn(request).turn.interrupt()
         return AsciiJson({"done": True})
 
     async def answer(self, request: Request) -> Response:
         """Answer the question that a turn asks."""
         told = await told_in(request)
-        if not self._turn(request).answer(str(told.get("question") or ""), told.get("yes") is True):
+        turn, yes = self._turn(request), told.get("yes") is True
+        if not await self._talks.answer(turn, str(told.get("question") or ""), yes):
             raise HTTPException(409, "this question is not asked any more")
         return AsciiJson({"done": True})
 

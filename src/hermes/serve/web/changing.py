@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.errors import SessionNotFound
+from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web.finding import number
 from hermes.serve.web.visitors import Visitor, visitor_of
@@ -18,24 +19,14 @@ from hermes.serve.web.visitors import Visitor, visitor_of
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
-_LONGEST = 1_000_000  # bytes of a request
+_LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive
 
 
 async def told_in(request: Request) -> dict[str, Any]:
-    """The JSON object in a request that changes something; HTTPException when the visitor may not, or it is none."""
+    """The JSON object in a request that changes something; HTTPException or ApiError when the visitor may not, or it is none."""
     if visitor_of(request).read_only:
         raise HTTPException(403, "this page is read-only")
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _LONGEST:
-            raise HTTPException(413, f"a request has at most {_LONGEST:,} bytes")
-    import msgspec
-
-    try:
-        told = msgspec.json.decode(body or b"{}")
-    except msgspec.DecodeError as error:
-        raise HTTPException(400, f"the request is not JSON ({error})") from None
+    told = parse_json(await read_body(request, _LONGEST, _SLOWEST) or b"{}")
     if not isinstance(told, dict):
         raise HTTPException(400, "the request is not a JSON object")
     return told

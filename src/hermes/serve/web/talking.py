@@ -8,41 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.conversations import Conversations, new_session_id
-from hermes.agent.turn import (
-    Done,
-    Event,
-    Followed,
-    Notice,
-    Stop,
-    Text,
-    Thought,
-    ToolFinished,
-    ToolStarted,
-    Turn,
-    run_turn,
-)
+from hermes.agent.conversations import Conversations, folder_of, new_session_id
+from hermes.agent.stream import PermissionDecided, PermissionRequest, StreamEvent, stream_turn
+from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.turn import Done, Followed, Notice, Text, Thought, ToolFinished, ToolStarted, Turn
 from hermes.errors import HermesError, InvalidInput, SessionBusy
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.model import Model
-    from hermes.agent.tools.toolbox import Toolbox
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
-ANSWER_SECONDS = 600.0  # after this time without an answer, the answer is no
-_PATIENCE = 10.0  # seconds
-_LOOK = 0.2  # seconds between two checks whether a turn that asks was stopped
 _SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all
 _REMEMBERED = 50  # turns that are over and can still be asked for
 
@@ -50,27 +33,23 @@ _REMEMBERED = 50  # turns that are over and can still be asked for
 class PageTurn:
     """One turn: its events so far, and those who follow them."""
 
-    def __init__(self, session_id: str, loop: asyncio.AbstractEventLoop) -> None:
+    turn: Turn  # known when `begin` has returned
+
+    def __init__(self, session_id: str, by: str) -> None:
         self.id = secrets.token_urlsafe(12)
-        self.session_id = session_id
+        self.session_id, self.by = session_id, by  # `by`: the visitor who began it
         self.over = False
-        self.interrupted = False
-        self.stop = Stop()
-        self._loop = loop
+        self.stored = asyncio.Event()  # the session and the user's message are in the record, or the turn is over
+        self.request: PermissionRequest | None = None  # the question that is asked
         self._events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
-        self._question: tuple[str, threading.Event, list[bool]] | None = None
 
     def post(self, **event: Any) -> None:
-        """Add an event. From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._add, encodable(event))
-        except RuntimeError:
-            pass  # the program exits; the record has everything
-
-    def _add(self, event: dict[str, Any]) -> None:
-        self._events.append(event)
-        self.over = self.over or event["kind"] in ("done", "error")
+        """Add an event."""
+        self._events.append(encodable(event))
+        if event["kind"] in ("done", "error"):
+            self.over = True
+            self.stored.set()
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -86,110 +65,154 @@ class PageTurn:
             if news is self._news:
                 await news.wait()
 
-    # ------------------------------------------------------------------------------------------ questions
-
-    def ask(self, question: str) -> bool:
-        """Ask on the open pages, from the turn's thread; no without an answer in time, or when the turn is stopped."""
-        number, answered, given = secrets.token_urlsafe(6), threading.Event(), list[bool]()
-        self._question = number, answered, given
-        self.post(kind="question", id=number, text=question)
-        left = ANSWER_SECONDS
-        while not answered.wait(_LOOK) and left > 0 and not self.stop.wanted:
-            left -= _LOOK
-        self._question = None
-        yes = bool(given and given[0])
-        self.post(kind="answered", id=number, yes=yes)
-        return yes
-
-    def answer(self, number: str, yes: bool) -> bool:
-        """Answer the question of that number; False when it is not (or no longer) asked."""
-        asked = self._question
-        if asked is None or asked[0] != number or asked[1].is_set():
-            return False
-        asked[2].append(yes)
-        asked[1].set()
-        return True
-
 
 class Talks:
-    """The turns of the page's visitors."""
+    """The turns of the page's visitors, on one event loop."""
 
     def __init__(self, db: SessionDB, config: Config) -> None:
         self._db, self._config = db, config
-        self._lock = threading.Lock()
         self._conversations: Conversations[Agent] = Conversations(idle_seconds=IDLE_SECONDS)
         self._running: dict[str, PageTurn] = {}  # by the first session of the conversation
-        self._turns: OrderedDict[str, PageTurn] = OrderedDict()
+        self._turns: dict[str, PageTurn] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._model: Model | None = None
-        self._toolbox: Toolbox | None = None
+        self._toolbox = Toolbox(config)
 
     def turn(self, turn_id: str) -> PageTurn | None:
         """A turn that runs, or was over a short time ago."""
         return self._turns.get(turn_id)
 
-    def running_in(self, session_id: str) -> PageTurn | None:
+    async def running_in(self, session_id: str) -> PageTurn | None:
         """The turn of this page that runs in a session's conversation."""
-        return self._running.get(self._name(session_id))
+        return self._running.get(await asyncio.to_thread(self._name, session_id))
 
-    def begin(self, session_id: str | None, text: str, by: str, loop: asyncio.AbstractEventLoop) -> PageTurn:
-        """Begin a turn, in a new session (None) or at the end of this one's conversation. Not on the event loop.
+    async def begin(self, session_id: str | None, text: str, by: str) -> PageTurn:
+        """Begin a turn, in a new session (None; it exists then) or at the end of this one's conversation.
 
         SessionBusy while another process, or another tab, is answering there; then nothing was stored.
         """
         if not text.strip():
             raise InvalidInput("there is nothing to send: the message is empty")
-        tip = new_session_id() if session_id is None else self._db.get_compression_tip(session_id)
-        name = tip if session_id is None else self._name(tip)
-        turn = PageTurn(tip, loop)
-        with self._lock:
-            if name in self._running:
-                raise SessionBusy(tip, "this page")
-            self._running[name] = turn
-        agent: Agent | None = None
+        name = tip = new_session_id()
+        if session_id is not None:
+            tip = await asyncio.to_thread(self._db.get_compression_tip, session_id)
+            name = await asyncio.to_thread(self._name, tip)
+        if name in self._running:
+            raise SessionBusy(tip, "this page")
+        page = self._running[name] = PageTurn(tip, by)
         try:
-            self._conversations.queue(name).result(_PATIENCE)  # an idle agent may be closing at this moment
-            agent = self._conversations.take(name, tip, lambda: self._agent(tip))
-            agent.model = self._model_for(tip)
-            if (who := agent.answering()) is not None:
-                raise SessionBusy(tip, who)
-            self._follow_questions(turn, agent, by)
-            self._db.record_audit("turn", tip, by=by, detail=f"a message of {len(text):,} characters")
+            await self._conversations.enter(name)  # an idle agent may be closing at this moment
+            try:
+                agent = await asyncio.to_thread(self._taken, name, page, text)
+            except BaseException:
+                self._conversations.leave(name)
+                raise
         except BaseException:
-            if agent is not None:
-                agent.let_go()
-            self._conversations.leave(name)
-            self._running.pop(name, None)
+            del self._running[name]
             raise
-        with self._lock:
-            self._turns[turn.id] = turn
-            while len(self._turns) > _REMEMBERED and next(iter(self._turns.values())).over:
-                self._turns.popitem(last=False)
-        run_turn(lambda: self._begun(turn, agent, text), _teller(turn), lambda error: self._over(name, turn, agent, error),
-                 name="hermes-web-turn")  # fmt: skip
-        if session_id is None:
-            self._await_row(turn)
-        return turn
+        loop = asyncio.get_running_loop()
 
-    def close(self, seconds: float = 3.0) -> None:
+        def keep(session_id: str, content: Any) -> int:
+            message_id = self._db.append_message(session_id, "user", content)
+            loop.call_soon_threadsafe(page.stored.set)
+            return message_id
+
+        page.turn = agent.turn(text, keep=keep if session_id is None else None)
+        self._turns[page.id] = page
+        if len(self._turns) > _REMEMBERED and (oldest := next(iter(self._turns.values()))).over:
+            del self._turns[oldest.id]
+        task = asyncio.create_task(self._run(name, page, agent))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if session_id is None:
+            await page.stored.wait()  # the page opens the session next
+        return page
+
+    async def answer(self, page: PageTurn, number: str, yes: bool) -> bool:
+        """Answer the question of that number; False when it is not (or no longer) asked."""
+        request = page.request
+        if request is None or request.id != number:
+            return False
+        page.request = None
+        await self._audit(page, request, yes)  # before it is done
+        if request.answer(yes):
+            return True
+        await self._audit(page, request, False)  # the turn was stopped at this moment
+        return False
+
+    async def close(self, seconds: float = 3.0) -> None:
         """Stop every turn, wait until the replies so far are stored, and close all agents."""
-        for turn in list(self._running.values()):
-            turn.stop.want()
-        pause = threading.Event()
-        while self._running and seconds > 0:
-            pause.wait(0.05)
-            seconds -= 0.05
-        self._conversations.close(1.0)
-        if self._toolbox is not None:
-            self._toolbox.close()
+        for page in self._running.values():
+            page.turn.interrupt()
+        await asyncio.to_thread(self._conversations.close, seconds)
+        await asyncio.to_thread(self._toolbox.close)
+
+    # ------------------------------------------------------------------------------------------ one turn
+
+    async def _run(self, name: str, page: PageTurn, agent: Agent) -> None:
+        end: dict[str, Any] = {"kind": "done", "interrupted": False}
+        try:
+            if agent.model.calls_tools and not agent.tools:
+                agent.tools = {tool.name: tool for tool in await asyncio.to_thread(self._toolbox.tools)}
+            async for event in stream_turn(agent, page.turn):
+                if isinstance(event, Done):
+                    end["interrupted"] = event.interrupted
+                await self._tell(page, event)
+        except HermesError as error:
+            end = {"kind": "error", "text": str(error)}
+        except Exception as error:
+            end = {"kind": "error", "text": f"{type(error).__name__}: {error}"}
+        finally:
+            await asyncio.to_thread(_let_go, agent)
+            page.session_id = agent.session_id
+            self._conversations.leave(name)
+            del self._running[name]
+            page.post(**end, **({"session": page.session_id} if end["kind"] == "done" else {}))
+
+    async def _tell(self, page: PageTurn, event: StreamEvent) -> None:
+        match event:
+            case Text():
+                page.post(kind="text", text=event.text, anew=event.anew)
+            case Thought():
+                page.post(kind="thought", text=event.text)
+            case ToolStarted():
+                page.post(kind="tool", id=event.call_id, name=event.name, given=event.arguments)
+            case ToolFinished():
+                page.post(kind="result", id=event.call_id, ok=event.ok, text=event.text[:_SHOWN],
+                          outcome=event.outcome or "done", seconds=round(event.seconds, 2))  # fmt: skip
+            case Notice():
+                page.post(kind="notice", text=event.text)
+            case Followed():
+                page.session_id = event.session_id
+                page.post(kind="followed", session=event.session_id)
+            case PermissionRequest():
+                page.request = event
+                page.post(kind="question", id=event.id, text=event.question)
+            case PermissionDecided():
+                if page.request is not None:  # nobody has answered
+                    page.request = None
+                    await self._audit(page, event.request, False)
+                page.post(kind="answered", id=event.request.id, yes=event.allowed)
+
+    async def _audit(self, page: PageTurn, request: PermissionRequest, yes: bool) -> None:
+        said, about = "allow" if yes else "decline", shortened(request.question, 1000)
+        await asyncio.to_thread(self._db.record_audit, said, page.session_id, by=page.by, detail=about)
 
     # ------------------------------------------------------------------------------------------ in threads
 
-    def _await_row(self, turn: PageTurn) -> None:
-        """Wait until the turn has made its session: the page opens it next."""
-        pause, left = threading.Event(), _PATIENCE
-        while left > 0 and not turn.over and self._db.get_session(turn.session_id) is None:
-            pause.wait(0.02)
-            left -= 0.02
+    def _taken(self, name: str, page: PageTurn, text: str) -> Agent:
+        """The conversation's agent, which holds the session for a turn."""
+        agent = self._conversations.take(name, page.session_id, lambda: self._agent(page.session_id))
+        try:
+            agent.model = self._model_for(page.session_id)
+            if (who := agent.answering()) is not None:
+                raise SessionBusy(page.session_id, who)
+            detail = f"a message of {len(text):,} characters"
+            self._db.record_audit("turn", page.session_id, by=page.by, detail=detail)
+        except BaseException:
+            agent.let_go()
+            raise
+        return agent
 
     def _name(self, session_id: str) -> str:
         return self._db.get_compression_chain(session_id)[0]
@@ -198,78 +221,20 @@ class Talks:
         """The model chosen for a conversation, in whatever place; else the configured one."""
         from hermes.agent.model_choice import choose_model, model_of_choice
 
-        with self._lock:
-            if self._model is None:
-                self._model = choose_model(self._config, self._db)
-            main = self._model
-        return model_of_choice(self._config, self._db.chosen_model(session_id), main)
+        if self._model is None:
+            self._model = choose_model(self._config, self._db)
+        return model_of_choice(self._config, self._db.chosen_model(session_id), self._model)
 
     def _agent(self, session_id: str) -> Agent:
         from hermes.agent.loop import Agent
 
-        row = self._db.get_session(session_id)
-        folder = Path(row["cwd"]) if row is not None and row["cwd"] else Path.cwd()
-        cwd = folder if folder.is_dir() else Path.cwd()
+        cwd = folder_of(self._db, session_id)
         return Agent(self._db, self._config, self._model_for(session_id), session_id=session_id, source=SOURCE, cwd=cwd)
 
-    def _begun(self, turn: PageTurn, agent: Agent, text: str) -> Turn:
-        if agent.model.calls_tools and not agent.tools:
-            agent.tools = {tool.name: tool for tool in self._tools()}
-        return turn.stop.bind(agent.turn(text))
 
-    def _tools(self) -> list[Any]:
-        from hermes.agent.tools.toolbox import Toolbox
-
-        with self._lock:
-            if self._toolbox is None:
-                self._toolbox = Toolbox(self._config)
-        return self._toolbox.tools()
-
-    def _follow_questions(self, turn: PageTurn, agent: Agent, by: str) -> None:
-        """From now on, the agent asks those who follow this turn."""
-
-        def confirmed(question: str) -> bool:
-            yes = turn.ask(question)
-            said = "allow" if yes else "decline"
-            self._db.record_audit(said, agent.session_id, by=by, detail=shortened(question, 1000))
-            return yes
-
-        agent.confirm = confirmed
-
-    def _over(self, name: str, turn: PageTurn, agent: Agent, error: BaseException | None) -> None:
-        try:
-            if not agent.background_running():
-                agent.let_go()
-        except HermesError:
-            pass  # a closed store: the lease expires
-        self._conversations.leave(name)
-        self._running.pop(name, None)
-        turn.session_id = agent.session_id
-        if error is not None:
-            known = isinstance(error, HermesError)
-            turn.post(kind="error", text=str(error) if known else f"{type(error).__name__}: {error}")
-        else:
-            turn.post(kind="done", session=turn.session_id, interrupted=turn.interrupted)
-
-
-def _teller(turn: PageTurn) -> Callable[[Event], None]:
-    def tell(event: Event) -> None:
-        match event:
-            case Text():
-                turn.post(kind="text", text=event.text, anew=event.anew)
-            case Thought():
-                turn.post(kind="thought", text=event.text)
-            case ToolStarted():
-                turn.post(kind="tool", id=event.call_id, name=event.name, given=event.arguments)
-            case ToolFinished():
-                turn.post(kind="result", id=event.call_id, ok=event.ok, text=event.text[:_SHOWN],
-                          outcome=event.outcome or "done", seconds=round(event.seconds, 2))  # fmt: skip
-            case Notice():
-                turn.post(kind="notice", text=event.text)
-            case Followed():
-                turn.session_id = event.session_id
-                turn.post(kind="followed", session=event.session_id)
-            case Done():
-                turn.interrupted = event.interrupted
-
-    return tell
+def _let_go(agent: Agent) -> None:
+    try:
+        if not agent.background_running():
+            agent.let_go()
+    except HermesError:
+        pass  # a closed store: the lease expires

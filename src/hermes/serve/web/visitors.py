@@ -26,6 +26,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes.errors import ConfigError
+from hermes.serve.api_errors import ApiError
+from hermes.serve.api_requests import read_body
 from hermes.serve.authorization import check_reach, from_elsewhere
 from hermes.serve.server import is_loopback
 
@@ -37,7 +39,7 @@ COOKIE = "hermes_web"
 VISITOR = "hermes.visitor"
 _WAIT = 1.0  # seconds after a wrong password before the next one is looked at
 _WAITING = 8  # passwords that wait to be looked at; more are refused at once
-_LONGEST_FORM = 4096  # bytes
+_LONGEST_FORM, _SLOWEST = 4096, 10.0  # bytes of a password's form, and seconds it may take to arrive
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -170,7 +172,7 @@ class VisitorsOnly:
         if self._settings.password and scope["path"].startswith("/static/"):
             scope[VISITOR] = Visitor(("", ""), True)  # the login page's style says nothing about anyone
             return None
-        if not hmac.compare_digest(_cookie(scope, headers).encode(), self._cookie.encode()):
+        if not hmac.compare_digest(Request(scope).cookies.get(_cookie_name(scope), "").encode(), self._cookie.encode()):
             return self._stranger(scope)
         scope[VISITOR] = self._visitor
         return self._not_ours(scope, headers)
@@ -226,12 +228,10 @@ class VisitorsOnly:
 
     async def _login(self, request: Request) -> Response:
         """The answer to a password. Wrong ones are checked one a second, from all addresses together."""
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _LONGEST_FORM:
-                return PlainTextResponse("too long for a password", 413)
-        form = QueryParams(body)
+        try:
+            form = QueryParams(await read_body(request, _LONGEST_FORM, _SLOWEST))
+        except ApiError as error:
+            return PlainTextResponse(error.message, error.status)
         if self._guesses >= _WAITING:
             return PlainTextResponse("too many wrong passwords at once; try again in a few seconds", 429)
         self._guesses += 1
@@ -249,14 +249,6 @@ class VisitorsOnly:
 def _cookie_name(scope: Scope) -> str:
     """Browsers give a cookie to every port of a machine: each page has its own."""
     return f"{COOKIE}_{(scope.get('server') or ('', ''))[1]}"
-
-
-def _cookie(scope: Scope, headers: Headers) -> str:
-    for part in headers.get("cookie", "").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == _cookie_name(scope):
-            return value
-    return ""
 
 
 __all__ = ["Visitor", "VisitorsOnly", "check_settings", "is_loopback", "user_named", "visitor_of"]
