@@ -263,6 +263,19 @@ def test_status_without_anything_set_up(hermes_home: Path) -> None:
     assert status(hermes_home)["platforms"] == []
 
 
+def test_status_says_what_is_lost_while_no_gateway_is_connected(hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    platforms = {"signal": {"account": "+491"}, "wecom": {"accounts": {"work": {}}}, "telegram": {"token": "x"}}
+    (hermes_home / "config.yaml").write_text(yaml.safe_dump({"platforms": platforms}))
+    SessionDB(hermes_home / "state.db").close()
+    shown = program.run("gateway", "status", home=hermes_home).out
+    assert "signal: while no gateway is connected" in shown and "--receive-mode=on-connection" in shown
+    assert "wecom/work: what people write to a bot while no gateway is connected is lost" in shown
+    assert "telegram: " not in shown
+    told = {one["platform"]: bool(one["lost_while_down"]) for one in status(hermes_home)["platforms"]}
+    assert told == {"signal": True, "wecom/work": True, "telegram": False}
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
     from hermes.gateway.startup import LEASE, holder

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes.gateway.access import WELCOME
+from hermes.gateway.access import welcome
 from hermes.store import approvals
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
@@ -93,7 +93,7 @@ def test_who_was_paired_and_where_home_is_come_from_the_record(lab: Lab, hermes_
     with SessionDB(hermes_home / "state.db") as db:
         store = GatewayDB(db)
         store.write(approvals.make_pairing, "CODE", "telegram", "7", None, "{}")
-        store.approve_pairing(welcome=WELCOME, code="CODE")
+        store.approve_pairing(welcome=welcome, code="CODE")
         store.write(approvals.set_home, "telegram", "{}")
     found = lines(hermes_home, "telegram", lab.settings, owner=["telegram:1"])
     assert [state for state, _ in found] == ["well", "well"]

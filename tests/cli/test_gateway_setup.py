@@ -213,6 +213,42 @@ def test_without_a_terminal_there_is_nobody_to_ask(home: Path) -> None:
     assert "needs a terminal" in done.err
 
 
+def test_without_a_terminal_the_values_are_given(home: Path, lab: Lab) -> None:
+    values = [f"token={lab.token}", f"base_url={lab.base_url}", "owner=111", "allowed_users=222, 333"]
+    words = [word for one in values for word in ("--set", one)]
+    done = program.run("gateway", "setup", "telegram", *words, home=home)
+    assert (done.status, done.err) == (0, "")
+    assert "✓ Logged in to Telegram as" in done.out
+    written = yaml.safe_load((home / "config.yaml").read_text())
+    section = written["platforms"]["telegram"]
+    assert section["token"] == "${TELEGRAM_BOT_TOKEN}" and lab.token in (home / ".env").read_text()
+    assert (section["base_url"], section["allowed_users"]) == (lab.base_url, ["222", "333"])
+    assert written["owner"] == ["discord:7", "telegram:111"]
+    again = program.run("gateway", "setup", "telegram", "--set", "allowed_users=444", home=home)  # the rest stays
+    assert again.status == 0, again.err
+    section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["telegram"]
+    assert section["allowed_users"] == ["222", "333", "444"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["telegram", "--set", "tokn=x"], "did you mean token?"),
+        (["telegram", "--set", "token"], "'token' is not KEY=VALUE"),
+        (["telegram", "--set", "owner=1"], "platforms.telegram.token is missing"),
+        (["--set", "token=x"], "--set needs a platform"),
+        (["telegram", "--set", "token=1:wrong", "--set", "base_url=http://127.0.0.1:9"], "Nothing was written"),
+        (["matrix", "--set", "homeserver=https://h.example", "--set", "user_id=@a:h.example"], "password"),
+    ],
+)
+def test_values_that_can_not_work_write_nothing(home: Path, words: list[str], told: str) -> None:
+    done = program.run("gateway", "setup", *words, home=home)
+    assert done.status in (1, 2)
+    assert told in done.err
+    assert (home / "config.yaml").read_text() == BEFORE
+    assert (home / ".env").read_text() == "OTHER=kept # as it is\n"
+
+
 def test_a_login_with_a_password_or_a_token_is_asked_for_until_one_is_given(home: Path, lab: Lab) -> None:
     pytest.importorskip("nio")
     with screen(home, lab, "matrix", "--no-check") as shown:

@@ -11,7 +11,7 @@ import pytest
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
-from hermes.gateway.access import WELCOME
+from hermes.gateway.access import welcome
 from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
 from hermes.gateway.keys import build_session_key, source_of
 from hermes.gateway.settings import platform_settings
@@ -105,7 +105,7 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         second.say("let me in", who="mallory")
         until(lambda: second.shown(who="mallory"))
         code = second.shown(who="mallory")[0].split("pairing approve ")[1].split("`")[0]
-        assert gateway.store.approve_pairing(welcome=WELCOME, code=code) is not None
+        assert gateway.store.approve_pairing(welcome=welcome, code=code) is not None
         until(lambda: len(second.shown(who="mallory")) == 2, 20)  # the welcome, by the account she wrote to
         second.say("hello", who="mallory")
         until(lambda: second.shown(who="mallory")[-1] == "echo: hello", 20)
@@ -254,8 +254,9 @@ def test_wrong_accounts_are_named(accounts: str, complaint: str) -> None:
         text = text.replace("{work: {port: 1, token: same}, private: {port: 2, token: same}}",
                             "{private: {port: 2, token: same}, work: {port: 1, token: same}}")  # fmt: skip
         assert platform_settings(config(text), Demanding, {}, account="private").values["token"] == "same"
+    name = accounts.strip("{").partition(":")[0] if "account name" in complaint else "work"
     with pytest.raises(ConfigError, match=complaint):
-        platform_settings(config(text), Demanding, {}, account="work")
+        platform_settings(config(text), Demanding, {}, account=name)
 
 
 def test_an_unset_variable_of_one_account_stops_no_other() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.replies import NOT_YOURS, STOPPED
 from hermes.store import gateway_inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.notices import NOT_YOURS, STOPPED
 
 SLOW = "slow=30 " + "x " * 200  # half a minute, if nobody stops it
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from hermes.commands.registry import GATEWAY, known
-from hermes.gateway.replies import STOPPED
 from hermes.gateway.runner import Gateway
 from hermes.store import approvals, gateway_inbox, gateway_outbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.notices import STOPPED
 
 KEYS = {
     "dm": "agent:main:plain:dm:dm-alice",
@@ -231,6 +231,7 @@ def test_handoff_says_what_is_missing(lab: PlainLab, gateway: Gateway) -> None:
     talk("hello")
     assert "already" in talk("/handoff plain")
     assert "not switched on" in talk("/handoff telegram")
+    assert "a bot can only answer there" in talk("/handoff qqbot")
     assert "to which platform?" in talk("/handoff")
     assert "only the owner" in Talk(lab, gateway, "dm", "bob")("/handoff plain")
 

@@ -9,12 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_inbox, gateway_outbox, instances, routes
+from hermes.store import gateway_inbox, gateway_outbox, routes
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
@@ -133,10 +132,7 @@ def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_
 ) -> None:
     """Nothing tells that the process is gone, and its leases last: but a file has one gateway at a time."""
     with SessionDB(hermes_home / "state.db") as db:
-        store, name = GatewayDB(db), "elsewhere:7:gateway:0badcafe"
-        store.write(instances.join, name, "elsewhere:/home", "another boot", ["plain"], 600.0)
-        assert db.acquire_lease("job:platform:plain", name, 600.0)
-        store.batch([partial(instances.assign, key="agent:main:plain:dm:dm-alice", name=name)])
+        assert db.acquire_lease("job:connection:plain", "elsewhere:7:0badcafe:gateway", 600.0)
     with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"], 40)

@@ -6,7 +6,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.errors import SlowDown
 from hermes.gateway.connection import Connection
-from hermes.gateway.delivery import REPEATED
 from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.gateway.timings import Timings
 from hermes.store import gateway_inbox, gateway_outbox
@@ -27,6 +25,7 @@ from tests.support.gateway import Clock, received, running
 from tests.support.gateway_process import GatewayProcess, write_config
 from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
+from tests.support.notices import REPEATED
 from tests.support.program import run
 from tests.support.sizes import size
 
@@ -490,7 +489,7 @@ def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, mod
         for n in range(4):
             lab.say(f"n{n}", chat={"chat_id": f"c{n}", "type": "dm"})
         (connection,) = gateway.connections.values()
-        until(lambda: gateway.writer._task is not None and not gateway.writer._task.done())
+        until(lambda: gateway.inbox._tasks)
         lab.drop()
         until(lambda: not connection.delivery.connected.is_set())
         other.execute("ROLLBACK")
@@ -520,40 +519,6 @@ def test_events_of_one_chat_that_come_at_once_keep_their_order(lab: PlainLab, mo
             lab.say(f"n{n}")
         until(lambda: len(lab.shown()) == 60, 40)
     assert lab.shown() == [f"echo: n{n}" for n in range(60)]
-
-
-def test_one_failing_write_does_not_fail_the_others(hermes_home: Path) -> None:
-    import asyncio
-
-    from hermes.store.gateway_writer import Writer
-
-    async def work() -> list[Any]:
-        writer = Writer(store)
-        order: list[int] = []
-
-        def step(number: int) -> Any:
-            def do(tx: Any) -> int:
-                if number == 3:
-                    raise ValueError("on purpose")
-                store.note_status(tx, f"p{number}", "connected")
-                return number
-
-            return do
-
-        jobs = [asyncio.create_task(writer(step(n), then=order.append)) for n in range(6)]
-        jobs[4].add_done_callback(lambda task: None)
-        await asyncio.sleep(0)
-        jobs[4].cancel()  # whoever gives up waiting: it is done all the same
-        results = await asyncio.gather(*jobs, return_exceptions=True)
-        await writer.idle()
-        assert order == [0, 1, 2, 4, 5]
-        return results
-
-    with SessionDB(hermes_home / "state.db") as db:
-        store = GatewayDB(db)
-        results = asyncio.run(work())
-        assert [type(one) for one in results] == [int, int, int, ValueError, asyncio.CancelledError, int]
-        assert [row["platform"] for row in store.statuses()] == ["p0", "p1", "p2", "p4", "p5"]
 
 
 # ------------------------------------------------------------------------------------------ turns
@@ -639,10 +604,10 @@ def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, he
     with running(lab, hermes_home, model.base_url) as gateway:
         for n in range(300):
             lab.say("hello", chat={"chat_id": f"c{n}", "type": "dm"})
-        until(lambda: len(lab.messages) == 300 and not gateway.workers.busy, 60)
+        until(lambda: len(lab.messages) == 300 and not list(gateway.turns), 60)
         (connection,) = gateway.connections.values()
         until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
-        until(lambda: not gateway.inbox._in_hand)  # forgotten with the next look into the store
+        until(lambda: not gateway.inbox._taken)
         assert len(gateway.agents._all) <= 256
 
 
@@ -671,7 +636,7 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
         event = Event(id="e-1", chat=chat, sender=Sender(user_id="u-alice", proven=True), text=text)
         key = "agent:main:plain:dm:dm-alice"
         incoming = IncomingEvent(key, "plain", "e-1", as_json(event), as_json(chat), "dm", user_id="u-alice")
-        number = store.batch([partial(store.receive, event=incoming)])[0].id
+        number = store.receive(incoming).id
         assert number is not None
         db.create_session("20260101_000000_abcdef01", "plain", user_id="u-alice")
         store.append_user_message(number, key, "20260101_000000_abcdef01", text, SourceEvent("e-1", (text, text)))

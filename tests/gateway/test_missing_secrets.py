@@ -11,8 +11,11 @@ import yaml
 pytest.importorskip("uvicorn")
 
 from hermes.config.loading import parse_config
+from hermes.errors import ConfigError
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.startup import made_adapters
+from hermes.gateway.startup import check_work, made_adapters
+from hermes.store.cron_jobs import CronDB
+from hermes.store.db import SessionDB
 
 WHOLE: dict[str, dict[str, Any]] = {
     "whatsapp": {"phone_number_id": "1", "access_token": "t" * 20, "app_secret": "s" * 20, "verify_token": "v" * 20},
@@ -66,3 +69,29 @@ def test_a_variable_of_spaces_is_no_secret(tmp_path: Path) -> None:
     section = {**WHOLE["sms"], "auth_token": None}
     assert "sms" in started("sms", section, tmp_path, TWILIO_AUTH_TOKEN="t" * 20)
     assert "sms" not in started("sms", section, tmp_path, TWILIO_AUTH_TOKEN="  ")
+
+
+def test_an_address_that_is_none_stops_only_its_platform(tmp_path: Path) -> None:
+    assert "mattermost" not in started("mattermost", {**WHOLE["mattermost"], "url": "http://["}, tmp_path)
+
+
+@pytest.mark.parametrize("section", [None, {}, {"token": ""}, "text"])
+@pytest.mark.parametrize("name", ["work", "Not a name"])
+def test_an_account_without_its_secret_stops_only_that_account(name: str, section: Any, tmp_path: Path) -> None:
+    accounts = {"default": WHOLE["weixin"], name: section}
+    text = yaml.safe_dump({"platforms": {"weixin": {"accounts": accounts}, "qqbot": WHOLE["qqbot"]}})
+    made = made_adapters(parse_config(text, Path("config.yaml")), {}, tmp_path)
+    assert sorted(one.connection_name for one, _ in made.adapters) == ["qqbot", "weixin"]
+    assert list(made.left_out) == [f"weixin/{name}"]
+
+
+def test_with_no_platform_left_the_reason_is_told_unless_there_are_jobs(tmp_path: Path) -> None:
+    config = parse_config(yaml.safe_dump({"platforms": {"weixin": {"token": ""}}}), Path("config.yaml"))
+    made = made_adapters(config, {}, tmp_path)
+    with SessionDB(tmp_path / "state.db") as db:
+        with pytest.raises(ConfigError, match=r"platforms\.weixin\.token is missing"):
+            check_work(made, db, config)
+        CronDB(db).add(
+            "job1", "0 9 * * *", "UTC", "hi", deliver="file", session_id=None, model=None, missed="once", next_at=2e9
+        )
+        check_work(made, db, config)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError, StoreBusy
-from hermes.gateway.access import WELCOME, Access
+from hermes.gateway.access import Access, welcome
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import PlatformSettings, platform_settings
 from hermes.store import approvals, gateway_inbox, gateway_outbox
-from hermes.store.approvals import LASTS, TRIES_A_MINUTE, WAITING_AT_MOST
+from hermes.store.approvals import LASTS, TRIES_A_MINUTE
 from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
@@ -71,7 +71,7 @@ def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo
     with running(lab, hermes_home, model.base_url) as gateway:
         code = code_for(lab, gateway)
         with SessionDB(hermes_home / "state.db") as other:  # as `hermes pairing approve` does
-            found = GatewayDB(other).approve_pairing(welcome=WELCOME, code=code.lower().replace("-", " "))
+            found = GatewayDB(other).approve_pairing(welcome=welcome, code=code.lower().replace("-", " "))
         assert found is not None
         assert (found["platform"], found["user_id"], found["name"]) == ("plain", "u-mallory", "Mallory")
         until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
@@ -87,7 +87,7 @@ def test_who_was_let_in_while_no_gateway_ran_is_told_at_the_next_start(
     with running(lab, hermes_home, model.base_url) as gateway:
         code = code_for(lab, gateway)
     with SessionDB(hermes_home / "state.db") as db:
-        assert GatewayDB(db).approve_pairing(welcome=WELCOME, code=code) is not None
+        assert GatewayDB(db).approve_pairing(welcome=welcome, code=code) is not None
     for _ in range(2):
         with running(lab, hermes_home, model.base_url) as gateway:
             until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
@@ -101,14 +101,14 @@ def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_ho
     with running(lab, hermes_home, model.base_url, clock=clock) as gateway:
         first = code_for(lab, gateway)
         clock.forward(LASTS + 1)
-        assert gateway.store.approve_pairing(welcome=WELCOME, code=first) is None
+        assert gateway.store.approve_pairing(welcome=welcome, code=first) is None
         assert not gateway.store.read(approvals.may_talk, "plain", "u-mallory")
         lab.say("again", who="mallory")
         until(lambda: len(lab.shown(who="mallory")) == 2, 20)
         (second,) = CODE.findall(lab.shown(who="mallory")[-1])
         assert second != first
-        assert gateway.store.approve_pairing(welcome=WELCOME, code=second) is not None
-        assert gateway.store.approve_pairing(welcome=WELCOME, code=second) is None
+        assert gateway.store.approve_pairing(welcome=welcome, code=second) is not None
+        assert gateway.store.approve_pairing(welcome=welcome, code=second) is None
         assert gateway.store.read(approvals.may_talk, "plain", "u-mallory")
 
 
@@ -122,14 +122,25 @@ def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo,
         assert len(gateway.store.read(approvals.waiting, gateway.store.clock())) == 1
 
 
-def test_codes_are_not_given_without_end(db: SessionDB) -> None:
-    store = GatewayDB(db)
-    made = [
-        store.write(approvals.make_pairing, f"code{n}", "plain", f"u{n}", None, "{}")
-        for n in range(WAITING_AT_MOST + 5)
-    ]
-    assert made == [True] * WAITING_AT_MOST + [False] * 5
+def test_many_strangers_lock_no_one_out(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    with running(lab, hermes_home, model.base_url) as gateway:
+        for number in range(25):
+            gateway.store.write(approvals.make_pairing, f"code{number}", "plain", f"u{number}", None, "{}")
+        assert gateway.store.approve_pairing(welcome=welcome, code=code_for(lab, gateway)) is not None
+        assert len(gateway.store.read(approvals.waiting, gateway.store.clock())) == 25
+
+
+def test_codes_are_not_kept_without_end(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "WAITING_AT_MOST", 3)
+    clock = Clock()
+    store = GatewayDB(db, clock=clock)
+    for number in range(5):
+        clock.forward(1)
+        assert store.write(approvals.make_pairing, f"code{number}", "plain", f"u{number}", None, "{}")
     assert store.write(approvals.make_pairing, "elsewhere", "other", "u0", None, "{}")
+    assert [(one["platform"], one["user_id"]) for one in store.read(approvals.waiting, clock())] == [
+        ("plain", "u2"), ("plain", "u3"), ("plain", "u4"), ("other", "u0"),
+    ]  # fmt: skip
 
 
 def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> None:
@@ -139,15 +150,15 @@ def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> 
     with SessionDB(db.path) as second:
         others = GatewayDB(second, clock=clock)
         for number in range(TRIES_A_MINUTE):
-            assert (store, others)[number % 2].approve_pairing(welcome=WELCOME, code=f"wrong {number}") is None
+            assert (store, others)[number % 2].approve_pairing(welcome=welcome, code=f"wrong {number}") is None
         for one in (store, others):
             with pytest.raises(StoreBusy, match="wait a minute"):
-                one.approve_pairing(welcome=WELCOME, code="AAAA-BBBB")  # the right one does not help now
+                one.approve_pairing(welcome=welcome, code="AAAA-BBBB")  # the right one does not help now
         assert not others.read(approvals.may_talk, "plain", "u1")
         clock.forward(61)
-        assert others.approve_pairing(welcome=WELCOME, code="aaaa bbbb") is not None
+        assert others.approve_pairing(welcome=welcome, code="aaaa bbbb") is not None
         clock.forward(-7200)  # the clock of the machine is set back
-        assert others.approve_pairing(welcome=WELCOME, code="whatever") is None
+        assert others.approve_pairing(welcome=welcome, code="whatever") is None
 
 
 def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -164,7 +175,7 @@ def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home:
 
 def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
-        gateway.store.approve_pairing(welcome=WELCOME, code=code_for(lab, gateway))
+        gateway.store.approve_pairing(welcome=welcome, code=code_for(lab, gateway))
         assert gateway.store.write(approvals.revoke, "plain", "u-mallory")
         assert not gateway.store.write(approvals.revoke, "plain", "u-mallory")
         lab.say("still here?", who="mallory")
@@ -232,7 +243,7 @@ def test_a_pairing_holds_for_the_stable_id(db: SessionDB) -> None:
     chat = Chat(platform="plain", chat_id="c")
     code = access.pairing_code(Event(id="1", chat=chat, sender=sender, text="hi"))
     assert code is not None
-    assert GatewayDB(db).approve_pairing(welcome=WELCOME, code=code) is not None
+    assert GatewayDB(db).approve_pairing(welcome=welcome, code=code) is not None
     assert access.may_talk("plain", Sender(user_id="+49 2", stable_id="uuid-2", proven=True))
     assert not access.may_talk("plain", Sender(user_id="+49 1", stable_id="uuid-3", proven=True))
 

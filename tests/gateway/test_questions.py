@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from hermes.gateway.confirmations import read_answer
-from hermes.gateway.replies import STOPPED
 from hermes.gateway.timings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.notices import STOPPED
 from tests.support.wire import Wire, call, delta, end, sse
 from tests.support.wire import said as reply
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.replies import STOPPED
 from hermes.gateway.timings import Timings
 from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.db import SessionDB
@@ -16,6 +15,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
+from tests.support.notices import STOPPED
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hermes.gateway.media import MOST_QUOTED
+from hermes.store import gateway_inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -71,14 +72,17 @@ def test_a_comment_on_a_forwarded_message_is_the_senders_own(lab: PlainLab, mode
 
 
 def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
         lab.say('call=terminal {"command": "rm -r nothing"}')
         until(lambda: lab.shown())
         lab.forward("the plan of tomorrow")
         lab.say("/queue")
         until(lambda: any("1. the plan of tomorrow" in one for one in lab.shown()), what=str(lab.shown()))
+        assert len(lab.shown()) == 2  # the question is still open
         lab.say("no")
-        until(lambda: len(lab.shown()) >= 4)
+        until(lambda: len(lab.shown()) == 4)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        assert not any("echo: no" in one for one in lab.shown()), lab.shown()
 
 
 def test_an_answer_can_be_a_command(lab: PlainLab, model: Echo, hermes_home: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
         lab.fail(times=10_000)
         until(lambda: gateway.store.read(gateway_outbox.unsent), 20)  # the reply waits in the outbox
         lab.say("slow=3 second", where="group", context=token(2))
-        until(lambda: gateway.workers.running, 20)  # the event waits in the inbox
+        until(lambda: gateway.turns.running, 20)  # the event waits in the inbox
     assert lab.messages == {}
     with lab._lock:
         lab._failures = 0

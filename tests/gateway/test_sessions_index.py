@@ -6,7 +6,7 @@ import json
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,20 @@ def test_the_file_says_what_the_table_says_after_every_change(lab: PlainLab, mod
     assert stat.S_IMODE(mode) == 0o600
 
 
+def test_a_new_chat_is_in_the_file_before_its_message_is_answered(
+    lab: PlainLab, model: Echo, hermes_home: Path
+) -> None:
+    with in_process.running(lab, hermes_home, model.base_url):
+        lab.say("pause=8 hello")
+        entry = until(
+            lambda: in_the_file(hermes_home).get(ALICE, {}).get("session_id") and in_the_file(hermes_home)[ALICE]
+        )
+        assert lab.shown() == []
+        assert entry["messages"] == 1
+        until(lambda: lab.shown(), 30)
+        until(lambda: in_the_file(hermes_home)[ALICE]["messages"] == 2)
+
+
 def test_a_change_that_nobody_told_of_is_found(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("hello")
@@ -128,15 +142,13 @@ def filled(home: Path, number: int) -> SessionDB:
     db = SessionDB(home / "state.db")
     chat = '{"platform":"plain","chat_id":"%d"}'
 
-    def step(n: int) -> Callable[[Any], object]:
-        return lambda tx: (
-            routes.put(
-                tx, 1000.0 + n, f"agent:main:plain:dm:{n}", "plain", "dm", chat % n, f"Person {n}", str(n), False
-            ),
-            routes.spoken(tx, 1000.0 + n, f"agent:main:plain:dm:{n}", f"s{n}"),
-        )
+    def fill(tx: Any, now: float) -> None:
+        for n in range(number):
+            key = f"agent:main:plain:dm:{n}"
+            routes.put(tx, 1000.0 + n, key, "plain", "dm", chat % n, f"Person {n}", str(n), False)
+            routes.spoken(tx, 1000.0 + n, key, f"s{n}")
 
-    GatewayDB(db).batch([step(n) for n in range(number)])
+    GatewayDB(db).write(fill)
     return db
 
 
@@ -197,7 +209,7 @@ def cost_of_a_message(lab: PlainLab, gateway: Gateway, work: dict[str, int], mod
         before = dict(work)
         lab.say(f"message {number}")
         until(lambda number=number: f"echo: message {number}" in lab.shown())
-        until(lambda: not gateway.workers.running and not gateway.store.mail_counts().get("plain", {}).get("unsent"))
+        until(lambda: not gateway.turns.running and not gateway.store.mail_counts().get("plain", {}).get("unsent"))
         costs.append({name: work[name] - before[name] for name in work})
     return {name: min(one[name] for one in costs[2:]) for name in work}
 

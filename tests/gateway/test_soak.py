@@ -132,7 +132,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
                 process.wait(10)
                 kills += 1
                 gateway.start(connected=False)
-                until(lambda kills=kills: _log(gateway).count("this gateway instance is") > kills, 60, gateway.output())
+                until(lambda kills=kills: _log(gateway).count("this gateway is ") > kills, 60, gateway.output())
             feeder.join(300)
             with SessionDB(home / "state.db") as db:
                 until(

@@ -88,7 +88,7 @@ def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.
         events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         api = WebSocketApi(f"ws://127.0.0.1:{port}/", "token", None)
         try:
-            await api.open(lambda number, event: events.put_nowait(event), lambda error: None)
+            await api.open(events.put_nowait, lambda error: None)
             async with asyncio.timeout(20):
                 return [await events.get()]
         finally:

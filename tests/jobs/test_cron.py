@@ -91,6 +91,17 @@ def test_what_makes_no_job_is_refused(home: Path, words: tuple[str, ...]) -> Non
     assert done.status in (1, 2) and len(done.err.splitlines()) == 1
 
 
+def test_a_platform_that_takes_only_answers_gets_no_job(server: AnsweringServer, home: Path) -> None:
+    done = run("cron", "add", "0 9 * * *", "hi", "--deliver", "qqbot", home=home)
+    assert done.status == 2 and "a bot can only answer there" in done.err
+    with (home / "config.yaml").open("a") as config:
+        config.write("platforms: {qqbot: {app_id: '1', client_secret: s}}\n")
+    server.special["now"] = [Call("cron", action="add", schedule="0 9 * * *", prompt="hi", deliver="qqbot")]
+    assert run("-q", "now", "--yes", home=home).status == 0
+    assert "a bot can only answer there" in server.requests[-1]["messages"][-1]["content"]
+    assert json.loads(run("cron", "list", "--json", home=home).out) == []
+
+
 def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) -> None:
     name = run("cron", "add", "0 9 * * *", "what is new?", "--deliver", "file", home=home).out.split()[0]
     done = run("cron", "run", name, home=home)

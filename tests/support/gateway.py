@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,7 @@ from tests.support.labs.base import Lab
 def received(store: GatewayDB, platform: str, event_id: str, key: str, event: str) -> int | None:
     """Store an event as the gateway does; returns its number, None when it was answered before."""
     incoming = IncomingEvent(key, platform, event_id, event)
-    (found,) = store.batch([partial(store.receive, event=incoming)])
-    return found.id
+    return store.receive(incoming).id
 
 
 class Clock:

@@ -163,7 +163,7 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     if not owners:
         hint = f"put `owner: [{name.partition('/')[0]}:<your user id>]` into config.yaml"
         yield remark(name, "no owner is set: no terminal, no handoff", hint)
-    if not home:
+    if not home and config.why_answers_only(name) is None:
         yield remark(name, "it has no home chat, so it gets no handoffs", "send /sethome in a chat with it")
 
 

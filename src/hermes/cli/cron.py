@@ -92,6 +92,8 @@ def _check_delivery(deliver: str) -> None:
     from hermes.config import load_config, suggestion
 
     config = load_config()
+    if (why := config.why_answers_only(deliver)) is not None:
+        raise click.UsageError(f"--deliver: {why}", click.get_current_context())
     known = ["file", "none", *config.enabled_platforms]
     if deliver not in known:
         raise click.UsageError(

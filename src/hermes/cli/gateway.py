@@ -111,10 +111,14 @@ def stop() -> int:
 @click.argument("platform", required=False)
 @click.option("--account", metavar="NAME", help="One of several bots, numbers or workspaces of the platform.")
 @click.option("--no-check", is_flag=True, help="Don't check the values with the platform.")
-def setup(platform: str | None, account: str | None, no_check: bool) -> int:
+@click.option(
+    "--set", "given", multiple=True, metavar="KEY=VALUE",
+    help="A setting, `owner` (your user id) or `allowed_users`; nothing is asked then. Repeat it for each.",
+)  # fmt: skip
+def setup(platform: str | None, account: str | None, no_check: bool, given: tuple[str, ...]) -> int:
     from hermes.cli.gateway_setup import set_up
 
-    return set_up(platform, account, check=not no_check)
+    return set_up(platform, account, check=not no_check, given=given)
 
 
 @command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")
@@ -177,6 +181,7 @@ _COLUMNS = (
 
 def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """The whole status, as plain data."""
+    from hermes.gateway.platforms import LOST_WHILE_DOWN
     from hermes.gateway.startup import API, WEBHOOK, connected_by, running
     from hermes.store.gateway_db import GatewayDB
 
@@ -204,6 +209,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
                 "since": row.get("since") if state == "connected" else None,
                 "sessions": sessions.get(name.partition("/")[0], 0),
                 **{what: counts.get(name, {}).get(what, 0) for what in ("waiting", "unsent", "failed")},
+                "lost_while_down": LOST_WHILE_DOWN.get(name.partition("/")[0]),
                 "error": str(unset[0]) if unset else row.get("error"),
                 "error_at": None if unset else row.get("error_at"),
             }
@@ -229,7 +235,7 @@ def show(found: dict[str, Any]) -> None:
     """The same for people."""
     if len(found["gateways"]) > 1:
         who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
-        click.echo(f"{len(found['gateways'])} gateways share the chats ({who}).")
+        click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
     elif found["running"]:
         click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
@@ -277,4 +283,6 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
     if one["error"]:
         when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
         notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
+    if one["lost_while_down"]:
+        notes.append(f"{name}: {one['lost_while_down']}")
     return notes

@@ -1,4 +1,4 @@
-"""`hermes gateway setup`: asks for a platform's settings, tries them, and writes them to config.yaml.
+"""`hermes gateway setup`: asks for a platform's settings, or takes them from `--set`, tries them, and writes them to config.yaml.
 
 Secrets go to `<home>/.env`, which only the user can read, and config.yaml names them; so config.yaml can be shown to others.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ import click
 from hermes.cli.pairing import make_owner
 from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion
-from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
+from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.whole_files import write_whole
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 
 # Keys that a new account does not take over from the platform's section, and what it has instead: no user may talk to it yet.
+_OWNER = "owner"  # the key of --set for the user's own id
 _OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
 
 
@@ -54,25 +57,33 @@ class _Target:
         return made
 
 
-def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
-    """Ask, check and write; the exit status."""
+def set_up(platform: str | None, account: str | None, *, check: bool, given: Sequence[str] = ()) -> int:
+    """Ask for the settings, or take those `given` as KEY=VALUE; check and write them; the exit status."""
     from hermes.gateway.platforms import adapter_class, known_platforms
     from hermes.home import get_hermes_home
 
-    if not sys.stdin.isatty():
-        raise click.ClickException("setup asks questions and needs a terminal; without one, write config.yaml by hand")
+    if not given and not sys.stdin.isatty():
+        raise click.ClickException(
+            "setup asks questions and needs a terminal; without one, give the values:"
+            f" `hermes gateway setup {platform or 'PLATFORM'} --set KEY=VALUE …`"
+        )
+    if platform is None and given:
+        raise click.UsageError("--set needs a platform: `hermes gateway setup PLATFORM --set KEY=VALUE …`")
     if platform is None:
         platform = _chosen_platform(known_platforms())
     if account is None and "/" in platform:  # as status and doctor call it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
     target = _target(kind, account, home)
-    page = guide_page(f"platforms/{platform}.md")
-    where = f" {page} shows the steps;" if page is not None else ""
-    which = f", account {account}" if account is not None else ""
-    click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
-    values = _asked(target, environment(home))
-    if kind.logs_in:
+    if given:
+        people, values = _given(target, given, environment(home))
+    else:
+        page = guide_page(f"platforms/{platform}.md")
+        where = f" {page} shows the steps;" if page is not None else ""
+        which = f", account {account}" if account is not None else ""
+        click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
+        values = _asked(target, environment(home))
+    if kind.logs_in and not given:
         try:
             values |= asyncio.run(_login(target, values))
         except HermesError as error:
@@ -84,10 +95,15 @@ def set_up(platform: str | None, account: str | None, *, check: bool) -> int:
         except HermesError as error:
             raise click.ClickException(f"{_told(kind.title, error)}. Nothing was written.") from error
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
-    mine = click.prompt("Your own user id there (you may do everything; empty: later)", default="", show_default=False)
-    others = click.prompt("Other user ids that may talk, with commas (empty: none)", default="", show_default=False)
+    if given:
+        mine, others = people
+    else:
+        ask = partial(click.prompt, default="", show_default=False)
+        mine = ask("Your own user id there (you may do everything; empty: later)")
+        others = ask("Other user ids that may talk, with commas (empty: none)")
     _write(target, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
-    click.echo("Written. `hermes gateway` starts it; send /sethome in the chat where handoffs should arrive.")
+    home_chat = "" if platform in ANSWERS_ONLY else "; send /sethome in the chat where handoffs should arrive"
+    click.echo(f"Written. `hermes gateway` starts it{home_chat}.")
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
         click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
@@ -158,6 +174,31 @@ def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str
         if [str(one or "") for one in known] == mine:
             told = f"this is the account {other}: another one has its own {secrets[0].name}. Nothing was written."
             raise click.ClickException(told)
+
+
+def _given(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
+    """The owner and the other people, and every setting: as given, else as it is already, else its default."""
+    from hermes.gateway.settings import PEOPLE, setting_value
+
+    settings = {one.name: one for one in target.kind.settings}
+    known = [*settings, _OWNER, PEOPLE]
+    found: dict[str, Any] = {}
+    for one in given:
+        key, sign, value = one.partition("=")
+        if not sign or key not in known:
+            wrong = f"unknown key {key!r}{suggestion(key, known)}" if sign else f"{key!r} is not KEY=VALUE"
+            raise click.UsageError(f"--set: {wrong}; keys of {target.platform}: {', '.join(known)}")
+        is_list = key in settings and settings[key].kind is list
+        found[key] = [part.strip() for part in value.split(",") if part.strip()] if is_list else value
+    people = str(found.pop(_OWNER, "")), str(found.pop(PEOPLE, ""))
+    section = {**target.section, **found}
+    name = target.platform if target.account is None else f"{target.platform}/{target.account}"
+    values = {
+        one.name: setting_value(one, section, variables, target.key, target.ending, name)
+        for one in target.kind.settings
+    }
+    target.adapter(values).validate()
+    return people, values
 
 
 def _asked(target: _Target, variables: dict[str, str]) -> dict[str, Any]:

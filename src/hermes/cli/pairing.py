@@ -22,11 +22,11 @@ def command() -> None:
 @click.argument("code")
 @click.option("--owner", is_flag=True, help="This is you: an owner sees every session and may use every tool.")
 def approve(code: str, owner: bool) -> int:
-    from hermes.gateway.access import WELCOME
+    from hermes.gateway.access import welcome
     from hermes.store.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
-        found = GatewayDB(db).approve_pairing(code, WELCOME)
+        found = GatewayDB(db).approve_pairing(code, welcome)
     if found is None:
         raise click.ClickException(
             "unknown or expired code; a code works once, for one hour (`hermes pairing list` shows who waits)"

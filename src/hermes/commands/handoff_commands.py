@@ -42,6 +42,8 @@ def handoff(host: Host, arguments: str) -> None:
         raise InvalidInput("only the owner of this assistant can hand a conversation over")
     if not platform:
         raise InvalidInput(f"to which platform? {_offered(host)}")
+    if (why := host.config.why_answers_only(platform)) is not None:
+        raise InvalidInput(why)
     if platform not in _platforms(host):
         raise InvalidInput(f"{platform} is not switched on. {_offered(host)}")
     if platform == host.platform:
@@ -90,7 +92,7 @@ def handoff(host: Host, arguments: str) -> None:
 
 
 def _offered(host: Host) -> str:
-    names = [name for name in _platforms(host) if name != host.platform]
+    names = [name for name in _platforms(host) if name != host.platform and not host.config.why_answers_only(name)]
     if not names:
         return "No chat platform is set up; run `hermes gateway setup`."
     return "There are: " + ", ".join(names)
@@ -138,6 +140,8 @@ def sethome(host: Host, arguments: str) -> None:
     from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
+    if (why := host.config.why_answers_only(host.platform)) is not None:
+        raise InvalidInput(why)
     place = host.place
     if place is None:
         raise InvalidInput("this is not a chat")

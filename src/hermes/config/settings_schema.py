@@ -265,6 +265,10 @@ class Unset(msgspec.Struct, frozen=True):
 
 
 ACCOUNTS, DEFAULT_ACCOUNT = "accounts", "default"
+# Platforms where a bot may only answer, and why: they get no handoffs and no replies of cron jobs.
+ANSWERS_ONLY = {
+    "qqbot": "QQ has taken no messages on a bot's own account since April 2025; a bot can only answer there"
+}
 
 
 def _connection(platform: str, account: Any) -> str:
@@ -348,6 +352,10 @@ class Config(Section, dict=True):
             names = [platform] if not isinstance(accounts, dict) else [_connection(platform, one) for one in accounts]
             found += [name for name in names if _is_on(self.platform_section(name))]
         return found
+
+    def why_answers_only(self, name: str) -> str | None:
+        """Why a platform takes only answers, no handoffs and no deliveries; None where it takes everything."""
+        return ANSWERS_ONLY.get(name.partition("/")[0])
 
     def platform_section(self, name: str) -> dict[str, Any]:
         """The section of "telegram" or of its account "telegram/work": the platform's keys, replaced by the account's own."""

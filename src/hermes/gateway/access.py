@@ -11,7 +11,10 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hermes.gateway.events import DM, as_json, platform_of
+import msgspec
+
+from hermes.gateway.events import DM, destination, platform_of
+from hermes.gateway.notices import language_of, say
 from hermes.store import approvals
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.visibility import User
 
+_LANGUAGE = "language"  # the key that a pairing's chat has besides those of `destination`
 _LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # none that looks like another
 
 
@@ -67,15 +71,17 @@ class Access:
     def pairing_code(self, event: Event) -> str | None:
         """A pairing code for an unknown person, to be sent to them; None when they get no answer.
 
-        Only in direct chats, one code an hour for each person, and none while many requests are pending.
+        Only in direct chats, and one code an hour for each person.
         """
         person = event.sender.id
         if event.chat.type != DM or not person or event.sender.is_bot:
             return None
         code = "".join(secrets.choice(_LETTERS) for _ in range(8))
         code = f"{code[:4]}-{code[4:]}"
-        name = event.sender.name
-        made = self._store.write(approvals.make_pairing, code, event.chat.connection, person, name, as_json(event.chat))
+        asked = msgspec.json.decode(destination(event.chat, event.reply_context))
+        asked[_LANGUAGE] = language_of([event.text], event.sender.language)
+        chat = msgspec.json.encode(asked).decode()
+        made = self._store.write(approvals.make_pairing, code, event.chat.connection, person, event.sender.name, chat)
         return code if made else None
 
 
@@ -92,15 +98,14 @@ def _written(names: set[str], settings: PlatformSettings) -> set[str]:
     return {one.removeprefix(f"{account}/") for one in names} if account and settings.local_ids else names
 
 
-WELCOME = "You are in: the owner of this assistant has approved you. Just write; `/help` lists the commands."
+def greeting(code: str, event: Event) -> str:
+    """The reply to an unknown person, in the language of their message."""
+    return say("greeting", language_of([event.text], event.sender.language), code=code)
 
 
-def greeting(code: str) -> str:
-    """The reply to an unknown person."""
-    return (
-        "I don't know you yet. To talk to me, ask the owner of this assistant to approve you with\n\n"
-        f"`hermes pairing approve {code}`\n\nThe code works once and expires after an hour."
-    )
+def welcome(chat: str) -> str:
+    """The notice that a person was approved, in the language in which they asked, which is with the stored chat."""
+    return say("welcome", msgspec.json.decode(chat).get(_LANGUAGE))
 
 
 def place_of(chat: Chat) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -34,6 +34,7 @@ class Capabilities:
 
     longest: int  # the length of one message, as `measure` counts; of the Markdown text the gateway hands over
     measure: Callable[[str], int] = len  # adds up: two texts together are the sum, a character is at least 1
+    most_parts: int = 0  # how many messages a reply may have; the last one says how much is left out. 0: any number
     edits: bool = False  # a message can be edited after it was sent: replies are streamed as edits
     typing: bool = False  # the platform can show that a reply is being written
     threads: bool = False  # create_thread works, at least in some chats
@@ -54,13 +55,14 @@ class Capabilities:
     mention_needed: bool = False  # the default for groups: answer only messages that address the bot
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A key below `platforms.<name>` in config.yaml, with the text that setup and the doctor show for it."""
 
     name: str
     help: str
-    variable: str | None = None  # the environment variable used when the key is missing
+    _: KW_ONLY
+    variable: str | None = None  # the environment variable used when the key is missing; None: <PLATFORM>_<NAME>
     secret: bool = False
     required: bool = False
     asked: bool = False  # setup asks for it although it is optional
@@ -126,6 +128,7 @@ class Adapter:
     platform: ClassVar[str]
     title: ClassVar[str]  # what people call it: "Telegram"
     extra: ClassVar[str | None] = None  # the extra of hermes-sessions that installs its library
+    variables: ClassVar[str | None] = None  # what its environment variables begin with; None: the platform's name
     settings: ClassVar[Sequence[Setting]] = ()
     capabilities: ClassVar[Capabilities]
     one_connection: ClassVar[bool] = False  # a login ends the connection of another process with the same account
@@ -133,6 +136,13 @@ class Adapter:
     webhook_place: Listening = Listening()  # the gateway sets it from config.yaml
     cursor: str = ""  # how a text ends that still grows (gateway.streaming.cursor); the gateway sets it
     account_name: str | None = None  # the gateway sets it where a platform has several accounts; None: the only one
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        begin = (cls.variables or str(getattr(cls, "platform", ""))).replace("-", "_")
+        cls.settings = tuple(
+            replace(one, variable=one.variable or f"{begin}_{one.name}".upper()) for one in cls.settings
+        )
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         self.values = values  # every Setting by its name, defaults filled in

@@ -2,22 +2,20 @@
 
 A round is a message sent after everything its sender had sent before was answered; a burst of messages is one round.
 People make few rounds a minute, and seldom repeat a long text. Beyond these limits every answer waits twice as long as
-the one before. Nothing is lost: delayed messages wait in the inbox, and are answered when their time has come.
+the one before. Nothing is lost: delayed messages wait in the inbox, and are answered when their time has come. A restarted
+gateway counts from the beginning.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-import zlib
 from collections import deque
 from dataclasses import dataclass, field
 
 HOUR, MINUTE = 3600.0, 60.0
 LONGEST = 600.0  # seconds an answer waits at most
 _REMEMBERED = 50  # rounds of one person
-_KEPT = 10  # of them, stored for the next start
 _PEOPLE = 5000  # people remembered
 _LONG = 20  # characters; short texts ("yes", "go on") may be repeated freely
 _LIKE = 0.8  # the share of words two texts must have in common to count as similar
@@ -25,7 +23,7 @@ _LIKE = 0.8  # the share of words two texts must have in common to count as simi
 
 @dataclass(slots=True)
 class _Person:
-    rounds: deque[tuple[float, frozenset[int]]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    rounds: deque[tuple[float, frozenset[str]]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     open: int = 0  # messages without an answer so far
     free_at: float = 0.0
     level: int = 0  # how many rounds in a row exceeded the limit
@@ -69,44 +67,10 @@ class Brake:
             if person is not None:
                 person.open -= 1
 
-    def wait(self, platform: str, who: str, now: float) -> float:
-        """How many seconds an answer waits that an earlier process has left."""
-        with self._lock:
-            person = self._people.get((platform, who))
-            return 0.0 if person is None else max(0.0, person.free_at - now)
-
-    def kept(self, now: float, wall: float) -> str:
-        """The current delays as text for the store. `wall` is the time of day at `now`."""
-        with self._lock:
-            braked = [
-                {
-                    "platform": platform, "who": who, "level": person.level, "free_at": person.free_at - now + wall,
-                    "rounds": [[at - now + wall, sorted(words)] for at, words in list(person.rounds)[-_KEPT:]],
-                }
-                for (platform, who), person in self._people.items()
-                if person.level
-            ]  # fmt: skip
-        return json.dumps(braked)
-
-    def restore(self, text: str, now: float, wall: float) -> None:
-        """Load what `kept` wrote; unreadable text is ignored."""
-        try:
-            for one in json.loads(text):
-                person = _Person(free_at=float(one["free_at"]) - wall + now, level=int(one["level"]))
-                person.free_at = min(person.free_at, now + LONGEST)  # the clock may have been set back
-                person.rounds.extend(
-                    (float(at) - wall + now, frozenset(map(int, words))) for at, words in one["rounds"]
-                )
-                if person.rounds:
-                    with self._lock:
-                        self._people.setdefault((str(one["platform"]), str(one["who"])), person)
-        except (ValueError, TypeError, KeyError):
-            return
-
     def _is_fast(self, person: _Person, now: float) -> bool:
         return 0 < self._per_minute <= sum(now - at < MINUTE for at, _ in person.rounds)
 
-    def _is_repeated(self, person: _Person, words: frozenset[int], now: float) -> bool:
+    def _is_repeated(self, person: _Person, words: frozenset[str], now: float) -> bool:
         return 0 < self._alike <= sum(now - at < HOUR and _is_like(words, other) for at, other in person.rounds)
 
     def _forget(self, now: float) -> None:
@@ -115,16 +79,10 @@ class Brake:
                 del self._people[key]
 
 
-def _words(text: str) -> frozenset[int]:
-    """The words of a text that is long enough to compare, without numbers, which count up in loops.
-
-    Each word is a checksum, so that the state stored for the next start holds no message text.
-    """
-    words = re.findall(r"[^\W\d_]+", text[:5000].casefold())
-    return (
-        frozenset(zlib.crc32(word.encode("utf-8", "replace")) for word in words) if len(text) >= _LONG else frozenset()
-    )
+def _words(text: str) -> frozenset[str]:
+    """The words of a text that is long enough to compare, without numbers, which count up in loops."""
+    return frozenset(re.findall(r"[^\W\d_]+", text[:5000].casefold())) if len(text) >= _LONG else frozenset()
 
 
-def _is_like(one: frozenset[int], other: frozenset[int]) -> bool:
+def _is_like(one: frozenset[str], other: frozenset[str]) -> bool:
     return bool(one and other) and len(one & other) >= _LIKE * max(len(one), len(other))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hermes.gateway.events import Choice
+from hermes.gateway.notices import say
 
 _LOOK = 0.1  # seconds between two checks whether the turn was interrupted
 _YES = frozenset("yes y ok okay ja oui si sí sim да はい 是 好 예 네 👍 ✅ /yes /approve".split())
@@ -49,8 +50,6 @@ def read_answer(text: str) -> bool | None:
     return False if word in _NO else None
 
 
-CLOSED = "This question is no longer open; nothing was allowed."
-NOT_YOURS = "Only the person who was asked can answer this question."
 _PRESS = re.compile(r"/(yes|no) ([0-9a-f]{8})")
 
 
@@ -61,9 +60,9 @@ class Press(NamedTuple):
     yes: bool
 
 
-def buttons(question: PendingQuestion) -> tuple[Choice, ...]:
+def buttons(question: PendingQuestion, language: str | None) -> tuple[Choice, ...]:
     """The buttons below a question."""
-    return tuple(Choice(label=label, says=f"/{word} {question.id}") for label, word in (("Yes", "yes"), ("No", "no")))
+    return tuple(Choice(label=say(word, language), says=f"/{word} {question.id}") for word in ("yes", "no"))
 
 
 def pressed(text: str) -> Press | None:
@@ -72,6 +71,6 @@ def pressed(text: str) -> Press | None:
     return None if found is None else Press(found[2], found[1] == "yes")
 
 
-def wording(question: str, seconds: float) -> str:
+def wording(question: str, seconds: float, language: str | None) -> str:
     """A question as it is sent to a chat."""
-    return f"{question}\n\nReply **yes** or **no** (no answer within {seconds / 60:g} minutes is a no)."
+    return say("question", language, question=question, minutes=seconds / 60)

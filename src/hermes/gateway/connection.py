@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
@@ -15,7 +14,7 @@ from hermes.gateway.confirmations import read_answer
 from hermes.gateway.delivery import Delivery
 from hermes.gateway.events import event_on, reaction_on, revision_on
 from hermes.gateway.logs import Masking
-from hermes.store import gateway_outbox
+from hermes.gateway.turns import start
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from hermes.gateway.settings import PlatformSettings
     from hermes.gateway.timings import Timings
     from hermes.store.gateway_db import GatewayDB
-    from hermes.store.gateway_writer import Writer
 
 LONGEST_PAUSE = 300.0  # seconds before a lost connection is established again
 REFUSED_PAUSE = 300.0  # seconds; the owner may replace a wrong token meanwhile
@@ -37,7 +35,7 @@ class Connection:
     """An adapter and its link to the gateway."""
 
     def __init__(
-        self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, writer: Writer, config: Config,
+        self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, config: Config,
         take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
         react: Callable[[str, Event], Awaitable[None]], timings: Timings,
     ) -> None:  # fmt: skip
@@ -46,20 +44,17 @@ class Connection:
         self.log: logging.Logger | logging.LoggerAdapter[Any] = logging.getLogger(
             f"hermes.gateway.{adapter.connection_name.replace('/', '.')}"
         )
-        self.delivery = Delivery(adapter, writer, config, self.log, clock=store.clock)
-        self.delivery.on_trouble = self._trouble
-        self.delivery.attachment = store.attachment
-        self.delivery.is_waiting = lambda number: store.read(gateway_outbox.is_waiting, number)
-        self.delivery.untold = partial(store.read, gateway_outbox.untold, adapter.connection_name)
-        self.delivery.retry = timings.retry
+        self.delivery = Delivery(adapter, store, config, self.log, self._trouble, timings.retry)
         self.identity: str | None = None
         self.accepts = True
-        self._store, self._writer, self._timings = store, writer, timings
+        self.let_go_seconds = LET_GO_SECONDS
+        self._store, self._timings = store, timings
         secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
         self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
         self._take, self._revise, self._react = take, revise, react
         self._link: _Link | None = None
-        self._statuses: set[asyncio.Task[None]] = set()
+        self._statuses: set[asyncio.Task[Any]] = set()
+        self._telling = asyncio.Lock()  # states are stored in order
 
     @property
     def platform(self) -> str:
@@ -96,32 +91,37 @@ class Connection:
     def connected(self, identity: str) -> None:
         """The connection is established."""
         self.identity = identity
-        self.delivery.stands()
+        self.delivery.on_connected()
         self.log.info("connected as %s", identity)
-        self._tell("connected", identity=identity)
+        self.tell("connected", identity=identity)
 
     def troubled(self, text: str) -> None:
         """Report a problem of a connection that works otherwise."""
-        self._tell("connected" if self.delivery.connected.is_set() else "lost", error=text)
+        self.tell("connected" if self.delivery.connected.is_set() else "lost", error=text)
 
     def _trouble(self, error: Exception) -> None:
-        self._tell("connected" if self.delivery.connected.is_set() else "lost", error=str(error))
+        self.tell("connected" if self.delivery.connected.is_set() else "lost", error=str(error))
         if isinstance(error, PlatformRefused) and self._link is not None:
             self._link.lost(error)
 
-    def _tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
+    def tell(self, state: str, *, identity: str | None = None, error: str | None = None) -> None:
         """Store the state, in order; a failure to store it stops nothing."""
         error = None if error is None else self._masked(error)
 
         async def note() -> None:
             try:
-                await self._writer(self._store.note_status, self.platform, state, identity, error)
+                async with self._telling:
+                    await asyncio.to_thread(
+                        self._store.set_status, self.platform, state, identity=identity, error=error
+                    )
             except HermesError as problem:
                 self.log.warning("the state could not be stored: %s", problem)
 
-        task = asyncio.create_task(note())
-        self._statuses.add(task)
-        task.add_done_callback(self._statuses.discard)
+        start(note(), self._statuses)
+
+    async def told(self) -> None:
+        """Wait until the last state is stored."""
+        await asyncio.gather(*self._statuses, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------ staying connected
 
@@ -129,7 +129,7 @@ class Connection:
         """Connect, and connect again whenever it breaks, until cancelled."""
         failures = 0
         while True:
-            self._tell("connecting")
+            self.tell("connecting")
             begun = time.monotonic()
             error = await self._stay()
             failures = 1 if time.monotonic() - begun > STOOD_WELL else failures + 1
@@ -138,7 +138,7 @@ class Connection:
             pause = REFUSED_PAUSE if refused else pause
             pause = max(pause * random.uniform(0.8, 1.2), getattr(error, "retry_after", 0.0))
             self.log.error("%s; trying again in %.0f s", error, pause)
-            self._tell("refused" if refused else "lost", error=str(error) or type(error).__name__)
+            self.tell("refused" if refused else "lost", error=str(error) or type(error).__name__)
             await asyncio.sleep(pause)
 
     async def _stay(self) -> Exception:
@@ -158,22 +158,17 @@ class Connection:
         finally:
             link.over = True
             self.delivery.connected.clear()
-            await self._let_go(LET_GO_SECONDS)
+            await self._let_go()
 
-    async def _let_go(self, seconds: float) -> None:
+    async def _let_go(self) -> None:
         """Disconnect the adapter; errors go to the log."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self.let_go_seconds):
                 await self.adapter.disconnect()
         except TimeoutError:
-            self.log.warning("did not disconnect within %g s", seconds)
+            self.log.warning("did not disconnect within %g s", self.let_go_seconds)
         except Exception:
             self.log.exception("disconnecting failed")
-
-    async def stand_by(self) -> None:
-        """Disconnect, because another gateway is connected to the platform from now on."""
-        await self.delivery.reset()
-        self.log.info("another gateway is connected to this platform; this one stands by")
 
     async def show_menu(self, commands: list[tuple[str, str]]) -> None:
         """Put the commands into the platform's menu, once it is connected; a failure goes to the log."""
@@ -186,14 +181,6 @@ class Connection:
             self.log.warning("the menu of commands could not be set: %s", error)
         except Exception:
             self.log.exception("the menu of commands could not be set")
-
-    async def stop(self, seconds: float = LET_GO_SECONDS) -> None:
-        """Disconnect."""
-        await self.delivery.stop()
-        self.delivery.connected.clear()
-        await self._let_go(seconds)
-        self._tell("stopped")
-        await asyncio.gather(*self._statuses, return_exceptions=True)
 
 
 class _Link:

@@ -1,8 +1,9 @@
 """Delivery: sends what the outbox holds, chat by chat and in order, until the platform has it.
 
-Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A platform's rate limit is
-obeyed, a broken connection is waited for. A message that the platform refuses, or at which it fails (or asks to wait) for ten
-minutes while it takes another one, is given up: the reason is recorded, and the person is told.
+Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A reply that is still being written
+is in no queue: it is shown beside it (streaming.py), and joins it when it is complete, so nobody waits for another person's
+turn. A platform's rate limit is obeyed, a broken connection is waited for. A message that the platform refuses, or at which it
+fails (or asks to wait) for ten minutes while it takes another one, is given up: the reason is recorded, and the person is told.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
@@ -24,8 +27,10 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, choices_of, context_of, file_of, from_json
-from hermes.gateway.splitting import split
-from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, either, given
+from hermes.gateway.notices import language_of, say
+from hermes.gateway.splitting import limited, split
+from hermes.gateway.streaming import PATIENCE, StreamedReply, Streaming, given
+from hermes.gateway.turns import start, wait_first
 from hermes.store import gateway_outbox
 from hermes.store.gateway_outbox import SESSION
 from hermes.texts import encodable
@@ -35,82 +40,109 @@ if TYPE_CHECKING:
 
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
+    from hermes.gateway.holding import Held
+    from hermes.store.gateway_db import GatewayDB
     from hermes.store.gateway_outbox import Outgoing
-    from hermes.store.gateway_writer import Writer
 
 LONGEST_PAUSE = 60.0
 AGED = 0.2  # seconds after which a part is looked up again before it is sent: its conversation may be shredded
 TRIES, TRY_SECONDS = 10, 600.0  # a part is given up after so many failed tries in so many seconds, both
 MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
-REPEATED = "↻ Sent again after a restart or a broken connection; you may have this already.\n\n"
 SHORT_REPEATED = "↻ "
-LOST = "⚠️ A message, or a part of one, could not be sent here. If it does not follow, ask for it again."
+REMEMBERED = 4096  # parts that are sent; one that another look finds a moment later is not sent again
 UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled, whose limit is unknown
 
 Place = tuple[str, str | None]
 
 
+def _place(chat: Chat) -> Place:
+    return chat.chat_id, chat.thread_id
+
+
+@dataclass(slots=True)
+class Job:
+    """A place in a queue."""
+
+    what: StreamedReply | Outgoing
+    then: list[asyncio.Event] = field(default_factory=list)  # set when it is done
+    is_done: bool = False
+
+
 class Delivery:
-    """Sends everything for one platform. Belongs to one event loop; call `begin` and `post` there."""
+    """Sends everything for one platform. Belongs to one event loop; call `begin`, `finish` and `post` there."""
 
     def __init__(
-        self, adapter: Adapter, writer: Writer, config: Config, log: logging.Logger | logging.LoggerAdapter[Any], *,
-        clock: Callable[[], float],
+        self, adapter: Adapter, store: GatewayDB, config: Config, log: logging.Logger | logging.LoggerAdapter[Any],
+        on_trouble: Callable[[Exception], None], retry: float,
     ) -> None:  # fmt: skip
+        """`retry`: seconds before a failed message is sent again; doubled with each failure."""
         self.connected = asyncio.Event()
-        self.sure: Callable[[], bool] = lambda: True  # whether certainly no other gateway sends to this platform
-        self.fence: Callable[[], tuple[str, int] | None] = lambda: None  # the lease that ensures it
-        self.under_way: set[int] = set()  # ids of parts that are in a queue, or were until a moment ago
-        self.replies: set[int] = set()  # inbox ids of the events whose replies are shown here
-        self.on_trouble: Callable[[Exception], None] = lambda error: None
-        self.attachment: Callable[[str], bytes | None] = lambda reference: None  # the bytes of a file in the store
-        self.is_waiting: Callable[[int], bool] = lambda number: True  # whether the store still has a part to send
-        self.untold: Callable[[], list[tuple[int, str, str]]] = (
-            list  # the parts given up without the person's knowledge
-        )
-        self.retry = 0.25  # seconds before a failed message is sent again; doubled with each failure
-        self.adapter, self.writer, self.config, self.log, self.clock = adapter, writer, config, log, clock
+        self.held: Held | None = None  # the lease under which this gateway sends
+        self.adapter, self.config, self.log, self.on_trouble = adapter, config, log, on_trouble
+        self.store, self.clock, self._retry = store, store.clock, retry
         self._streaming = Streaming(self)
-        self._queues: dict[Place, deque[StreamedReply | Outgoing]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._queues: dict[Place, deque[Job]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._reconnected = asyncio.Event()  # set, and replaced, whenever a connection is established
-        self._through: set[int] = set()  # those of `under_way` that are finished
-        self._untold: dict[Place, dict[int, str]] | None = None  # `untold` by chat (number → nonce), once it was read
+        self._growing: dict[str | None, StreamedReply] = {}  # by the event they answer
+        self._queued: set[int] = set()  # ids of parts that are in a queue
+        self._finished: deque[int] = deque(maxlen=REMEMBERED)  # ids of parts that were
+        self._untold: dict[Place, dict[int, str]] | None = None  # parts given up without the person's knowledge
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
     def begin(self, reply: StreamedReply) -> None:
-        """Show a reply from now on, after everything that waits for its chat already."""
-        self.replies.add(reply.inbox_id)
-        self._enqueue(reply.chat, reply)
+        """Show a reply from now on, while it is written, after everything that waits for its chat already."""
+        queue = self._queues.get(_place(reply.chat))
+        if queue:
+            reply.after = queue[-1]
+            reply.after.then.append(reply.changed)
+        self._growing[reply.answers] = reply
+        reply.growing = start(self._streaming.grow(reply), self._tasks)
 
-    def post(self, part: Outgoing) -> None:
-        """Send a part of the outbox, after everything that waits for its chat already; once, however often it is posted."""
-        if part.id not in self.under_way:
-            self.under_way.add(part.id)
+    def finish(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
+        """Complete a reply: these parts replace what was shown of it, after everything that waits for its chat already."""
+        reply.complete(parts)
+        if new := [part.id for part in parts if not self.knows(part.id)]:
+            self._queued.update(new)
+            self._enqueue(reply.chat, reply)
+        if self._growing.get(reply.answers) is reply:
+            del self._growing[reply.answers]
+        for part in reply.later:
             self._enqueue(from_json(part.chat, Chat), part)
 
-    def post_at_once(self, part: Outgoing) -> None:
-        """Send a part beside the reply that is shown in its chat: a question for which the reply's turn waits."""
-        if part.id not in self.under_way:
-            self.under_way.add(part.id)
-            self._start(self._do(part))
+    def post(self, part: Outgoing, answers: str | None = None) -> None:
+        """Send a part of the outbox, after everything that waits for its chat already; once, however often it is posted.
 
-    def forget_through(self) -> None:
-        """Forget finished parts: a look into the outbox from now on does not find them."""
-        self.under_way -= self._through
-        self._through.clear()
+        `answers`: after the reply to the event of this id, if that is being written.
+        """
+        if self.knows(part.id):
+            return
+        self._queued.add(part.id)
+        if answers in self._growing:
+            self._growing[answers].later.append(part)
+        else:
+            self._enqueue(from_json(part.chat, Chat), part)
 
-    def stands(self) -> None:
+    def knows(self, part_id: int) -> bool:
+        """Whether a part was posted."""
+        return part_id in self._queued or part_id in self._finished
+
+    @property
+    def known(self) -> set[int]:
+        """The ids of the parts that were posted."""
+        return {*self._queued, *self._finished}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being sent or waits."""
+        return not self._tasks
+
+    def on_connected(self) -> None:
         """The connection is established: everything that waits for it continues at once."""
         self.connected.set()
         self._reconnected.set()
         self._reconnected = asyncio.Event()
-
-    @property
-    def waiting(self) -> int:
-        """How many parts and replies are unfinished."""
-        return sum(map(len, self._queues.values()))
 
     async def idle(self) -> None:
         """Wait until everything is sent, unless there is no connection."""
@@ -118,58 +150,56 @@ class Delivery:
             await asyncio.wait(self._tasks, timeout=0.1)
 
     async def stop(self) -> None:
-        """Stop sending; unsent parts stay in the outbox."""
+        """Stop sending, and forget all queues: unsent parts are in the outbox, for the gateway that takes the connection."""
+        self.connected.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def reset(self) -> None:
-        """Stop, and forget all queues: another gateway sends from now on."""
-        await self.stop()
         self._queues.clear()
-        self.under_way.clear()
-        self.replies.clear()
-        self._through.clear()
+        self._growing.clear()
+        self._queued.clear()
+        self._finished.clear()
         self._untold = None
 
     # ------------------------------------------------------------------------------------------ queues
 
-    def _enqueue(self, chat: Chat, job: StreamedReply | Outgoing) -> None:
-        place = (chat.chat_id, chat.thread_id)
+    def _enqueue(self, chat: Chat, what: StreamedReply | Outgoing) -> None:
+        place = _place(chat)
         queue = self._queues.get(place)
         if queue is not None:
-            queue.append(job)
+            queue.append(Job(what))
             return
-        self._queues[place] = deque([job])
-        self._start(self._work(place))
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._queues[place] = deque([Job(what)])
+        start(self._work(place), self._tasks)
 
     async def _work(self, place: Place) -> None:
         queue = self._queues[place]
         while queue:
-            await self._do(queue[0])
-            queue.popleft()
+            await self._do(queue[0].what)
+            job = queue.popleft()
+            job.is_done = True
+            for event in job.then:
+                event.set()
         del self._queues[place]
 
     async def _do(self, job: StreamedReply | Outgoing) -> None:
+        parts = (job.parts or []) if isinstance(job, StreamedReply) else [job]
         try:
             if isinstance(job, StreamedReply):
-                await self._streaming.show(job)
-                self.replies.discard(job.inbox_id)
-                await self._tell_lost(job.chat, job.context)
+                await self._streaming.complete(job)
+                await self._tell_lost(job.chat, job.text(), job.context)
             else:
                 chat = from_json(job.chat, Chat)
                 await self.send(chat, job)
-                await self._tell_lost(chat, context_of(job.chat))
+                await self._tell_lost(chat, job.text, context_of(job.chat))
         except Fenced as error:
             self.log.info("another gateway sends this message: %s", error)
         except Exception as error:  # a bug of ours, or the store is gone: it stays in the outbox, the others continue
             self.log.exception("a message could not be sent now: %s", type(error).__name__)
             self.on_trouble(error)
+        for part in parts:
+            self._queued.discard(part.id)
+            self._finished.append(part.id)
 
     # ------------------------------------------------------------------------------------------ one part
 
@@ -187,14 +217,12 @@ class Delivery:
         while message_id is None:
             await self._ready()
             if aged and not await self._is_wanted(part):
-                self.under_way.add(part.id)
-                self._through.add(part.id)
                 return
             aged = True
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self.clock()
-                await self._note(gateway_outbox.sending, part.id, part.begun_at, self.fence())
+                await self._note(gateway_outbox.sending, part.id, None if self.held is None else self.held.fence)
                 await self._ready()
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -220,11 +248,13 @@ class Delivery:
                 if told:  # the platform took another message, and failed at this one again
                     await self._give_up(part, error, told=True)
                     return
-                told = await self._too_often(part, error) and await self._takes(chat, part.nonce, context_of(part.chat))
+                told = await self._too_often(part, error) and await self._takes(
+                    chat, part.nonce, part.text, context_of(part.chat)
+                )
                 if pause is not None:
                     await asyncio.sleep(max(0.05, pause))
                 elif not told:
-                    await self._pause(min(LONGEST_PAUSE, self.retry * 2**tries))
+                    await self._pause(min(LONGEST_PAUSE, self._retry * 2**tries))
             except PlatformError as error:
                 await self._give_up(part, error)
                 return
@@ -243,7 +273,7 @@ class Delivery:
         pause = 0.25
         while True:
             try:
-                return await asyncio.to_thread(self.is_waiting, part.id)
+                return await asyncio.to_thread(self.store.read, gateway_outbox.is_waiting, part.id)
             except StoreClosed:
                 raise
             except StoreError as error:
@@ -276,7 +306,7 @@ class Delivery:
         return choices if len(choices) <= capabilities.choices and fit else []
 
     async def _file(self, file: FileReference) -> OutgoingFile:
-        data = await asyncio.to_thread(self.attachment, file.attachment)
+        data = await asyncio.to_thread(self.store.attachment, file.attachment)
         if data is None:
             raise SendRefused(f"{file.name} is no longer in the store: its conversation was deleted")
         return OutgoingFile(kind=file.kind, name=file.name, mime=file.mime, data=data)
@@ -292,27 +322,28 @@ class Delivery:
     @property
     def is_open(self) -> bool:
         """Whether a message can be sent now."""
-        return self.connected.is_set() and self.sure()
+        return self.connected.is_set() and (self.held is None or self.held.is_sure)
 
     def _marked(self, part: Outgoing) -> str:
         """A part's text with the remark that it may be a duplicate, if there is room for the remark."""
         capabilities, text = self.adapter.capabilities, part.text
         longest = capabilities.longest if file_of(part.chat) is None else capabilities.longest_caption
-        for mark in (REPEATED, SHORT_REPEATED):
+        for mark in (f"{say('repeated', language_of([text]))}\n\n", SHORT_REPEATED):
             if capabilities.measure(mark + text) <= longest:
                 return mark + text
         return text
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until a connection is established."""
-        await either(self._reconnected, seconds)
+        await wait_first(self._reconnected, seconds)
 
-    async def _note(self, step: Callable[..., Any], *given: Any, lasting: bool = True) -> None:
+    async def _note(self, step: Callable[..., Any], *given: Any, synced: bool = True) -> None:
         """Record a step in the store, however long that takes: without it no process would know what was sent."""
         pause = 0.25
+        write = self.store.write if synced else self.store.write_unsynced
         while True:
             try:
-                await self.writer(step, *given, lasting=lasting)
+                await asyncio.to_thread(write, step, *given)
                 return
             except (StoreClosed, Fenced):
                 raise
@@ -325,57 +356,51 @@ class Delivery:
         """Record that it was certainly not sent, so that a later process need not suspect a duplicate."""
         if part.begun_at is not None and not doubtful:
             part.begun_at = None
-            await self._note(gateway_outbox.sending, part.id, None)
+            await self._note(gateway_outbox.not_sent, part.id)
 
     async def note_sent(self, part: Outgoing, message_id: str) -> None:
-        """Record that a part was sent. On idempotent platforms the chat's next part does not wait for this record."""
-        self.under_way.add(part.id)
-        if self.adapter.capabilities.idempotent:
-            self._start(self._note_soon(part, message_id))
-        else:
-            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), part.chat)
-            self._through.add(part.id)
-
-    async def _note_soon(self, part: Outgoing, message_id: str) -> None:
-        try:
-            await self._note(gateway_outbox.sent, part.id, message_id, self.clock(), part.chat, lasting=False)
-            self._through.add(part.id)
-        except StoreError as error:
-            self.on_trouble(error)
+        """Record that a part was sent. Where a repetition is recognised, the record may be lost if the power fails."""
+        idempotent = self.adapter.capabilities.idempotent
+        await self._note(gateway_outbox.sent, part.id, message_id, part.chat, synced=not idempotent)
 
     async def _too_often(self, part: Outgoing, error: Exception) -> bool:
         """Count a failed try, in the store; whether there were too many."""
         if not self.connected.is_set():
             return False
         part.chat, count, since = gateway_outbox.failed_again(part.chat, self.clock())
-        await self._note(gateway_outbox.note_try, part.id, part.chat, lasting=False)
+        await self._note(gateway_outbox.note_try, part.id, part.chat, synced=False)
         if count == TRIES:
             self.log.warning("a message could not be sent %d times: %s", count, error)
             self.on_trouble(error)
         return count >= TRIES and self.clock() - since >= TRY_SECONDS
 
-    async def _takes(self, chat: Chat, nonce: str, context: Mapping[str, Any] | None) -> bool:
-        """Tell the person that something could not be sent; whether the platform took that message."""
+    async def _takes(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
+        """Tell the person, in the language of a text, that something could not be sent; whether the platform took that."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.adapter.send(chat, LOST, nonce=f"{nonce}-lost", **given(context))
+                await self.adapter.send(chat, say("lost", language_of([text])), nonce=f"{nonce}-lost", **given(context))
         except Exception as error:  # refused, unreachable, or a bug in the adapter: one try is enough
             self.log.info("the person can't be told now that a message was not sent: %s", error)
             return False
         return True
 
-    async def _tell_lost(self, chat: Chat, context: Mapping[str, Any] | None) -> None:
-        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message."""
+    async def _tell_lost(self, chat: Chat, text: str, context: Mapping[str, Any] | None) -> None:
+        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message.
+
+        `text` was sent there last: its language is that of the notice.
+        """
         untold = self._untold
         if untold is None:
             untold = self._untold = {}
-            for number, stored, nonce in await asyncio.to_thread(self.untold):
+            for number, stored, nonce in await asyncio.to_thread(
+                self.store.read, gateway_outbox.untold, self.adapter.connection_name
+            ):
                 there = from_json(stored, Chat)
                 untold.setdefault((there.chat_id, there.thread_id), {})[number] = nonce
         place = (chat.chat_id, chat.thread_id)
         parts = untold.get(place)
-        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], context):
-            await self._note(gateway_outbox.told, list(parts), self.clock())
+        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], text, context):
+            await self._note(gateway_outbox.told, list(parts))
             untold.pop(place, None)
 
     async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
@@ -384,15 +409,14 @@ class Delivery:
         from hermes.store.redact import redact
 
         why = redact(str(error)) or type(error).__name__
-        self.under_way.add(part.id)
-        now = self.clock()
-        await self._note(gateway_outbox.unsendable, part.id, why, now, now if told else None)
+        await self._note(partial(gateway_outbox.unsendable, told=told), part.id, why)
         self._untold = None  # to be read again
-        self._through.add(part.id)
 
 
 def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:
     """Split a text into messages of the adapter's length; for a platform that is not enabled, of a safe length."""
     if adapter is None:
         return split(text, UNKNOWN_LENGTH, len)
-    return split(text, adapter.capabilities.longest, adapter.capabilities.measure)
+    can = adapter.capabilities
+    parts = split(text, can.longest, can.measure)
+    return limited(parts, can.most_parts, can.longest, can.measure, partial(say, "left_out", language_of([text])))

@@ -41,6 +41,7 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     is_bot: bool = False
     proven: bool  # whether the platform authenticates user_id; an unproven sender is never the owner
+    language: str | None = None  # of the person's program, as the platform tells it: "de", "pt-BR"
 
     @property
     def id(self) -> str | None:

@@ -1,8 +1,8 @@
-"""The inbox: incoming events. Each is stored before it is acknowledged to its platform, and answered once, in its chat's order.
+"""The inbox: incoming events. Each is stored before it is acknowledged to its platform, and answered once, in the order of its
+conversation.
 
-Of several gateways on one store, the one connected to a platform stores its events; the instance that serves the
-chat answers them (store/instances.py). Usually both are this one: then the event goes to its lane at once. Other events
-that wait for this gateway are found by polling the store (`follow`).
+The gateway that holds a connection stores its events and answers them. When it takes a connection, it begins with the events
+that an earlier holder has left (`resume`).
 """
 
 from __future__ import annotations
@@ -19,33 +19,31 @@ import msgspec
 
 from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
-from hermes.errors import HermesError, PlatformError
+from hermes.errors import Fenced, PlatformError, PlatformUnreachable, StoreClosed, StoreError
 from hermes.gateway.access import greeting, place_of
-from hermes.gateway.confirmations import CLOSED, NOT_YOURS, PendingQuestion, Press, pressed, read_answer
+from hermes.gateway.confirmations import PendingQuestion, Press, pressed, read_answer
 from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
 from hermes.gateway.keys import background_key
-from hermes.gateway.workers import log_failure
-from hermes.store import gateway_inbox, gateway_outbox, instances
+from hermes.gateway.notices import language_of, say
+from hermes.gateway.turns import start
+from hermes.store import gateway_inbox, gateway_outbox
 from hermes.store.gateway_inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
     from hermes.gateway.brake import Brake
-    from hermes.gateway.cluster import Cluster
+    from hermes.gateway.holding import Holding
     from hermes.gateway.participants import Services
-    from hermes.gateway.workers import Workers
+    from hermes.gateway.turns import Conversation, Turns
     from hermes.store.gateway_inbox import Received
-    from hermes.store.gateway_writer import Writer
 
-BRAKE = "gateway_brake"  # the meta row with the chats whose answers are delayed
-_STEP = 0.001  # seconds between two delayed messages of a chat: the event loop does not order equal times
 _LOOKS, _LOOK = 10, 0.1  # how often, and after how many seconds, the message of a reaction is looked up
 _log = logging.getLogger("hermes.gateway")
 
 
 @dataclass(slots=True)
 class Request:
-    """An event that waits in a lane, or is being answered in it."""
+    """An event that waits in its conversation, or is being answered there."""
 
     inbox_id: int
     event: Event
@@ -58,6 +56,7 @@ class Request:
     refused: bool = False  # it tried to stop another person's turn
     joined: bool = False  # the next message is answered together with this one
     at: float = field(default_factory=time.monotonic)  # when it arrived
+    due: float = 0.0  # when it may be answered, by the monotonic clock
     shown: tuple[str, ...] = ()
     stop: Stop = field(default_factory=Stop)  # interrupts its turn, also one that has not begun
 
@@ -75,6 +74,7 @@ class Reset:
 
     fence: tuple[str, int]
     stop: Stop = field(default_factory=Stop)
+    due: float = 0.0
 
 
 def is_turn(item: Any) -> bool:
@@ -100,18 +100,15 @@ def _is_for(question: PendingQuestion, event: Event) -> bool:
 
 
 class Inbox:
-    """Stores events and hands them to the workers. Methods run on the event loop unless they say otherwise."""
+    """Stores events and hands them to their conversations. Methods run on the event loop unless they say otherwise."""
 
-    def __init__(self, services: Services, workers: Workers, cluster: Cluster, writer: Writer, brake: Brake) -> None:
-        self._services, self._workers, self._cluster = services, workers, cluster
-        self._writer, self._brake = writer, brake
+    def __init__(self, services: Services, turns: Turns, holding: Holding, brake: Brake) -> None:
+        self._services, self._turns, self._holding, self._brake = services, turns, holding, brake
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
-        self._began = 0.0
-        self._in_hand: dict[int, Request] = {}  # events that are in a lane, or were until a moment ago
-        self._done: set[int] = set()  # those of them that have left their lane
-        self._due: dict[str, float] = {}  # by key: when the last delayed message goes to its lane
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._taken: dict[int, Request] = {}  # events that wait in their conversation, or are being answered
+        self._storing = asyncio.Lock()  # one at a time: events are answered in the order in which they are stored
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------------------------------------ storing
 
@@ -136,7 +133,27 @@ class Inbox:
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
             chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared, beside,
         )  # fmt: skip
-        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
+        await self._keep(event, incoming)
+
+    async def _keep(self, event: Event, incoming: IncomingEvent) -> None:
+        """Store an event and hand it over, also if the adapter no longer waits for that."""
+        task = asyncio.create_task(self._store_event(event, incoming))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
+
+    async def _store_event(self, event: Event, incoming: IncomingEvent) -> None:
+        fence = self._holding.fence(incoming.platform)
+        if fence is None:
+            raise PlatformUnreachable("another gateway has this connection; the platform sends this again there")
+        async with self._storing:
+            kept = await asyncio.to_thread(self._received, incoming, fence)
+            if kept.id is not None and kept.id not in self._taken:  # else it is a redelivery
+                self._start(kept.key, Request(kept.id, event, incoming.event, fence))
+
+    def _received(self, incoming: IncomingEvent, fence: tuple[str, int]) -> ReceiveResult:
+        with self._services.db.fenced(*fence):  # else the gateway that took the connection would not see it
+            return self._store.receive(incoming)
 
     async def reacted(self, platform: str, event: Event) -> None:
         """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
@@ -144,8 +161,8 @@ class Inbox:
         key, _ = self._router.key_of(event)
         if not self._services.access.may_talk(platform, event.sender) or not self._is_answer(key, event):
             return
-        lane = self._workers.get(key)
-        since = lane.data.since if lane is not None and isinstance(lane.data, PendingQuestion) else 0.0
+        talk = self._turns.get(key)
+        since = talk.question.since if talk is not None and talk.question is not None else 0.0
         for _ in range(_LOOKS):
             if event.reply_to is None or await asyncio.to_thread(
                 self._store.read, gateway_outbox.is_question, platform, event.chat.chat_id, event.reply_to, since
@@ -161,7 +178,7 @@ class Inbox:
         """
         platform = event.chat.connection
         incoming = IncomingEvent(key, platform, event.id, self._masked(event))
-        await self._writer(self._store.receive, incoming, then=partial(self._on_stored, event, incoming.event))
+        await self._keep(event, incoming)
         while True:
             found = await asyncio.to_thread(self._store.read, gateway_inbox.progress, platform, event.id)
             if found is None:
@@ -172,7 +189,7 @@ class Inbox:
             if finished and not unsent:
                 return
             if not await asyncio.to_thread(wanted):
-                for request in self._in_hand.values():
+                for request in self._taken.values():
                     if request.event.id == event.id:
                         request.stop.want()
                 raise PlatformError("the request was withdrawn")
@@ -186,149 +203,144 @@ class Inbox:
         _log.getChild(platform).info("no access: %s in %s", event.sender.id, place_of(event.chat))
         code = await asyncio.to_thread(self._services.access.pairing_code, event)
         if code is not None:
-            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code), answers=event)
+            await asyncio.to_thread(self._outbox.post, event.chat, greeting(code, event), answers=event)
 
     def _is_answer(self, key: str, event: Event) -> bool:
-        """Whether a message answers a question of a turn, here or in another gateway."""
-        lane = self._workers.get(key)
-        if lane is not None and isinstance(lane.data, PendingQuestion) and _is_for(lane.data, event):
-            return True
-        return read_answer(event.text) is not None and self._store.read(
-            instances.served_elsewhere, key, self._cluster.name
-        )
+        """Whether a message answers a question of a turn."""
+        talk = self._turns.get(key)
+        return talk is not None and talk.question is not None and _is_for(talk.question, event)
 
-    def _on_stored(self, event: Event, stored: str, kept: ReceiveResult) -> None:
-        """An event is stored. Called in order of arrival, even if the adapter did not wait for it."""
-        number, fence = kept.id, self._cluster.fence
-        answering = self._answering(fence)
-        if number is None or number in answering:
-            return  # a redelivery
-        # An event that left its lane unanswered is taken up again by `follow`. So is the first event of a chat that another
-        # instance served until now: replies of that instance may wait in the outbox, and `follow` sends them first.
-        ahead = all(one in answering and one not in self._done for one in kept.before)
-        if kept.serving != self._cluster.name or kept.moved or not fence[1] or not ahead:
-            self._cluster.wake()  # if it is ours, `follow` finds it in its order
-            return
-        request = self._in_hand[number] = Request(number, event, stored, fence)
-        self._start(kept.key, request)
+    # ------------------------------------------------------------------------------------------ taking and giving up
 
-    def _answering(self, fence: tuple[str, int]) -> frozenset[int]:
-        """The events in a lane under this lease. The requests of an earlier lease end without an answer."""
-        return frozenset(number for number, request in self._in_hand.items() if request.fence == fence)
-
-    # ------------------------------------------------------------------------------------------ polling the store
-
-    async def follow(self) -> None:
-        """Take up events that wait for us in the store, oldest first, and send other gateways' messages; until cancelled."""
-        cluster = self._cluster
-        while True:
-            cluster.looks()
-            fence, held = cluster.fence, cluster.held()
-            for number in self._done:
-                self._in_hand.pop(number, None)
-            self._done.clear()
-            sending, left = self._outbox.under_way(list(held))
-            try:
-                rows, parts = await asyncio.to_thread(
-                    self._store.find_work, cluster.name, self._answering(fence), sending
-                )
-            except HermesError as error:
-                _log.warning("could not look for waiting events: %s", error)
-            else:
-                same = [platform for platform, one in held.items() if cluster.held().get(platform) is one]
-                if fence == cluster.fence and fence[1] and not self._services.stopping:
-                    sent = [part for part in parts if part.platform in same]
-                    answering = self._answering(fence)
-                    waiting = self._outbox.take(sent, left, answering)  # first: they are older than these events
-                    self._take([row for row in rows if row.id not in answering], fence)
-                    for platform in same:
-                        held[platform].ready = platform not in waiting
-            await cluster.woken()
-
-    def _take(self, rows: Sequence[Received], fence: tuple[str, int]) -> None:
+    def resume(self, rows: Sequence[Received], fence: tuple[str, int]) -> None:
+        """Answer the events that an earlier holder of a connection has left, the oldest first. They interrupt nothing."""
         for row in rows:
             try:
                 request = Request(row.id, from_json(row.event, Event), row.event, fence)
                 request.follow(row)
             except ValueError as error:
                 _log.error("skipping an unreadable event: %s", error)
-                self._in_thread(self._store.finish, row.id, row.platform, "")
+                start(asyncio.to_thread(self._store.finish, row.id, row.platform, ""), self._tasks)
                 continue
-            self._in_hand[row.id] = request
-            if row.received_at >= self._began or pressed(request.event.text):
+            if pressed(request.event.text):
                 self._start(row.key, request)
-            else:  # an event left by an earlier process interrupts nothing; the brake has counted it
-                wait = self._brake.wait(row.platform, request.event.sender.id or "", time.monotonic())
-                self._add_later(wait, row.key, request)
+            else:
+                self._add(row.key, request)
 
-    def begin(self) -> None:
-        """Record when this process began, and load the delays of the previous process; from any thread."""
-        self._began = self._services.clock()
-        self._brake.restore(str(self._services.db.get_meta(BRAKE) or "[]"), time.monotonic(), time.time())
+    def give_up(self, platform: str) -> None:
+        """Interrupt the turns of a connection that another gateway has: that one answers."""
+        for talk in self._turns:
+            theirs = [one for one in talk.waiting if isinstance(one, Request) and one.event.chat.connection == platform]
+            for item in theirs:
+                talk.waiting.remove(item)
+                self.done(item)
+            if isinstance(talk.running, Request) and talk.running.event.chat.connection == platform:
+                talk.running.stop.want()
+
+    def is_idle(self, platform: str) -> bool:
+        """Whether no event of a connection is being stored or answered, or waits."""
+        return not self._tasks and not any(one.event.chat.connection == platform for one in self._taken.values())
 
     def answered(self, inbox_id: int) -> None:
         """Note that a reply is about to be sent; from any thread."""
         self._brake.done(inbox_id)
 
-    def done(self, request: Request) -> None:
-        """Note that a request has left its lane; from any thread."""
-        self._brake.done(request.inbox_id)
-        self._services.calls(self._left, request)  # queued there after the calls that send its reply
+    def done(self, item: Any) -> None:
+        """Note that an item has left its conversation."""
+        if isinstance(item, Request):
+            self._brake.done(item.inbox_id)
+            if self._taken.get(item.inbox_id) is item:
+                del self._taken[item.inbox_id]
 
-    def _left(self, request: Request) -> None:
-        if self._in_hand.get(request.inbox_id) is request:  # not taken up again under a newer lease
-            self._done.add(request.inbox_id)
-
-    # ------------------------------------------------------------------------------------------ handing to a lane
+    # ------------------------------------------------------------------------------------------ handing to a conversation
 
     def _start(self, key: str, request: Request) -> None:
         """Answer an event when its turn comes. Answers to questions and /stop are handled at once."""
-        lane = self._workers.get(key)
-        running = None if lane is None else self._workers.current(lane)
+        self._taken[request.inbox_id] = request
         if (press := pressed(request.event.text)) is not None:
             self._press(press, request)
             return
-        if lane is not None and running is not None:
-            event = request.event
-            question = lane.data
-            if isinstance(question, PendingQuestion) and _is_for(question, event) and not event.queued:
-                answer = read_answer(event.text)
-                question.answer.put(bool(answer))
-                if answer is not None:
-                    self._in_thread(self._is_heard, request)
-                    return
-            command = parse(event.text.strip())
-            if command == ("queue", ""):
-                self._in_thread(self._tell_queue, request, self._workers.waiting(lane))
-                return
-            stops = command is not None and command[0] == "stop"
-            speaks = (
-                command is None
-                and not event.queued
-                and self.interrupts(event)
-                and is_turn(running)
-                and not self._router.is_remark(key, event)
+        talk = self._turns.get(key)
+        if talk is not None and talk.current is not None and self._is_handled(talk, request):
+            return
+        event, who = request.event, request.event.sender.id
+        if who is not None and parse(event.text.strip()) is None:  # people's commands are never delayed
+            wait, begins = self._brake.delay(
+                request.inbox_id, event.chat.connection, who, event.words, time.monotonic()
             )
-            if (stops or speaks) and not self._may_interrupt(event, running):
-                request.refused = stops
-            elif stops or speaks:
-                if speaks and self.is_quick(running, request):
-                    running.joined = True
-                running.stop.want()
-                request.stops = True
-        self._when_due(key, request)
+            if begins:
+                self._braked(event, who)
+            request.due = time.monotonic() + wait if wait > 0 else 0.0
+        self._add(key, request)
+
+    def _add(self, key: str, request: Request) -> None:
+        self._taken[request.inbox_id] = request
+        self._turns.add(key, request)
+
+    def _is_handled(self, talk: Conversation, request: Request) -> bool:
+        """Whether a message needs no turn of its own: it answers the running turn's question, or asks what waits.
+
+        Another one may stop the running turn first.
+        """
+        event, running, question = request.event, talk.current, talk.question
+        command = parse(event.text.strip())
+        if command == ("queue", ""):  # it leaves a question open
+            self._beside(request, self._tell_queue, list(talk.waiting))
+            return True
+        if question is not None and _is_for(question, event) and not event.queued:
+            answer = read_answer(event.text)
+            question.answer.put(bool(answer))
+            if answer is not None:
+                self._beside(request, self._is_heard)
+                return True
+        stops = command is not None and command[0] == "stop"
+        speaks = (
+            command is None
+            and not event.queued
+            and self.interrupts(event)
+            and is_turn(running)
+            and not self._router.is_remark(talk.key, event)
+        )
+        if (stops or speaks) and not self._may_interrupt(event, running):
+            request.refused = stops
+        elif stops or speaks:
+            if speaks and self.is_quick(running, request):
+                running.joined = True
+            running.stop.want()
+            request.stops = True
+        return False
 
     def _press(self, press: Press, request: Request) -> None:
         """A button was pressed: it answers its own question, by the person who was asked, and no other one."""
-        open_ones = (one for one in self._workers.data() if isinstance(one, PendingQuestion))
-        question = next((one for one in open_ones if one.id == press.question), None)
+        questions = (talk.question for talk in self._turns if talk.question is not None)
+        question = next((one for one in questions if one.id == press.question), None)
         if question is None:
-            self._in_thread(self._tell, request, CLOSED)
+            self._beside(request, self._tell, "question_closed")
         elif question.asked != request.event.sender.id:
-            self._in_thread(self._tell, request, NOT_YOURS)
+            self._beside(request, self._tell, "question_not_yours")
         else:
             question.answer.put(press.yes)
-            self._in_thread(self._is_heard, request)
+            self._beside(request, self._is_heard)
+
+    def _beside(self, request: Request, work: Callable[..., None], *given: Any) -> None:
+        """Handle a message beside the turns of its conversation. Waits while the store is busy or full."""
+
+        def handle() -> None:
+            pause = 0.5
+            while True:
+                try:
+                    with self._services.db.fenced(*request.fence):
+                        work(request, *given)
+                    return
+                except (StoreClosed, Fenced):
+                    return
+                except StoreError as error:
+                    _log.error("a message in %s waits for the store: %s", place_of(request.event.chat), error)
+                    if self._services.halted.wait(pause):
+                        return
+                    pause = min(30.0, pause * 2)
+
+        start(asyncio.to_thread(handle), self._tasks).add_done_callback(lambda task: self.done(request))
 
     def interrupts(self, event: Event) -> bool:
         """Whether a message interrupts the reply that is being written in its chat."""
@@ -357,59 +369,21 @@ class Inbox:
 
     def _is_heard(self, request: Request) -> None:
         """Finish an event that was the answer to a question: it gets no reply of its own."""
-        try:
-            with self._services.db.fenced(*request.fence):
-                self._store.finish(request.inbox_id, request.event.chat.connection, as_json(request.event.chat))
-        finally:
-            self.done(request)
+        self._store.finish(request.inbox_id, request.event.chat.connection, as_json(request.event.chat))
 
     def _tell_queue(self, request: Request, waiting: Sequence[Any]) -> None:
         """Answer `/queue` beside the reply that is being written: the messages that wait for it."""
         texts = [one.event.words for one in waiting if isinstance(one, Request)]
-        lines = [f"{number}. {shortened_line(text, 80) or 'a file'}" for number, text in enumerate(texts, 1)]
-        self._tell(
-            request, "\n".join(["Waiting:", "", *lines]) if lines else "Nothing waits; a reply is being written."
-        )
+        file = say("a_file", language_of(texts, request.event.sender.language))
+        lines = [f"{number}. {shortened_line(text, 80) or file}" for number, text in enumerate(texts, 1)]
+        self._tell(request, "queue" if lines else "queue_empty", texts, lines)
 
-    def _tell(self, request: Request, text: str) -> None:
-        """Answer an event beside the reply that is being written in its chat."""
+    def _tell(self, request: Request, key: str, texts: Sequence[str] = (), lines: Sequence[str] = ()) -> None:
+        """Answer an event with a notice, and lines below it, beside the reply that is being written in its chat."""
         event = request.event
-        try:
-            with self._services.db.fenced(*request.fence):
-                self._outbox.post(event.chat, text, at_once=True, answers=event)
-                self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
-        finally:
-            self.done(request)
-
-    def _when_due(self, key: str, request: Request) -> None:
-        """Give a message to its lane, now or when the brake lets it pass. People's commands are never delayed."""
-        event = request.event
-        who = event.sender.id
-        if who is None or parse(event.text.strip()) is not None:
-            self._workers.add(key, request)
-            return
-        wait, begins = self._brake.delay(request.inbox_id, event.chat.connection, who, event.words, time.monotonic())
-        if begins:
-            self._braked(event, who)
-        if wait > 0:
-            kept = self._brake.kept(time.monotonic(), time.time())  # delays survive a restart
-            self._in_thread(self._services.db.set_meta, BRAKE, kept)
-        self._add_later(wait, key, request)
-
-    def _add_later(self, wait: float, key: str, request: Request) -> None:
-        """Give a message to its lane after a wait, and not before the messages of its chat that wait already."""
-        loop = asyncio.get_running_loop()
-        due = max(loop.time() + wait, self._due.get(key, 0.0) + _STEP)
-        if wait <= 0 and key not in self._due:
-            self._workers.add(key, request)
-            return
-        self._due[key] = due
-        loop.call_at(due, self._is_due, key, request, due)
-
-    def _is_due(self, key: str, request: Request, due: float) -> None:
-        if self._due.get(key) == due:
-            del self._due[key]
-        self._workers.add(key, request)
+        text = "\n".join([say(key, language_of(texts, event.sender.language)), *(["", *lines] if lines else [])])
+        self._outbox.post(event.chat, text, answers=event)
+        self._is_heard(request)
 
     def _braked(self, event: Event, who: str) -> None:
         """Report to the owner that a chat may be two programs answering each other."""
@@ -421,16 +395,10 @@ class Inbox:
         _log.getChild(platform).warning("%s", text)
         self.note_trouble(platform, text)
         for name in self._router.adapters:
-            self._in_thread(self._tell_home, name, event.chat, f"⚠️ {text}.")
+            start(asyncio.to_thread(self._tell_home, name, event.chat, f"⚠️ {text}."), self._tasks)
 
     def _tell_home(self, platform: str, about: Chat, text: str) -> None:
         """Post to a platform's home chat, unless the event comes from that chat."""
         home = self._router.home_chat(platform)
         if home is not None and (home.connection, home.chat_id) != (about.connection, about.chat_id):
             self._outbox.post(home, text)
-
-    def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> None:
-        task = asyncio.create_task(asyncio.to_thread(work, *arguments))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(log_failure)

@@ -105,7 +105,7 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
 
 def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes:
     """The bytes. A broken connection or a rate limit is retried, so that no file is lost."""
-    adapter, loop = services.router.adapters.get(platform), services.calls.loop
+    adapter, loop = services.router.adapters.get(platform), services.outbox.loop
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
     end, pause = time.monotonic() + FETCH_SECONDS, 0.5

@@ -1,41 +1,46 @@
 """The outbox: outgoing messages. Each is stored before it is sent; the connected gateway sends them in the order of their chat.
 
-A reply enters the store as its event leaves the inbox. If another gateway is connected to the platform, it finds it there.
+A reply enters the store as its event leaves the inbox. What another process has stored for one of our connections (another
+gateway, a command in a terminal) is found there by looking now and then.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import secrets
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from hermes.errors import HermesError
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import context_of, destination, is_same_place
 from hermes.gateway.streaming import StreamedReply
 from hermes.store.gateway_outbox import QUESTION
-from hermes.store.instances import question_mark
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Capabilities
-    from hermes.gateway.cluster import Cluster
     from hermes.gateway.delivery import Delivery
     from hermes.gateway.events import Chat, Choice, Event, FileReference
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
-    from hermes.gateway.workers import LoopCalls
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.gateway_outbox import Outgoing, ReplyPart
+
+LOOK_SECONDS = 1.0  # between two looks for parts that other processes have stored, and how old those are
+_log = logging.getLogger("hermes.gateway")
 
 
 class Outbox:
     """Accepts replies and messages from any thread; `deliveries` send them on the event loop."""
 
-    def __init__(self, store: GatewayDB, router: Router, cluster: Cluster, calls: LoopCalls) -> None:
-        self._store, self._router, self._cluster, self._calls = store, router, cluster, calls
+    def __init__(self, store: GatewayDB, router: Router) -> None:
+        self._store, self._router = store, router
+        self.loop: asyncio.AbstractEventLoop | None = None  # set before anything is sent
         self.deliveries: dict[str, Delivery] = {}  # by platform
         self._identity = store.identity()
-        self._left: dict[int, str] = {}  # part id → platform, for parts that the next poll of the store picks up
 
     # ------------------------------------------------------------------------------------------ from any thread
 
@@ -44,14 +49,15 @@ class Outbox:
         event = request.event
         place = self._router.delivered_to(event.chat)
         return StreamedReply(
-            self._calls, place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}", shown=request.shown,
-            resumed=resumed, fence=request.fence, reply_to=self._router.quoted_by(event, place),
+            self._running_loop(), place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}",
+            answers=event.id, shown=request.shown, resumed=resumed, fence=request.fence,
+            reply_to=self._router.quoted_by(event, place),
             context=event.reply_context if is_same_place(place, event.chat) else None,
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:
         """Show a reply while it is written; if another gateway has the platform, that one sends it when it is complete."""
-        self._calls(self._begin, reply)
+        self._soon(self._begin, reply)
 
     def finish(self, reply: StreamedReply, text: str) -> None:
         """Complete a reply: store it in the outbox as its event leaves the inbox, then send it."""
@@ -61,17 +67,20 @@ class Outbox:
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
         kept = self._store.finish(reply.inbox_id, place.connection, destination(place, reply.context), parts)
-        self._calls(self._finished, reply, kept)  # while it is still being shown, if this gateway shows it
-        reply.finish(kept)
+        self._soon(self._complete, reply, kept)
+
+    def abandon(self, reply: StreamedReply) -> None:
+        """No more text comes, if it is not finished: the messages shown so far stay as they are."""
+        self._soon(self._complete, reply, ())
 
     def post(
-        self, chat: Chat, text: str, *, at_once: bool = False, answers: Event | None = None, choices: Sequence[Choice] = (),
+        self, chat: Chat, text: str, *, asks: bool = False, answers: Event | None = None, choices: Sequence[Choice] = (),
         session: str | None = None,
     ) -> None:  # fmt: skip
         """Send a message that is not a reply of the agent; from any thread but the event loop's.
 
-        `at_once`: a turn waits for the answer to this question, so it is sent before that turn's own reply.
-        `answers`: the event because of which it is sent, if there is one. `choices`: buttons, where the platform has them.
+        `asks`: it is a question of a turn, which is cancelled with it. `answers`: the event because of which it is sent, if
+        there is one. `choices`: buttons, where the platform has them.
         `session`: the session whose words it may hold: it is not sent once that is shredded.
         """
         place, stored = self.destination(chat, answers, session)
@@ -79,10 +88,8 @@ class Outbox:
         for number, piece in enumerate(pieces):
             if choices and number == len(pieces) - 1:
                 stored = destination(place, context_of(stored), choices=choices, session=session)
-            mark = question_mark(self._cluster.name) if at_once else "-n"
-            nonce = f"{self._identity}{mark}{secrets.token_hex(8)}"
-            part = self._store.post(place.connection, stored, piece, nonce)
-            self._calls(self._post, part, at_once)
+            nonce = f"{self._identity}{QUESTION if asks else '-n'}{secrets.token_hex(8)}"
+            self.send(self._store.post(place.connection, stored, piece, nonce))
 
     def takes_files(self, chat: Chat) -> Capabilities | None:
         """What the platform that gets the messages for a chat can do, if files are among that."""
@@ -92,7 +99,7 @@ class Outbox:
     def post_file(
         self, chat: Chat, file: FileReference, caption: str, *, answers: Event | None = None, session: str | None = None
     ) -> bool:
-        """Send a file after what waits for the chat; from any thread but the event loop's.
+        """Send a file after what waits for the chat and the reply that is being written; from any thread but the event loop's.
 
         The same file in answer to the same event is sent once, also when its turn is resumed after a crash: False then.
         `session` is that of `post`; the file is shredded with it.
@@ -109,7 +116,7 @@ class Outbox:
             parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
         posted = self._store.post_file(place.connection, file.attachment, parts, session)
         for part in posted:
-            self._calls(self._post, part)
+            self._soon(self._post, part, None if answers is None else answers.id)
         return bool(posted)
 
     def destination(self, chat: Chat, answers: Event | None = None, session: str | None = None) -> tuple[Chat, str]:
@@ -121,72 +128,60 @@ class Outbox:
 
     def send(self, part: Outgoing) -> None:
         """Send a part that is stored in the outbox."""
-        self._calls(self._post, part)
+        self._soon(self._post, part)
 
     def new_nonce(self) -> str:
         """A nonce for a message that is not a reply."""
         return f"{self._identity}-n{secrets.token_hex(8)}"
 
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self.loop is not None
+        return self.loop
+
+    def _soon(self, work: Callable[..., Any], *given: Any) -> None:
+        """Have the event loop call this, in order. After its end nothing is called: unsent messages are in the outbox."""
+        with suppress(RuntimeError):
+            self._running_loop().call_soon_threadsafe(work, *given)
+
     # ------------------------------------------------------------------------------------------ on the event loop
 
     def _begin(self, reply: StreamedReply) -> None:
-        delivery = self._ready(reply.chat.connection)
-        if delivery is not None and not reply.begun and reply.fence == self._cluster.fence:
-            reply.begun = True
+        delivery = self._held(reply.chat.connection)
+        if delivery is not None and reply.growing is None:
             delivery.begin(reply)
 
-    def _finished(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
-        """A reply is stored: show it here, or leave it to the connected gateway, which finds it in the store."""
-        self._begin(reply)
-        delivery = self.deliveries.get(reply.chat.connection)
-        if delivery is None or reply.inbox_id not in delivery.replies:
-            self._leave(parts)
-
-    def _post(self, part: Outgoing, at_once: bool = False) -> None:
-        delivery = self._ready(part.platform)
-        if delivery is None:
-            self._leave([part])
-        elif at_once:
-            delivery.post_at_once(part)
+    def _complete(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
+        delivery = self._held(reply.chat.connection)
+        if delivery is not None:
+            delivery.finish(reply, parts)
         else:
-            delivery.post(part)
+            reply.complete(parts)
 
-    def _leave(self, parts: Sequence[Outgoing]) -> None:
-        self._left.update({part.id: part.platform for part in parts})
-        self._cluster.wake()
+    def _post(self, part: Outgoing, answers: str | None = None) -> None:
+        delivery = self._held(part.platform)
+        if delivery is not None:
+            delivery.post(part, answers)
 
-    def _ready(self, platform: str) -> Delivery | None:
-        """The platform's delivery, if new messages may be sent at once: all older ones are queued already."""
-        return self.deliveries.get(platform) if self._cluster.ready(platform) else None
+    def _held(self, platform: str) -> Delivery | None:
+        """The delivery of a platform, if this gateway holds its connection; otherwise the holder finds the part."""
+        delivery = self.deliveries.get(platform)
+        return delivery if delivery is not None and delivery.held is not None else None
 
-    def under_way(self, platforms: Sequence[str]) -> tuple[dict[str, set[int]], set[int]]:
-        """The parts that are being sent to these platforms, and the parts that were left for polling.
-
-        Parts that are sent by now are forgotten: a later look into the store does not find them.
-        """
-        sending = {}
-        for platform in platforms:
-            delivery = self.deliveries[platform]
-            delivery.forget_through()
-            sending[platform] = set(delivery.under_way)
-        return sending, set(self._left)
-
-    def take(self, parts: Sequence[Outgoing], left: Collection[int], answering: Collection[int]) -> set[str]:
-        """Send parts that were found in the store; those that had been `left` for polling are removed from that list.
-
-        Replies to events that we are `answering` are skipped. Returns the platforms with parts left since then.
-        """
-        for part in parts:
-            delivery = self.deliveries[part.platform]
-            if (part.inbox_id in answering or part.inbox_id in delivery.replies) and part.id not in self._left:
+    async def follow(self) -> None:
+        """Send what other processes have stored for our connections, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            held = {name: one for name, one in self.deliveries.items() if one.held is not None}
+            known = set().union(*(one.known for one in held.values()))
+            if not held:
                 continue
-            if QUESTION in part.nonce:  # another gateway's turn waits for the answer
-                delivery.post_at_once(part)
-            else:
-                delivery.post(part)
-        for number in left:
-            self._left.pop(number, None)
-        return set(self._left.values())
+            try:
+                found = await asyncio.to_thread(self._store.parts_of_others, list(held), known, LOOK_SECONDS)
+            except HermesError as error:
+                _log.warning("could not look for messages to send: %s", error)
+                continue
+            for part in found:
+                self._post(part)
 
 
 def _digest(*parts: str | None) -> str:

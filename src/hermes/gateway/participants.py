@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
@@ -22,6 +22,7 @@ from hermes.gateway.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background, is_proven
+from hermes.gateway.notices import language_of, say
 from hermes.store import gateway_inbox, routes
 from hermes.store.gateway_db import newest_session
 from hermes.store.gateway_outbox import PendingNotice
@@ -41,20 +42,13 @@ if TYPE_CHECKING:
     from hermes.gateway.sessions_index import SessionsIndex
     from hermes.gateway.streaming import StreamedReply
     from hermes.gateway.timings import Timings
-    from hermes.gateway.workers import Lane, LoopCalls
+    from hermes.gateway.turns import Conversation
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.routes import Route
     from hermes.store.visibility import User
 
-WAITING = "⏳ Another process is answering in this conversation ({}). Your message waits until it is done."
 _log = logging.getLogger("hermes.gateway")
-
-
-TAKEN = (
-    "The conversation{called} continues elsewhere: the owner, or a person who shares it, has resumed it there. Your next message"
-    " here starts a new one; `/resume {session_id}` brings it back here."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,6 @@ class Services:
     router: Router
     outbox: Outbox
     index: SessionsIndex
-    calls: LoopCalls
     timings: Timings
 
     @property
@@ -95,11 +88,12 @@ class Participant:
     """
 
     def __init__(
-        self, services: Services, lane: Lane | None, route: Route | None, sender: Sender | None, *, session_id: str | None = None
+        self, services: Services, talk: Conversation | None, route: Route | None, sender: Sender | None, *,
+        session_id: str | None = None,
     ) -> None:  # fmt: skip
         assert route is not None
         self._services = services
-        self.lane = lane if lane is not None else _Nowhere(route.key)
+        self._talk = talk  # None: for an action without a message
         self.route = route
         self.sender = sender
         self._session_id = session_id
@@ -127,6 +121,13 @@ class Participant:
         if self.sender is not None:
             return self.sender
         return Sender(user_id=self.route.user_id, proven=is_proven(self.route.key))
+
+    @property
+    def language(self) -> str | None:
+        """The language of the conversation: of the message that is answered, else of the first one, else of the person."""
+        session = self._services.db.get_session(self.session_id)
+        texts = [self.answers.words if self.answers else None, session["preview"] if session else None]
+        return language_of(texts, self._who.language)
 
     @property
     def session_id(self) -> str:
@@ -207,18 +208,19 @@ class Participant:
 
         In the background the answer is no: what the person says goes to the conversation beside it.
         """
-        if self.sender is None or is_background(self.route.key):
+        if self.sender is None or self._talk is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer
         asked = PendingQuestion(self.sender.id, self._services.clock())
-        self.lane.data = asked
+        self._talk.question = asked
         try:
             self._services.outbox.post(
-                self.chat, wording(question, patience), at_once=True, answers=self.answers, choices=buttons(asked)
-            )
+                self.chat, wording(question, patience, self.language), asks=True, answers=self.answers,
+                choices=buttons(asked, self.language),
+            )  # fmt: skip
             return asked.wait(self.agent.context.cancelled, patience)
         finally:
-            self.lane.data = None
+            self._talk.question = None
 
     def switch(self, session_id: str | None, ending: str | None) -> None:
         """Continue in another session (None: a new one)."""
@@ -249,7 +251,8 @@ class Participant:
 
         def waiting(who: str) -> None:
             _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
-            self._services.outbox.post(self.chat, WAITING.format(who), at_once=True, answers=self.answers)
+            text = say("waiting", self.language, who=who)
+            self._services.outbox.post(self.chat, text, answers=self.answers)
 
         return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
@@ -271,20 +274,12 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
     same = route.user_id in owners if by is None else route.user_id in (by.user_id, by.stable_id)
     if not route.shared and same:
         return None
-    title = services.db.get_session_title(session_id)
-    called = f' "{title}"' if title else ""
+    session = services.db.get_session(session_id)
+    title, language = (session["title"], language_of([session["preview"]])) if session else (None, None)
     chat = from_json(route.chat, Chat)
     place = services.router.delivered_to(chat)
-    text = TAKEN.format(called=called, session_id=session_id)
+    text = say("taken", language, name=f'"{title}"' if title else session_id, session=session_id)
     return PendingNotice(place.connection, as_json(place), text, services.outbox.new_nonce())
-
-
-class _Nowhere:
-    """A lane for actions without a chat."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.data: Any = None
 
 
 class ChatHost:
@@ -357,10 +352,9 @@ class ChatHost:
         outbox, event = self.services.outbox, self._request.event
         capabilities = outbox.takes_files(event.chat)
         if capabilities is None:
-            where = f"`hermes sessions export` writes {self.session_id} into a file on the machine"
-            return f"No files can be sent here; {where}."
-        if len(data) > capabilities.largest_file:
-            return f"{name} is larger than the {capabilities.largest_file / 1_000_000:g} MB that can be sent here."
+            return say("no_files", self.person.language, session=self.session_id)
+        if (most := capabilities.largest_file) < len(data):
+            return say("file_too_large", self.person.language, name=name, megabytes=most / 1_000_000)
         kept = self.db.keep_attachment(data)
         file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
         outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
@@ -391,12 +385,12 @@ class ChatHost:
             try:
                 text = self._listen(self.person, reply, request.stop.bind(turn))
             except ModelError as error:
-                text = f"⚠️ {error}\n\n{hint_after(error)}"
+                text = f"⚠️ {error}\n\n{hint_after(error, self.person.language)}"
             self.answered = True
             if text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 services.outbox.finish(reply, text)
         finally:
-            reply.abandon()
+            services.outbox.abandon(reply)
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
         self.person.switch(session_id, ending)
@@ -418,6 +412,6 @@ class ChatHost:
         """Do nothing: a chat has no exit."""
 
 
-def hint_after(error: ModelError) -> str:
+def hint_after(error: ModelError, language: str | None) -> str:
     """What can be done in a chat when the model did not answer."""
-    return "`/compress` makes room." if isinstance(error, ContextTooLong) else "`/retry` asks again."
+    return say("hint_compress" if isinstance(error, ContextTooLong) else "hint_retry", language)

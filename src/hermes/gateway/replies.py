@@ -1,4 +1,4 @@
-"""Replies: in its lane a message becomes a turn of the agent, a slash command is run, a quiet conversation is reset.
+"""Replies: in its conversation a message becomes a turn of the agent, a slash command is run, a quiet conversation is reset.
 
 A turn goes through the store at every step. The message is linked to the event it came from in the transaction that
 stores it; the reply enters the outbox in the transaction that finishes the event. So at whatever line a process dies,
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
@@ -22,36 +21,25 @@ from hermes.gateway.handoff import is_withdrawn
 from hermes.gateway.inbox import Request, Reset
 from hermes.gateway.keys import is_background
 from hermes.gateway.media import content_of, quotation
+from hermes.gateway.notices import language_of, say
 from hermes.gateway.participants import ChatHost, Participant, hint_after
 from hermes.gateway.senders import escaped, passed_on, said_by, speaker
-from hermes.store import gateway_inbox, instances, routes, sessions
+from hermes.store import gateway_inbox, routes, sessions
 from hermes.store.gateway_inbox import SourceEvent
 from hermes.store.gateway_outbox import PendingNotice
-from hermes.store.instances import lease_of, platform_lease
 from hermes.store.routes import Binding, Route
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
-    from hermes.gateway.cluster import Cluster
     from hermes.gateway.inbox import Inbox
     from hermes.gateway.participants import Services
     from hermes.gateway.resets import Resets
     from hermes.gateway.streaming import StreamedReply
-    from hermes.gateway.workers import Lane, Workers
+    from hermes.gateway.turns import Conversation
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import WorkItem
     from hermes.store.visibility import User
 
-STOPPED = "⏹ (stopped)"
-NOT_YOURS = "Only the person who asked, or the owner, can stop this answer."
-BESIDE = (
-    "↪ {}\n\n{}\n\n(`/resume {}` continues this here.)"  # the answer to /background: to what it is, and where it is
-)
-NOTHING = "(The model returned an empty answer. `/retry` asks again.)"
-CUT_SHORT = (
-    "The gateway was restarted while `{}` was being done. Look whether it was (`/status`, `/history`) before you say it"
-    " again."
-)
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -71,73 +59,45 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
     return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
 
 
-def _asked(event: Event) -> str:
-    return shortened_line(sent_text(event.words), 80) or "a file"
-
-
 class Replies:
-    """Handles the items of lanes."""
+    """Handles the items of conversations, each in its thread."""
 
-    def __init__(self, services: Services, inbox: Inbox, workers: Workers, cluster: Cluster, resets: Resets) -> None:
-        self._services, self._inbox, self._workers, self._cluster = services, inbox, workers, cluster
-        self._resets = resets
+    def __init__(self, services: Services, inbox: Inbox, resets: Resets) -> None:
+        self._services, self._inbox, self._resets = services, inbox, resets
         self._store, self._db, self._outbox = services.store, services.db, services.outbox
 
-    def work(self, lane: Lane, item: Request | Reset) -> None:
-        """Handle one item of a lane to its end. Waits while the store is busy or full: no message is dropped."""
+    def work(self, talk: Conversation, item: Request | Reset) -> None:
+        """Handle one item of a conversation to its end. Waits while the store is busy or full: no message is dropped."""
         with self._db.fenced(*item.fence):
             if isinstance(item, Reset):
-                self._resets.reset_if_due(lane.key, item.stop)
+                self._resets.reset_if_due(talk.key, item.stop)
             else:
-                self._work(lane, item)
+                self._work(talk, item)
 
-    def _work(self, lane: Lane, item: Request) -> None:
+    def _work(self, talk: Conversation, item: Request) -> None:
         pause = 0.5
-        try:
-            while True:
-                try:
-                    self._take_up(lane, item)
-                    return
-                except StoreClosed:
-                    return
-                except gateway_inbox.Revised:  # edited at this very moment: start over with the new text
-                    continue
-                except StoreError as error:  # parts of it that were stored already are not stored again
-                    if isinstance(error, Fenced) and error.lease == item.fence[0]:
-                        _log.warning("%s is now answered by another gateway: %s", lane.key, error)
-                        return
-                    _log.error("%s waits for the store: %s", lane.key, error)
-                    if self._services.halted.wait(pause):
-                        return
-                    pause = min(30.0, pause * 2)
-                except Exception as error:  # a bug of ours: report it to the person and continue with the next message
-                    _log.exception("a message in %s could not be answered", lane.key)
-                    self._report_failure(item, error)
-                    return
-        finally:
-            self._inbox.done(item)
-
-    def _take_up(self, lane: Lane, request: Request) -> None:
-        """Answer a message in its current state: it may be edited, begun before the store failed, or another gateway's.
-
-        The connected gateway fetches attachments: a chat in which one waits is given to it.
-        """
-        cluster, platform = self._cluster, request.event.chat.connection
-        name = request.fence[0].removeprefix(lease_of(""))
         while True:
-            found = self._store.take_up(request.inbox_id, lane.key, name, self._user(request))
-            if found.event is None:
-                self._services.calls(cluster.wake)  # its reply may be stored, but not sent
+            try:
+                found = self._store.take_up(item.inbox_id, talk.key, self._user(item))
+                if found.event is not None:  # else it was answered before
+                    item.follow(found.event)
+                    self._answer(talk, item, found)
                 return
-            request.follow(found.event)
-            if request.begun or not request.event.attachments or cluster.has(platform):
-                self._answer(lane, request, found)
+            except StoreClosed:
                 return
-            holder = self._db.lease_holder(platform_lease(platform))
-            if holder is not None and holder != name:
-                self._store.batch([partial(instances.assign, key=lane.key, name=holder)])
-                return
-            if self._services.halted.wait(0.5):
+            except gateway_inbox.Revised:  # edited at this very moment: start over with the new text
+                continue
+            except StoreError as error:  # parts of it that were stored already are not stored again
+                if isinstance(error, Fenced) and error.lease == item.fence[0]:
+                    _log.warning("%s is now answered by another gateway: %s", talk.key, error)
+                    return
+                _log.error("%s waits for the store: %s", talk.key, error)
+                if self._services.halted.wait(pause):
+                    return
+                pause = min(30.0, pause * 2)
+            except Exception as error:  # a bug of ours: report it to the person and continue with the next message
+                _log.exception("a message in %s could not be answered", talk.key)
+                self._report_failure(item, error)
                 return
 
     def _user(self, request: Request) -> User | None:
@@ -145,7 +105,8 @@ class Replies:
         return None if who is None else (request.event.chat.platform, who)
 
     def _report_failure(self, request: Request, error: Exception) -> None:
-        text = f"⚠️ This could not be answered: an internal error ({type(error).__name__}). Details are in the gateway's log."
+        language = language_of([request.event.words], request.event.sender.language)
+        text = say("internal_error", language, error=type(error).__name__)
         try:
             self._finish(self._outbox.reply(request, resumed=True), text)
         except StoreError as problem:
@@ -157,14 +118,14 @@ class Replies:
         self._inbox.answered(reply.inbox_id)  # before it is sent: the next message may answer it
         self._outbox.finish(reply, text)
 
-    def _answer(self, lane: Lane, request: Request, found: WorkItem) -> None:
+    def _answer(self, talk: Conversation, request: Request, found: WorkItem) -> None:
         services, event = self._services, request.event
         known = request.session_id
         stored_in = known if known and self._db.get_session(known) is not None else None
         route, tip = found.route, found.session_id
-        if not request.begun and self._resets.reset_if_due(lane.key, request.stop, route) is None:
-            route, tip = self._store.read(routes.get, lane.key), None
-        person = Participant(services, lane, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
+        if not request.begun and self._resets.reset_if_due(talk.key, request.stop, route) is None:
+            route, tip = self._store.read(routes.get, talk.key), None
+        person = Participant(services, talk, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
         person.answers = event
         if found.is_member and tip is not None and event.sender.id is not None:
             person.seen_by = tip, event.sender.id
@@ -175,19 +136,24 @@ class Replies:
             return
         reply = self._outbox.reply(request, resumed=request.begun)
         try:
-            text = self._turn(person, request, reply, taken_up=stored_in is not None and (is_stored or is_command))
+            text = self._turn(
+                talk, person, request, reply, taken_up=stored_in is not None and (is_stored or is_command)
+            )
             if text == "":  # no reply of its own: the next message's reply answers this one, too
                 self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
                 services.index.touched()
             elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
-                aside = is_background(lane.key)
-                self._finish(reply, BESIDE.format(_asked(event), text, person.session_id) if aside else text)
+                aside = is_background(talk.key)
+                if aside:  # says to what it is the answer, and where it is
+                    asked = shortened_line(sent_text(event.words), 80) or say("a_file", person.language)
+                    text = say("background", person.language, asked=asked, reply=text, session=person.session_id)
+                self._finish(reply, text)
                 if aside:  # nothing more comes under this key
-                    self._store.write(routes.let_go, lane.key)
-                    services.agents.drop(lane.key)
+                    self._store.write(routes.let_go, talk.key)
+                    services.agents.drop(talk.key)
                 services.index.touched()
         finally:
-            reply.abandon()
+            self._outbox.abandon(reply)
             person.let_go()
 
     def _chosen(self, request: Request) -> str | None:
@@ -197,7 +163,9 @@ class Replies:
         trashed = (row["id"] for row in self._db.list_trash())
         return None if request.session_id in trashed else request.session_id
 
-    def _turn(self, person: Participant, request: Request, reply: StreamedReply, *, taken_up: bool) -> str | None:
+    def _turn(
+        self, talk: Conversation, person: Participant, request: Request, reply: StreamedReply, *, taken_up: bool
+    ) -> str | None:
         """Run one turn: the reply or the error text; None when it was interrupted because the gateway stops."""
         if not person.wait_for_turn():
             return None
@@ -211,7 +179,7 @@ class Replies:
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
             self._share(person)
-            heard = self._only_heard(person, request)
+            heard = self._only_heard(talk, request)
             if heard and taken_up:
                 return ""
             if heard:
@@ -229,19 +197,18 @@ class Replies:
                 self._share(person)
             return "" if text and is_withdrawn(self._db, request.event) else text
         except ModelError as error:
-            return f"⚠️ {error}\n\nYour message is kept; {hint_after(error)}"
+            return say("message_kept", person.language, error=error, hint=hint_after(error, person.language))
         except StoreError:
             raise
         except HermesError as error:
             _log.exception("a turn in %s failed", person.route.key)
             return f"⚠️ {error}"
 
-    def _only_heard(self, person: Participant, request: Request) -> bool:
+    def _only_heard(self, talk: Conversation, request: Request) -> bool:
         """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
-        lane = self._workers.get(person.route.key)
-        if self._services.router.is_remark(person.route.key, request.event):
+        if self._services.router.is_remark(talk.key, request.event):
             return True
-        return lane is not None and self._inbox.is_quick(request, self._workers.following(lane))
+        return self._inbox.is_quick(request, next(iter(talk.waiting), None))
 
     def _new_turn(
         self, person: Participant, request: Request, reply: StreamedReply, *, answer: bool = True
@@ -269,6 +236,7 @@ class Replies:
             message_id, part = self._store.append_user_message(
                 request.inbox_id, route.key, session_id, what, source, notice=notice
             )
+            self._services.index.touched()
             if part is not None:
                 self._outbox.send(part)
             if answer and notice is not None:
@@ -284,7 +252,7 @@ class Replies:
             self._outbox.begin(reply)
 
     def _notice(self, route: Route, event: Event) -> PendingNotice | None:
-        text = self._resets.pending_notice(route)
+        text = self._resets.pending_notice(route, event)
         if text is None:
             return None
         place, stored = self._outbox.destination(event.chat, event)
@@ -325,7 +293,7 @@ class Replies:
                 self._store.write(routes.follow, event.old_session_id, event.session_id)
                 person.moved()
             elif isinstance(event, TurnNotice):
-                _log.info("%s: %s", person.lane.key, event.text)
+                _log.info("%s: %s", person.route.key, event.text)
                 if isinstance(event, Restarted):
                     written.clear()
                     unshown.clear()
@@ -339,8 +307,8 @@ class Replies:
         if (interrupted or not text) and joined() and not shown:
             return ""
         if interrupted:
-            return f"{text}\n\n{STOPPED}".strip()
-        return text or NOTHING
+            return f"{text}\n\n{say('stopped', person.language)}".strip()
+        return text or say("empty_reply", person.language)
 
     def _share(self, person: Participant) -> None:
         """Let a person who speaks in another person's session see it from then on.
@@ -364,12 +332,13 @@ class Replies:
     def _command(self, person: Participant, request: Request, line: str) -> None:
         chat = request.event.chat
         if request.begun:  # half done, or done without a reply: running it twice could do harm
-            self._outbox.post(chat, CUT_SHORT.format(line.split()[0][:40]), answers=request.event)
+            text = say("command_interrupted", person.language, command=line.split()[0][:40])
+            self._outbox.post(chat, text, answers=request.event)
             self._store.finish(request.inbox_id, chat.connection, as_json(chat))
             return
         self._store.write(gateway_inbox.begin, request.inbox_id)
         if request.refused:
-            self._outbox.post(chat, NOT_YOURS, answers=request.event)
+            self._outbox.post(chat, say("stop_not_yours", person.language), answers=request.event)
             self._store.finish(request.inbox_id, chat.connection, as_json(chat))
             return
         if person.route.shared:
@@ -379,7 +348,8 @@ class Replies:
             run_command(host, line)
         except Exception as error:  # report the failure to the person
             _log.exception("the command %s failed", line.split()[0][:40])
-            host.say(f"{line.split()[0][:40]} failed ({type(error).__name__}); details are in the gateway's log.")
+            name, kind = line.split()[0][:40], type(error).__name__
+            host.say(say("command_failed", person.language, command=name, error=kind))
         finally:
             person.let_go()
         if not host.answered:

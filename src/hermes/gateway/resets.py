@@ -1,7 +1,7 @@
 """Resets: when a conversation on a platform starts over (never, after a time of silence, each day at an hour, or both), and how.
 
 The agent saves what matters, the session ends, and the next message starts a new one that links to it. No reset happens
-during a turn (this runs in the conversation's lane), while a background process of it runs, or while a terminal holds
+during a turn (this is an item of its conversation), while a background process of it runs, or while a terminal holds
 the session. A gateway that stops meanwhile changes nothing; the next one resets.
 
 All times count from the user's last message, which the store has, so a restart changes nothing. Hours are in the
@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
-from hermes.gateway.events import Chat, from_json
+from hermes.gateway.events import Chat, Event, from_json
 from hermes.gateway.hooks import RESETS
 from hermes.gateway.inbox import Reset
+from hermes.gateway.notices import language_of, say
 from hermes.gateway.participants import Participant
 from hermes.store import routes
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.config import Config
-    from hermes.gateway.cluster import Cluster
+    from hermes.gateway.holding import Holding
     from hermes.gateway.participants import Services
-    from hermes.gateway.workers import Workers
+    from hermes.gateway.turns import Turns
     from hermes.store.routes import Route
     from hermes.store.rows import SessionRow
 
@@ -116,54 +117,48 @@ class _Local(tzinfo):
         return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=self)
 
 
-def notice(reason: str, policy: Policy, name: str) -> str:
+def notice(reason: str, policy: Policy, name: str, language: str | None = None) -> str:
     """The notice for the first message after a reset, with the command that resumes the old conversation."""
     if reason == IDLE:
-        why = f"the last one was quiet for {_span(policy.idle_minutes)}"
-    else:
-        why = f"a new one begins every day at {policy.at_hour}:00"
-    return f"↻ This is a new conversation: {why}. `/resume {name}` brings the old one back."
+        return say("reset_idle", language, span=_span(policy.idle_minutes, language), name=name)
+    return say("reset_daily", language, hour=policy.at_hour, name=name)
 
 
-def _span(minutes: float) -> str:
+def _span(minutes: float, language: str | None) -> str:
     if minutes >= 2880:
-        return f"{minutes / 1440:g} days"
+        return say("span_days", language, count=minutes / 1440)
     if minutes >= 120:
-        return f"{minutes / 60:g} hours"
-    return f"{minutes:g} minutes"
+        return say("span_hours", language, count=minutes / 60)
+    return say("span_minute" if minutes == 1 else "span_minutes", language, count=minutes)
 
 
 class Resets:
     """Resets a gateway's conversations when they are due."""
 
-    def __init__(self, services: Services, workers: Workers, cluster: Cluster) -> None:
-        self._services, self._workers, self._cluster = services, workers, cluster
+    def __init__(self, services: Services, turns: Turns, holding: Holding) -> None:
+        self._services, self._turns, self._holding = services, turns, holding
         self._zone = time_zone(services.config.timezone)
 
     async def run(self) -> None:
         """Reset quiet conversations; a conversation with a new message is checked when that is answered. Until cancelled."""
         while True:
             try:
-                for key in await asyncio.to_thread(self._expired):
-                    self._workers.add(key, Reset(self._cluster.fence))
+                for key, connection in await asyncio.to_thread(self._expired):
+                    fence = self._holding.fence(connection)
+                    if fence is not None and self._turns.get(key) is None:
+                        self._turns.add(key, Reset(fence))
             except HermesError as error:
                 _log.warning("could not look for conversations to reset: %s", error)
             await asyncio.sleep(self._services.timings.reset_check)
 
-    def _expired(self) -> list[str]:
-        """The keys whose conversation is due for a reset and has nothing running."""
+    def _expired(self) -> list[tuple[str, str]]:
+        """The keys whose conversation is due for a reset, each with its connection."""
         reset = self._services.config.session_reset
         modes = {reset.mode, *(one.mode for one in (*reset.by_platform.values(), *reset.by_type.values()))}
         if modes <= {"none", None}:
             return []
-        found = []
-        for route in self._services.store.read(routes.bound, quiet_since=self._services.clock()):
-            lane = self._workers.get(route.key)
-            if not self._cluster.is_ours(route.key, from_json(route.chat, Chat).connection):
-                continue
-            if self._due(route) is not None and (lane is None or (lane.running is None and not lane.waiting)):
-                found.append(route.key)
-        return found
+        bound = self._services.store.read(routes.bound, quiet_since=self._services.clock())
+        return [(route.key, from_json(route.chat, Chat).connection) for route in bound if self._due(route) is not None]
 
     def _due(self, route: Route) -> str | None:
         which = policy(self._services.config, route.platform, route.chat_type)
@@ -242,10 +237,12 @@ class Resets:
             _log.exception("nothing was saved from %s before its reset", session["id"])
         return person.session_id
 
-    def pending_notice(self, route: Route) -> str | None:
+    def pending_notice(self, route: Route, event: Event) -> str | None:
         """The notice for the first message after a reset: that it happened, and how to resume the old conversation."""
         which = policy(self._services.config, route.platform, route.chat_type)
         if route.previous_id is None or route.reset_reason is None or not which.notify:
             return None
-        title = self._services.db.get_session_title(route.previous_id)
-        return notice(route.reset_reason, which, title if title and "`" not in title else route.previous_id)
+        old = self._services.db.get_session(route.previous_id)
+        title, preview = (old["title"], old["preview"]) if old else (None, None)
+        name = title if title and "`" not in title else route.previous_id
+        return notice(route.reset_reason, which, name, language_of([event.words, preview], event.sender.language))

@@ -1,9 +1,9 @@
 """The gateway: every enabled platform in one process, each message answered once, nothing lost at a kill.
 
-`Gateway` makes its parts, connects them and stops them: the inbox (events from platforms), the router (which conversation),
-the workers with the replies (turns and commands) and the outbox (messages to platforms). The event loop belongs to the
-adapters: receiving and sending. Turns run in threads, one at a time in each lane. Threads and processes exchange their
-work through the store, so a restarted gateway continues where the previous one stopped.
+`Gateway` makes its parts, connects them and stops them: the connections it holds, the inbox (events from platforms), the
+router (which conversation), the turns with the replies (turns and commands), the outbox (messages to platforms). All of it
+runs on one event loop; only turns have threads. Everything that matters is in the store, so a restarted gateway continues
+where the previous one stopped.
 
 A stop takes at most ten seconds, whatever hangs, and loses nothing. Turns get a few seconds to end by themselves, then they
 are interrupted, and the next start resumes them. What can't be sent in time stays in the outbox. Each step has a time limit;
@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,11 @@ from hermes.errors import HermesError, StoreGone
 from hermes.gateway.access import Access
 from hermes.gateway.agents import Agents
 from hermes.gateway.brake import Brake
-from hermes.gateway.cluster import Cluster
 from hermes.gateway.connection import Connection
 from hermes.gateway.cron_loop import CronJobs
 from hermes.gateway.handoff import Handoffs
 from hermes.gateway.histories import Histories
+from hermes.gateway.holding import Held, Holding
 from hermes.gateway.inbox import Inbox
 from hermes.gateway.outbox import Outbox
 from hermes.gateway.participants import Services
@@ -43,9 +42,8 @@ from hermes.gateway.router import Router
 from hermes.gateway.sessions_index import SessionsIndex, write_index
 from hermes.gateway.settings import listening
 from hermes.gateway.timings import STANDARD, Timings
-from hermes.gateway.workers import LoopCalls, Workers, log_failure
+from hermes.gateway.turns import Turns, start
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_writer import Writer
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.settings import PlatformSettings
     from hermes.store.db import SessionDB
+    from hermes.store.gateway_inbox import Received
+    from hermes.store.gateway_outbox import Outgoing
 
 FORGET_SECONDS = 3600.0
 STOP_SECONDS = 10.0  # the whole stop
@@ -81,49 +81,39 @@ class Gateway:
         self._gone: StoreGone | None = None
         access = Access(store, config.owner, {settings.platform: settings for _, settings in adapters})
         router = Router(store, config, access, adapters, home)
-        calls, halted = LoopCalls(), threading.Event()
-        self.workers = Workers(lambda lane, item: self._replies.work(lane, item))
-        names = list(router.adapters)
-        self._cluster = Cluster(store, names, home, cut=self._cut_short, gone=self._store_gone)
-        outbox = Outbox(store, router, self._cluster, calls)
-        index = SessionsIndex(store, db.sessions_dir, timings)
+        outbox, index = Outbox(store, router), SessionsIndex(store, db.sessions_dir, timings)
         self.services = Services(
-            db, store, config, home, clock, halted, access, self.agents, router, outbox, index, calls, timings
+            db, store, config, home, clock, threading.Event(), access, self.agents, router, outbox, index, timings
         )
-        self.writer = Writer(store, gone=self._store_gone)
+        self._holding = Holding(store, list(router.adapters), self._hold, self._is_idle, self._store_gone)
+        self.turns = Turns(lambda talk, item: self._replies.work(talk, item), lambda item: self.inbox.done(item))
         self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
-        self.inbox = Inbox(self.services, self.workers, self._cluster, self.writer, self.brake)
+        self.inbox = Inbox(self.services, self.turns, self._holding, self.brake)
         self.inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
-        self._resets = Resets(self.services, self.workers, self._cluster)
-        self._replies = Replies(self.services, self.inbox, self.workers, self._cluster, self._resets)
+        self._resets = Resets(self.services, self.turns, self._holding)
+        self._replies = Replies(self.services, self.inbox, self._resets)
 
     async def run(self) -> None:
         """Connect everything and run until `stop` is called."""
-        self.loop = self.services.calls.loop = asyncio.get_running_loop()
+        self.loop = self.services.outbox.loop = asyncio.get_running_loop()
         self._connect()
         await asyncio.to_thread(self.agents.toolbox.tools)  # connects to the MCP servers
         for problem in self.agents.toolbox.problems:
             _log.warning("%s", problem)
-        await asyncio.to_thread(self._begin)
-        await self._cluster.join()
+        await asyncio.to_thread(self._warn_of_mail)
         menu = [(one.name, one.help) for one in known(GATEWAY)]
-        work = [self._cluster.run(), self.inbox.follow(), self._resets.run(), self.services.index.follow()]
-        work += [
-            Handoffs(self.services, self.inbox).run(),
-            CronJobs(self.services).run(),
-            Histories(self.services).run(),
-        ]
-        work += [self._forget()]
-        for connection in self.connections.values():
-            work += [self._cluster.keep(connection), connection.show_menu(menu)]
-        tasks = [asyncio.create_task(one) for one in work]
-        for task in tasks:
-            task.add_done_callback(log_failure)
+        work = [self._holding.run(), self.services.outbox.follow(), self._resets.run(), self.services.index.follow()]
+        work += [Handoffs(self.services, self.inbox).run(), CronJobs(self.services).run()]
+        work += [Histories(self.services).run(), self._forget()]
+        work += [connection.show_menu(menu) for connection in self.connections.values()]
+        tasks: set[asyncio.Task[Any]] = set()
+        for one in work:
+            start(one, tasks)
         try:
             await self._stop.wait()
         finally:
             self.services.halted.set()
-            await self._wind_down(tasks)
+            await self._wind_down(list(tasks))
         if self._gone is not None:
             raise self._gone
 
@@ -132,27 +122,46 @@ class Gateway:
         self._stop.set()
 
     def _connect(self) -> None:
-        revise = Revisions(self.services).take
+        inbox, revise, timings = self.inbox, Revisions(self.services).take, self.services.timings
         for adapter, settings in self._adapters:
-            platform = adapter.connection_name
             connection = Connection(
-                adapter,
-                settings,
-                self.store,
-                self.writer,
-                self._config,
-                self.inbox.received,
-                revise,
-                self.inbox.reacted,
-                self.services.timings,
+                adapter, settings, self.store, self._config, inbox.received, revise, inbox.reacted, timings
             )
-            connection.delivery.sure = partial(self._cluster.sure, platform)
-            connection.delivery.fence = partial(self._cluster.platform_fence, platform)
-            self.services.outbox.deliveries[platform] = connection.delivery
-            self.connections[platform] = connection
+            self.services.outbox.deliveries[connection.platform] = connection.delivery
+            self.connections[connection.platform] = connection
 
-    def _begin(self) -> None:
-        self.inbox.begin()
+    async def _hold(self, name: str, held: Held) -> None:
+        """Do all the work of a connection, until cancelled: what an earlier holder has left first."""
+        connection = self.connections[name]
+        delivery = connection.delivery
+        events, parts = await self._unfinished(name)
+        delivery.held = held
+        try:
+            for part in parts:
+                delivery.post(part)
+            self.inbox.resume(events, held.fence)
+            await connection.run()
+        finally:
+            self.inbox.give_up(name)
+            delivery.held = None
+            await delivery.stop()
+            if not held.lost.is_set():  # else the state is that of the gateway that has it
+                connection.tell("stopped")
+            await connection.told()
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether nothing is received, answered or sent on a connection."""
+        return self.inbox.is_idle(name) and self.connections[name].delivery.is_idle
+
+    async def _unfinished(self, name: str) -> tuple[list[Received], list[Outgoing]]:
+        while True:
+            try:
+                return await asyncio.to_thread(self.store.unfinished, name)
+            except HermesError as error:
+                _log.warning("could not read what waits for %s: %s", name, error)
+                await asyncio.sleep(1.0)
+
+    def _warn_of_mail(self) -> None:
         for platform, counts in self.store.mail_counts().items():
             if platform not in self.connections and (counts.get("waiting") or counts.get("unsent")):
                 _log.warning("%s is not enabled; messages from it or to it wait", platform)
@@ -165,7 +174,7 @@ class Gateway:
             self.stop()
 
     def _cut_short(self) -> None:
-        for item in self.workers.under_way():
+        for item in self.turns.running:
             item.stop.want()
 
     async def _forget(self) -> None:
@@ -179,30 +188,26 @@ class Gateway:
 
     async def _wind_down(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Receive nothing more, let turns end or interrupt them, send what is ready, and disconnect."""
-        workers, connections = self.workers, list(self.connections.values())
+        turns, connections = self.turns, list(self.connections.values())
         turns_end = self.loop.time() + self.services.timings.turns_end
         for connection in connections:
-            connection.accepts = False
-        workers.stop()
-        while workers.running and self.loop.time() < turns_end:
+            connection.accepts, connection.let_go_seconds = False, LEAVE_SECONDS
+        turns.stop()
+        while turns.running and self.loop.time() < turns_end:
             await asyncio.sleep(0.02)
         self._cut_short()
-        while workers.running and self.loop.time() < turns_end + CUT_SECONDS:
+        while turns.running and self.loop.time() < turns_end + CUT_SECONDS:
             await asyncio.sleep(0.05)
-        if workers.running:
-            _log.warning("%s turns did not end in time; the next start resumes them", workers.running)
-        left = max(
-            SEND_SECONDS, turns_end + CUT_SECONDS + SEND_SECONDS - self.loop.time() if not workers.running else 0
-        )
+        if turns.running:
+            _log.warning("%s turns did not end in time; the next start resumes them", len(turns.running))
+        left = max(SEND_SECONDS, turns_end + CUT_SECONDS + SEND_SECONDS - self.loop.time() if not turns.running else 0)
         if not await _within(left, *(connection.delivery.idle() for connection in connections)):
             _log.info("some messages stay in the outbox for the next start")
         for task in tasks:
             task.cancel()
-        await _within(LEAVE_SECONDS, *tasks, *(connection.stop(LEAVE_SECONDS) for connection in connections))
-        await _within(LEAVE_SECONDS, self._cluster.leave())  # from now on other gateways serve what waits
+        await _within(2 * LEAVE_SECONDS, *tasks)  # from now on other gateways may take the connections
         await _within(
             LEAVE_SECONDS,
-            self.writer.idle(),
             asyncio.to_thread(self.agents.close, LEAVE_SECONDS * 0.8),
             asyncio.to_thread(write_index, self.store, self.db.sessions_dir),
         )

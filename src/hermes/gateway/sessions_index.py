@@ -1,7 +1,7 @@
 """sessions.json: the routing table as a file, session key → entry. The table is authoritative; the file follows it lazily.
 
-A message only marks the file as outdated; it is written some seconds later, once for all changes, and the less often the
-longer writing takes.
+A message only marks the file as outdated. It is written at once, and again after a pause for all changes in it; the pause
+is the longer the longer writing takes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("session_id", "created_at", "updated_at", "platform", "chat_type", "display_name", "title")
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
-SHARE = 20  # between two writes at least so many times as long as the last one took
+SHARE = 50  # between two writes at least so many times as long as the last one took
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -35,24 +36,32 @@ class SessionsIndex:
     def __init__(self, store: GatewayDB, folder: Path, timings: Timings) -> None:
         self._store, self._folder, self._timings = store, folder, timings
         self._changed = True
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def touched(self) -> None:
         """Note that the routing table has changed."""
-        self._changed = True
+        if not self._changed and self._loop is not None:
+            self._changed = True
+            with suppress(RuntimeError):  # the gateway has ended
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     async def follow(self) -> None:
         """Write the file whenever it is outdated, until cancelled."""
-        loop, looked = asyncio.get_running_loop(), float("-inf")
+        self._loop = loop = asyncio.get_running_loop()
         while True:
+            self._changed = False  # first: a change from here on wakes this again
+            self._wake.clear()
             begun = loop.time()
-            if self._changed or begun - looked >= self._timings.index_check:
-                self._changed, looked = False, begun
-                try:
-                    await asyncio.to_thread(write_index, self._store, self._folder)
-                except (HermesError, OSError) as error:
-                    self._changed = True
-                    _log.warning("sessions.json could not be written: %s", error)
+            try:
+                await asyncio.to_thread(write_index, self._store, self._folder)
+            except (HermesError, OSError) as error:
+                self._wake.set()
+                _log.warning("sessions.json could not be written: %s", error)
             await asyncio.sleep(max(self._timings.index_pause, SHARE * (loop.time() - begun)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timings.index_check):
+                    await self._wake.wait()
 
 
 def entries(store: GatewayDB) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def platform_settings(
 
             raise ConfigError(f"unknown configuration key: {where}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}")
     common = {key: _typed(section[key], kind, f"{where}.{key}") for key, kind in COMMON.items() if key in section}
-    values = {one.name: _value(one, section, variables, where, ending, name) for one in adapter.settings}
+    values = {one.name: setting_value(one, section, variables, where, ending, name) for one in adapter.settings}
     variable = allowed_variable(adapter.platform) + ending
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
     return PlatformSettings(
@@ -93,15 +93,14 @@ def _check_accounts(config: Config, adapter: type[Adapter], name: str, variables
     accounts, where = config.platforms.get(platform, {}).get(ACCOUNTS), f"platforms.{platform}.{ACCOUNTS}"
     if accounts is None:
         return
-    if not isinstance(accounts, dict) or not accounts or not all(isinstance(one, dict) for one in accounts.values()):
+    mine = name.partition("/")[2] or DEFAULT_ACCOUNT
+    if not isinstance(accounts, dict) or not isinstance(accounts.get(mine), dict):
         raise ConfigError(
             f"{where} must be names, each with the settings of that account: {{work: {{…}}, private: {{…}}}}"
         )
-    for account in accounts:
-        if not ACCOUNT_NAME.fullmatch(str(account)):
-            raise ConfigError(f"{where}: {account!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
+    if not ACCOUNT_NAME.fullmatch(mine):
+        raise ConfigError(f"{where}: {mine!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
     secrets = [one for one in adapter.settings if one.secret and (one.required or one.unless)]
-    mine = name.partition("/")[2] or DEFAULT_ACCOUNT
     seen: dict[tuple[Any, ...], str] = {}
     for account in accounts:
         own = None if account == DEFAULT_ACCOUNT else account
@@ -147,9 +146,10 @@ def _may_be_id(value: Any) -> bool:
     return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
-def _value(
+def setting_value(
     setting: Setting, section: Mapping[str, Any], variables: Mapping[str, str], place: str, ending: str, name: str
 ) -> Any:
+    """A setting of the connection `name`, from its section at `place`, else from its variable; ConfigError if it is missing."""
     where = f"{place}.{setting.name}"
     value = section.get(setting.name)
     if _is_blank(value):

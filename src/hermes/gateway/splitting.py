@@ -21,6 +21,16 @@ def split(text: str, longest: int, measure: Measure = len) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
+def limited(parts: list[str], most: int, longest: int, measure: Measure, note: Callable[..., str]) -> list[str]:
+    """No more than `most` parts (0: all). Where some are left out, the last one ends with `note(count=…)`: their characters."""
+    if not most or len(parts) <= most:
+        return parts
+    rest = parts[most - 1 :]
+    whole = sum(map(len, rest))
+    last = split(rest[0], longest - measure(note(count=whole)) - 2, measure)[0]
+    return [*parts[: most - 1], f"{last}\n\n{note(count=whole - len(last))}"]
+
+
 def with_cursor(text: str, cursor: str) -> str:
     """A streamed text with the sign that more is coming, unless it would keep a fence from ending."""
     return text + ("\n" if _FENCE.fullmatch(text.rpartition("\n")[2]) else "") + cursor

@@ -6,23 +6,23 @@ spool; what it shares with the store (the mask) stays out of them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hermes.errors import ConfigError
+from hermes.gateway.events import Event, as_json, from_json, writable
 from hermes.home import in_encrypted_home
 from hermes.whole_files import sync_folder, write_whole
 
 Mask = Callable[[str], str]
 
 _MOST = 10_000  # files: messages beyond these are not acknowledged
-_WORDS = frozenset({"text", "quoted", "fallback", "preview", "plain_text", "pretext", "footer"})
+_WORDS = frozenset({"text", "quoted"})  # what people wrote in a message; its other fields must not change
 
 
 def store_mask(home: Path) -> Mask:
@@ -46,56 +46,30 @@ def store_mask(home: Path) -> Mask:
 
 
 class Spool:
-    """A folder of messages in order of arrival. Only the user can read its files; they are removed once the store has them.
-
-    The text people wrote in a message (`_WORDS`) is masked; its other fields are names and numbers that must not change.
-    """
+    """A folder of messages in order of arrival. Only the user can read its files; they are removed once the store has them."""
 
     def __init__(self, folder: Path, mask: Mask = str) -> None:
         self._folder, self._mask = folder, mask
-        self._thread: ThreadPoolExecutor | None = None  # not the loop's own threads: those may all wait for the store
 
-    def waiting(self) -> list[tuple[str, dict[str, Any]]]:
-        """The name and the content of each message in it, the oldest first; unreadable files stay where they are."""
+    def waiting(self) -> list[tuple[Path, Event]]:
+        """The file and the content of each message in it, the oldest first; unreadable files stay where they are."""
         found = []
         for file in sorted(self._folder.glob("*.json")):
-            try:
-                content = json.loads(file.read_bytes())
-            except (OSError, ValueError):
-                continue
-            if isinstance(content, dict):
-                found.append((file.name, content))
+            with suppress(OSError, ValueError):
+                found.append((file, from_json(file.read_text("utf-8"), Event)))
         return found
 
-    async def put(self, content: dict[str, Any]) -> str:
-        """Write a message to the disk and sync it; returns its name here. OSError if that fails."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "hermes-spool")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, content)
-
-    def drop(self, name: str) -> None:
-        """Remove a message that the store has. A file that can't be removed is read again, and recognised by its id."""
-        try:
-            (self._folder / name).unlink(missing_ok=True)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        """Release the thread; a write under way is finished."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-            self._thread = None
-
-    def _write(self, content: dict[str, Any]) -> str:
+    def put(self, event: Event) -> Path:
+        """Write a message to the disk and sync it; its file. OSError if that fails."""
         if in_encrypted_home(self._folder):
             raise OSError("the record is encrypted, so no message is written to a file")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
             raise OSError(f"{_MOST:,} messages already wait there for the store")
-        name = f"{time.time_ns():020d}.json"
-        write_whole(self._folder / name, json.dumps(_masked(content, self._mask)))
+        file = self._folder / f"{time.time_ns():020d}.json"
+        write_whole(file, json.dumps(_masked(json.loads(as_json(writable(event))), self._mask)))
         sync_folder(self._folder)
-        return name
+        return file
 
 
 def _masked(content: Any, mask: Mask) -> Any:

@@ -17,7 +17,8 @@ from hermes.agent.leases import Lease, kept
 from hermes.config.settings_schema import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.settings import PlatformSettings, listening, platform_settings
+from hermes.gateway.settings import PlatformSettings, listening, platform_settings, section_key
+from hermes.store import connections
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -49,8 +50,7 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
     """The adapters of all enabled platforms, not yet connected.
 
     A platform that can't run (its settings, its library, a variable that is not set) never stops the others: it is left
-    out, with the reason. When none of the enabled platforms is left, that reason is raised (ConfigError, MissingExtra,
-    PlatformRefused). With no platform enabled, a gateway may still run jobs (`check_work`).
+    out, with the reason. With no platform left, a gateway may still run jobs (`check_work`).
     """
     config.require_set(*(name for name in fields_of(type(config)) if name not in _PARTS))
     made: list[tuple[Adapter, PlatformSettings]] = []
@@ -65,23 +65,26 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
             made.append((adapter, settings))
         except HermesError as error:
             left_out[name] = error
+        except ValueError as error:  # a library's, about an address that is none
+            left_out[name] = ConfigError(f"{section_key(config, name)}: {error}")
     serves = config.api_server.enabled
     if serves:
         try:
             check_api_server(config, insecure=insecure)
         except HermesError as error:
             serves, left_out[API] = False, error
-    if not made and not serves and left_out:
-        raise next(iter(left_out.values()))
     return Made(made, serves, left_out)
 
 
 def check_work(made: Made, db: SessionDB, config: Config) -> None:
-    """ConfigError when a gateway would have nothing to do: no platform, no API server, no histories to follow and no jobs."""
+    """Raise why a gateway would have nothing to do: no platform, no API server, no histories to follow and no jobs.
+
+    That is the reason why a platform was left out (ConfigError, MissingExtra, PlatformRefused), or that none is enabled.
+    """
     from hermes.store.cron_jobs import CronDB
 
     if not made.adapters and not made.api_server and not config.gateway.watch.enabled and not CronDB(db).jobs():
-        raise ConfigError(_NOTHING)
+        raise next(iter(made.left_out.values()), ConfigError(_NOTHING))
 
 
 def made_adapter(
@@ -178,24 +181,19 @@ class Running:
 
 def running(db: SessionDB) -> list[Running]:
     """The gateways of a store, of which a SQLite file has one; [] when none runs, or it was killed."""
-    from hermes.gateway.cluster import boot
-    from hermes.store import instances
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.db import Transactions
     from hermes.store.leases import is_gone
 
-    if db.is_shared:
-        store, here = GatewayDB(db), boot()
-        everyone = store.read(instances.everyone) if store.is_there() else []
-        return [_running(one.name) for one in everyone if one.lives and not (one.boot == here and is_gone(one.name))]
-    name = db.lease_holder(LEASE)
-    return [] if name is None or is_gone(name) else [_running(name)]
+    with Transactions(db).read() as tx:
+        names = sorted(connections.gateways(tx))
+    if not db.is_shared and (only := db.lease_holder(LEASE)) is not None:
+        names = [only]
+    return [_running(name) for name in names if not is_gone(name)]
 
 
 def connected_by(db: SessionDB, platform: str) -> Running | None:
     """Which of several gateways is connected to a platform; None when there is only one, or none is."""
-    from hermes.store.instances import platform_lease
-
-    name = db.lease_holder(platform_lease(platform)) if db.is_shared else None
+    name = db.lease_holder(connections.connection_lease(platform)) if db.is_shared else None
     return None if name is None else _running(name)
 
 
@@ -226,7 +224,6 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
     from hermes.agent.model_choice import choose_model
     from hermes.gateway.runner import Gateway
-    from hermes.store import instances
 
     with only_one(db) as token:
         ending = asyncio.Event()
@@ -238,9 +235,8 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
             gateway = Gateway(db, config, model, made.adapters, home)
-            if token is not None:  # there is no other: what an instance of this file held is free at once
-                earlier = [one.name for one in gateway.store.read(instances.everyone)]
-                await asyncio.to_thread(gateway.store.write, instances.remove_dead, earlier)
+            if token is not None:  # there is no other: what an earlier gateway of this file held is free at once
+                await asyncio.to_thread(gateway.store.write, connections.free_all)
             for name, problem in made.left_out.items():
                 _log.error("%s does not start: %s", name, problem)
                 await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))

@@ -1,6 +1,6 @@
 """Streamed replies: a reply grows in the thread of its turn and is shown by the event loop, by edits where the platform has them.
 
-Its final parts replace what was shown.
+Its first message waits for what was queued for its chat before it began; its final parts replace what was shown.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
@@ -21,13 +22,13 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.gateway.splitting import split, with_cursor
+from hermes.gateway.turns import wait_first
 from hermes.store import gateway_inbox
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
-    from hermes.gateway.delivery import Delivery
+    from hermes.gateway.delivery import Delivery, Job
     from hermes.gateway.events import Chat
-    from hermes.gateway.workers import LoopCalls
     from hermes.store.gateway_outbox import Outgoing
 
 TYPING_AFTER = 0.25  # seconds: a reply that is ready at once needs no "is typing"
@@ -36,15 +37,17 @@ PATIENCE = 120.0  # seconds an adapter may take for one message
 
 
 class StreamedReply:
-    """A reply on its way to a chat. `write`, `restart` and `finish` may be called from any thread."""
+    """A reply on its way to a chat. `write`, `restart` and `text` may be called from any thread."""
 
     def __init__(
-        self, calls: LoopCalls, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int], shown: Sequence[str] = (),
-        resumed: bool = False, reply_to: str | None = None, context: Mapping[str, Any] | None = None,
+        self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int],
+        answers: str = "", shown: Sequence[str] = (), resumed: bool = False, reply_to: str | None = None,
+        context: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`shown` has the message ids that the store knows; the last one is empty where it is unknown if it was sent."""
         self.chat = chat
         self.inbox_id = inbox_id
+        self.answers = answers  # the id of the event it answers
         self.fence = fence  # the lease under which it is written
         self.nonce = nonce
         self.reply_to = reply_to  # the message that its first part quotes
@@ -54,12 +57,14 @@ class StreamedReply:
         self.tried: set[int] = set()  # parts that may have been sent under their nonce with another text
         self.unsure = len(shown) > len(self.shown)  # the next message may have been sent already, under an unknown id
         self.resumed = resumed  # a process that died may have shown some of it
-        self.begun = False  # whether it was given to a delivery
+        self.later: list[Outgoing] = []  # files that are sent after it
+        self.after: Job | None = None  # what was queued for its chat before it began
+        self.growing: asyncio.Task[None] | None = None  # shows it
         self.streams = False  # whether its text is shown while it is written
-        self.parts: list[Outgoing] | None = None  # the finished reply; [] when there is nothing to send
+        self.parts: list[Outgoing] | None = None  # the complete reply; [] when there is nothing to send
         self.changed = asyncio.Event()
         self.done = asyncio.Event()
-        self._calls = calls
+        self._loop = loop
         self._lock = threading.Lock()
         self._pieces: list[str] = []
 
@@ -72,7 +77,8 @@ class StreamedReply:
         with self._lock:
             self._pieces.append(text)
         if self.streams and not self.changed.is_set():
-            self._calls(self.changed.set)
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self.changed.set)
 
     def restart(self) -> None:
         """Start the reply over: the text so far is discarded."""
@@ -86,19 +92,12 @@ class StreamedReply:
             self._pieces[:] = [whole]
         return whole
 
-    def finish(self, parts: Sequence[Outgoing]) -> None:
-        """The reply is complete and stored in the outbox as these parts."""
-        self.parts = list(parts)
-        self._calls(self._is_done)
-
-    def abandon(self) -> None:
-        """No more text comes, if it is not finished: the messages shown so far stay as they are."""
+    def complete(self, parts: Sequence[Outgoing]) -> None:
+        """No more text comes. The reply is stored in the outbox as these parts; none: what is shown stays as it is."""
         if self.parts is None:
-            self.finish([])
-
-    def _is_done(self) -> None:
-        self.done.set()
-        self.changed.set()
+            self.parts = list(parts)
+            self.done.set()
+            self.changed.set()
 
 
 class Streaming:
@@ -108,32 +107,32 @@ class Streaming:
         self._delivery, self._adapter, self._log = delivery, delivery.adapter, delivery.log
         self._streaming = delivery.config.gateway.streaming
 
-    async def show(self, reply: StreamedReply) -> None:
-        """Show a reply as it is written, then make sure that its final parts were sent."""
+    async def grow(self, reply: StreamedReply) -> None:
+        """Show a reply as it is written, until it is complete."""
         capabilities = self._adapter.capabilities
         reply.streams = streams = self._streaming.enabled and capabilities.edits and not reply.unsure
         typing = next_look = time.monotonic()
         typing += TYPING_AFTER
         while reply.parts is None:
-            now = time.monotonic()
-            if capabilities.typing and now >= typing and self._delivery.is_open:
+            now, is_open = time.monotonic(), self._delivery.is_open
+            if capabilities.typing and now >= typing and is_open:
                 typing = now + TYPING_SECONDS
                 await self._type(reply.chat)
-            if streams and now >= next_look and self._delivery.is_open:
+            if streams and now >= next_look and is_open:
                 reply.changed.clear()
-                wait = await self._grow(reply)
-                streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
+                if reply.after is None or reply.after.is_done:
+                    wait = await self._grow(reply)
+                    streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
             until_typing = typing - time.monotonic() if capabilities.typing else TYPING_SECONDS
             if until_typing <= 0:  # there is no connection to show it on
                 until_typing = 1.0
             if streams and next_look > time.monotonic():
-                await either(reply.done, min(next_look - time.monotonic(), until_typing))
+                await wait_first(reply.done, min(next_look - time.monotonic(), until_typing))
             elif streams and not self._delivery.is_open:
                 # not `changed`: it stays set until the text can be shown, and the event loop would run nothing else
-                await either(reply.done, min(until_typing, 1.0))
+                await wait_first(reply.done, min(until_typing, 1.0))
             elif reply.parts is None:
-                await either(reply.changed if streams else reply.done, until_typing)
-        await self._complete(reply)
+                await wait_first(reply.changed if streams else reply.done, until_typing)
 
     async def _type(self, chat: Chat) -> None:
         try:
@@ -212,13 +211,17 @@ class Streaming:
 
     async def _note(self, reply: StreamedReply, message_ids: list[str], nonce: str) -> None:
         """Record the reply's message ids, if this gateway still writes it."""
-        await self._delivery.writer(gateway_inbox.show, reply.inbox_id, message_ids, nonce, reply.fence)
+        write = self._delivery.store.write
+        await asyncio.to_thread(write, gateway_inbox.show, reply.inbox_id, message_ids, nonce, reply.fence)
 
     def _only_if_open(self) -> None:
         if not self._delivery.is_open:
             raise PlatformUnreachable("it is not certain that this gateway may send now")
 
-    async def _complete(self, reply: StreamedReply) -> None:
+    async def complete(self, reply: StreamedReply) -> None:
+        """Make sure that the parts of a complete reply were sent."""
+        if reply.growing is not None:
+            await asyncio.wait([reply.growing])
         capabilities = self._adapter.capabilities
         parts = reply.parts or []
         for number, part in enumerate(parts):
@@ -244,12 +247,3 @@ class Streaming:
 def given(context: Mapping[str, Any] | None) -> dict[str, Any]:
     """The argument `context` of Adapter.send, if there is one: adapters that set no reply context need not take it."""
     return {"context": context} if context else {}
-
-
-async def either(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so long."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass

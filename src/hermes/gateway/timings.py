@@ -14,7 +14,7 @@ class Timings:
     reconnect: float = 1.0  # before a lost connection is established again; doubled with each failure
     retry: float = 0.25  # before a failed message is sent again; doubled with each failure
     reset_check: float = 30.0  # between two searches for quiet conversations
-    index_pause: float = 2.0  # between two writes of sessions.json, at least
+    index_pause: float = 0.15  # between two writes of sessions.json, at least
     index_check: float = 60.0  # between two checks for changes without a notification: a title, another process
 
 

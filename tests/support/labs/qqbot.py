@@ -59,6 +59,8 @@ class Lab(Base):
         self.no_tokens: list[int] = []  # with these statuses the token server fails
         self.resumed = self.identified = 0
         self.proactive: list[dict[str, Any]] = []
+        self.beats = 0
+        self._mute: web.WebSocketResponse | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -97,7 +99,7 @@ class Lab(Base):
     async def _dispatch(self, kind: str, data: dict[str, Any]) -> None:
         item = {"op": 0, "s": len(self._events) + 1, "t": kind, "d": data, "id": f"{kind}:{data.get('id')}"}
         self._events.append(item)
-        if self._socket is not None:
+        if self._socket is not None and self._socket is not self._mute:
             with suppress(Exception):
                 await self._socket.send_json(item)
 
@@ -137,6 +139,24 @@ class Lab(Base):
         socket, self._socket = self._socket, None
         if socket is not None and socket._req is not None and socket._req.transport is not None:
             socket._req.transport.abort()
+
+    def close_with(self, code: int) -> None:
+        """Close the connection with one of QQ's codes."""
+        self._call(self._closed_with(code))
+
+    async def _closed_with(self, code: int) -> None:
+        socket, self._socket = self._socket, None
+        assert socket is not None
+        await socket.close(code=code)
+
+    def use_up(self, message_id: str) -> None:
+        """All the answers that a message gets were sent."""
+        used = self._used.setdefault(message_id, set())
+        used |= set(range(-MOST_REPLIES, 0))
+
+    def mute(self) -> None:
+        """The connection is dead without an end: nothing comes through it any more."""
+        self._mute = self._socket
 
     def ask_again(self) -> None:
         """Have the client connect again (opcode 7)."""
@@ -229,7 +249,10 @@ class Lab(Base):
 
     async def _heard(self, socket: web.WebSocketResponse, item: dict[str, Any]) -> None:
         data = item.get("d")
+        if socket is self._mute:
+            return
         if item["op"] == 1:
+            self.beats += 1
             await socket.send_json({"op": 11})
         elif item["op"] in (2, 6) and data["token"] != f"QQBot {self.token}":
             await socket.close(code=4004)
@@ -291,17 +314,22 @@ class Lab(Base):
             return self._wrong(11255, f"invalid request {sorted(body)}")
         if body["msg_type"] == 0 and not str(body.get("content", "")).strip():
             return self._wrong(11255, "the content is empty")
+        if body["msg_type"] == 7 and not body.get("content"):
+            return self._wrong(11255, "a message with a file needs a content, if only a space")
         answered = body.get("msg_id")
         if answered is None:
-            self.proactive.append(body)
+            self.proactive.append(body)  # QQ ended these in April 2025
+            return self._wrong(40034102, "a message of the bot's own")
         else:
             used = self._used.setdefault(answered, set())
             if answered not in self._said:
                 return self._wrong(40034024, "the message to be answered is not known")
             if body.get("msg_seq") in used:
                 return _json({"code": 40054005, "message": "消息被去重，请检查请求msgseq"}, status=400)
-            if not isinstance(body.get("msg_seq"), int) or len(used) >= MOST_REPLIES:
-                return self._wrong(22009, "a message gets five replies at most, each with a msg_seq")
+            if not isinstance(body.get("msg_seq"), int):
+                return self._wrong(11255, "a reply needs a msg_seq")
+            if len(used) >= MOST_REPLIES:
+                return _json({"code": 22009, "message": "msg limit exceed"}, status=400)
             used.add(body["msg_seq"])
         self._sent.append({**body, "chat": request.match_info["id"]})
         if self.lost_answers:

@@ -1,4 +1,4 @@
-"""Two gateways on one PostgreSQL store: both serve chats, one at a time each, whatever is done to either of them."""
+"""Two gateways on one PostgreSQL store divide the connections, and each takes over those of the other when that one dies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import random
 import signal
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hermes.errors import Fenced
-from hermes.store import gateway_inbox, gateway_outbox, instances, routes
+from hermes.gateway.events import Chat, as_json
+from hermes.store import connections, gateway_inbox, gateway_outbox, routes
 from hermes.store.db import SessionDB
-from hermes.store.engines.base import Tx
 from hermes.store.gateway_db import GatewayDB
-from hermes.store.instances import Instance, choose
+from hermes.store.gateway_inbox import IncomingEvent
 from tests.support import program
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway_process import GatewayProcess
@@ -30,7 +28,7 @@ from tests.support.labs.plain import ForgetfulLab, PlainLab
 from tests.support.postgres import server
 from tests.support.sizes import size
 
-SECONDS = 3.0  # after which an instance that gives no sign of life counts as dead
+SECONDS = 3.0  # after which a gateway that gives no sign of life counts as dead
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 
 
@@ -95,7 +93,7 @@ class Pair:
 
     def living(self) -> list[str]:
         with SessionDB(url=self.url, read_only=True) as db:
-            return [one.name for one in GatewayDB(db).read(instances.everyone) if one.lives]
+            return list(GatewayDB(db).read(connections.gateways))
 
     def process(self, which: int) -> int:
         process = self.both[which].process
@@ -105,7 +103,7 @@ class Pair:
     def holder(self, platform: str = "plain") -> int | None:
         """Which of the two is connected to a platform."""
         with SessionDB(url=self.url, read_only=True) as db:
-            name = db.lease_holder(f"job:platform:{platform}")
+            name = db.lease_holder(connections.connection_lease(platform))
         number = int(name.split(":")[1]) if name else 0
         return next((n for n, one in enumerate(self.both) if one.process and one.process.pid == number), None)
 
@@ -172,30 +170,32 @@ def log_of(gateway: GatewayProcess) -> str:
 # ---------------------------------------------------------------------------------------------- in peace
 
 
-def test_both_serve_chats_and_status_tells_of_both(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
-    said: dict[str, list[str]] = defaultdict(list)
-    with Pair(tmp_path, [lab], model.base_url, url) as pair:
-        for number in range(24):
-            say(lab, said, f"c{number}", f"slow=1 n{number} " + "x " * 59 + "x")
-        served: Counter[str] = Counter()
-
-        def both_at_work() -> bool:
-            with SessionDB(url=url, read_only=True) as db:
-                rows = db.sql("SELECT instance, count(*) AS chats FROM gateway_serving GROUP BY 1")
-            served.update({row["instance"]: row["chats"] for row in rows if row["instance"] not in served})
-            return len(served) == 2
-
-        until(both_at_work, 20, f"only {served}")
-        all_answered(lab, said)
-        home = pair.both[0].home
-        told = program.run("gateway", "status", home=home, env=pair.both[0].variables | _platforms(pair, 0))
-        assert "2 gateways share the chats" in told.out
-        assert f"connected by process {pair.process(pair.holder() or 0)}" in told.out
-        found = program.run("gateway", "status", "--json", home=home, env=pair.both[0].variables | _platforms(pair, 0))
+def test_they_divide_the_connections_and_status_tells_of_both(model: Echo, tmp_path: Path, url: str) -> None:
+    labs: list[PlainLab] = [PlainLab(), ForgetfulLab()]
+    said: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
+    pair = Pair(tmp_path, labs, model.base_url, url)
+    try:
+        for which in (0, 1):
+            pair.both[which].start(connected=False)
+        until(lambda: {pair.holder("plain"), pair.holder("forgetful")} == {0, 1}, 60, "one has both")
+        for lab, texts in zip(labs, said, strict=True):
+            for number in range(6):
+                say(lab, texts, f"c{number}", f"n{number}")
+                say(lab, texts, f"c{number}", f"long=2600 n{number}")
+            all_answered(lab, texts)
+        home, about = pair.both[0].home, pair.both[0].variables | _platforms(pair, 0)
+        told = program.run("gateway", "status", home=home, env=about)
+        assert "2 gateways share the connections" in told.out
+        for platform in ("plain", "forgetful"):
+            assert f"{platform}: connected by process {pair.process(pair.holder(platform) or 0)}" in told.out
+        found = program.run("gateway", "status", "--json", home=home, env=about)
         assert {one["process"] for one in json.loads(found.out)["gateways"]} == {pair.process(0), pair.process(1)}
         for which in (0, 1):
             assert pair.both[which].stop() == 0
-    assert record_of(url) == dict(said)
+    finally:
+        pair.__exit__()
+        for lab in labs:
+            lab.close()
 
 
 def _platforms(pair: Pair, which: int) -> dict[str, str]:
@@ -204,37 +204,14 @@ def _platforms(pair: Pair, which: int) -> dict[str, str]:
     return {"PYTHONPATH": environment(pair.both[which].home)["PYTHONPATH"]}
 
 
-def test_what_one_has_to_say_is_sent_by_the_one_who_is_connected(
+def test_what_another_process_has_queued_is_sent_by_the_one_who_is_connected(
     lab: PlainLab, model: Echo, tmp_path: Path, url: str
 ) -> None:
-    """Long replies, files, commands and a question to the user reach a chat whoever serves it."""
-    said: dict[str, list[str]] = defaultdict(list)
-    with Pair(tmp_path, [lab], model.base_url, url):
-        for number in range(12):
-            say(lab, said, f"c{number}", f"long=2600 n{number}")
-            say(lab, said, f"c{number}", f"and n{number}")
-        all_answered(lab, said)
-        for number in range(8):
-            chat = {"chat_id": f"f{number}", "type": "dm"}
-            lab._files[f"file{number}"] = f"the words of {number}".encode()
-            file = {
-                "kind": "file",
-                "name": "a.txt",
-                "mime": "text/plain",
-                "size": 14,
-                "reference": {"id": f"file{number}"},
-            }
-            lab.say("look", chat=chat, files=[file])
-            lab.say("after", chat=chat)
-        for number in range(8):
-            until(lambda number=number: len(lab.shown_in(f"f{number}")) == 2, 30, f"no answer in f{number}")
-            first, second = lab.shown_in(f"f{number}")
-            assert f"the words of {number}" in first
-            assert second == "echo: after"
-        for number in range(8):
-            lab.say("/help", chat={"chat_id": f"h{number}", "type": "dm"})
-        for number in range(8):
-            until(lambda number=number: any("/resume" in text for text in lab.shown_in(f"h{number}")), 30)
+    place = as_json(Chat(platform="plain", chat_id="c0", type="dm"))
+    with Pair(tmp_path, [lab], model.base_url, url), SessionDB(url=url) as db:
+        for number in range(5):
+            GatewayDB(db).post("plain", place, f"n{number}", f"nonce-{number}")
+        until(lambda: lab.shown_in("c0") == [f"n{number}" for number in range(5)], 30)
 
 
 def test_a_reset_happens_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
@@ -308,14 +285,13 @@ def test_one_that_is_stopped_and_wakes_up_answers_nothing_that_was_given_away(
         assert holder is not None
         pair.signal(holder, signal.SIGSTOP)
         until(lambda: len(pair.living()) == 1 and pair.holder() == 1 - holder, 60)
-        until(lambda: "no heartbeat from" in log_of(pair.both[1 - holder]), 60, "its death goes unnoticed")
         pair.signal(holder, signal.SIGCONT)
         all_answered(lab, said)
         until(lambda: len(pair.living()) == 2, 30, "it does not join again")
         for number in range(16):
             say(lab, said, f"c{number}", f"at last n{number}")
         all_answered(lab, said)
-        assert "joining again" in log_of(pair.both[holder])
+        assert "another gateway has taken over plain" in log_of(pair.both[holder])
         for which in (0, 1):
             assert pair.both[which].stop() == 0
     assert record_of(url) == dict(said)
@@ -367,18 +343,30 @@ def test_all_platforms_of_a_killed_one_pass_to_the_other(model: Echo, tmp_path: 
     labs: list[PlainLab] = [PlainLab(), ForgetfulLab()]
     try:
         with Pair(tmp_path, labs, model.base_url, url) as pair:
-            assert pair.holder("plain") == pair.holder("forgetful") == 0
+            until(lambda: {pair.holder("plain"), pair.holder("forgetful")} == {0, 1}, 30, "they do not divide them")
             labs[0].say("hello")
             labs[1].say("hello")
             for lab in labs:
                 until(lambda lab=lab: lab.shown() == ["echo: hello"])
-            pair.kill(0)
-            until(lambda: pair.holder("plain") == pair.holder("forgetful") == 1, 30)
+            pair.kill(pair.holder("forgetful") or 0)
+            until(lambda: pair.holder("plain") == pair.holder("forgetful"), 30)
             labs[1].say("still there?")
             until(lambda: labs[1].shown()[-1:] == ["echo: still there?"])
     finally:
         for lab in labs:
             lab.close()
+
+
+def test_one_that_stops_in_order_is_followed_at_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
+    with Pair(tmp_path, [lab], model.base_url, url) as pair:
+        for one in pair.both:
+            one.variables["HERMES_GATEWAY_SECONDS"] = "600"  # too long to wait for
+        holder = pair.holder()
+        assert holder is not None
+        assert pair.both[holder].stop() == 0
+        until(lambda: pair.holder() == 1 - holder, 30)
+        lab.say("hello")
+        until(lambda: lab.shown() == ["echo: hello"], 30)
 
 
 # ---------------------------------------------------------------------------------------------- what the dead leave
@@ -392,92 +380,28 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionDB]:
         yield made
 
 
-def join(store: GatewayDB, name: str) -> int:
-    def step(tx: Tx) -> int:
-        return instances.join(tx, tx.now(), name, name, "", ["plain"], 60.0)
-
-    (token,) = store.batch([step])
-    return int(token)
-
-
-def test_what_a_dead_one_held_is_free_and_what_waits_for_it_goes_to_a_living_one(db: SessionDB) -> None:
-    store = GatewayDB(db)
-    token = join(store, "here:1:gateway:a")
-    store.batch(
-        [
-            lambda tx: instances.ensure_assigned(tx, "key", "plain"),
-            lambda tx: gateway_inbox.receive(tx, 1.0, "plain", "e", "key", "{}"),
-        ]
-    )
+def test_what_a_dead_one_held_is_free_and_what_it_writes_is_refused(db: SessionDB) -> None:
+    store, dead, living = GatewayDB(db), "here:1:0a:gateway", "there:1:0b:gateway"
+    taken = store.write(connections.take, "plain", dead, 0.05)
+    assert taken is not None and taken[1] is None
+    event = store.receive(IncomingEvent("key", "plain", "e", "{}")).id
+    store.post("plain", "{}", "Run it?", "id-q1")
     db.create_session("s", "plain")
-    held = db.hold_session("s", "here:1:0001", 60.0)
+    held = db.hold_session("s", "here:1:0001:plain", 60.0)
     assert held is not None
-    assert db.acquire_lease("job:platform:plain", "here:1:gateway:a", 60.0)
-    join(store, "there:1:gateway:b")
-    assert store.batch([lambda tx: instances.serves(tx, "here:1:gateway:a", "key")]) == [
-        True
-    ]  # what waits there does not move
-    assert store.batch([lambda tx: instances.remove_dead(tx, tx.now(), ["here:1:gateway:a"])]) == [1]
-    assert store.batch([lambda tx: instances.assigned(tx, "there:1:gateway:b")]) == [[1]]
+    until(lambda: store.read(connections.held) == {})
+    again = store.write(connections.take, "plain", living, 60.0)
+    assert again == (taken[0] + 1, dead)
+    assert store.write(connections.take, "plain", dead, 60.0) is None
+    assert store.write(connections.free_leases_of, dead) == 1
     assert not db.is_live("s")
-    assert db.lease_holder("job:platform:plain") is None
-    with pytest.raises(Fenced), db.fenced("gateway:here:1:gateway:a", token):
-        store.finish(1, "plain", "{}")
+    assert store.read(connections.held) == {"plain": living}
+    events, parts = store.unfinished("plain")
+    assert [one.id for one in events] == [event] and parts == []  # nobody waits for the answer to its question
+    with pytest.raises(Fenced), db.fenced(connections.connection_lease("plain"), taken[0]):
+        store.finish(event, "plain", "{}")
+    with pytest.raises(Fenced), db.fenced(connections.connection_lease("plain"), taken[0]):
+        store.receive(IncomingEvent("key", "plain", "too late", "{}"))
     with pytest.raises(Fenced), db.fenced("session:s", held):
         db.append_message("s", "assistant", "too late")
     assert len(store.read(gateway_inbox.waiting)) == 1
-
-
-def test_one_whose_process_number_was_given_again_takes_nothing_with_it(db: SessionDB) -> None:
-    """As in a container, where the process is the same number after each start."""
-    store = GatewayDB(db)
-    join(store, "here:1:gateway:old")
-    token = join(store, "here:1:gateway:new")
-    db.create_session("s", "plain")
-    assert db.hold_session("s", "here:1:0002", 60.0)
-    assert db.acquire_lease("job:platform:plain", "here:1:gateway:new", 60.0)
-    assert store.batch([lambda tx: instances.remove_dead(tx, tx.now(), ["here:1:gateway:old"])]) == [1]
-    assert [one.name for one in store.read(instances.everyone) if one.lives] == ["here:1:gateway:new"]
-    assert db.renew_lease("job:gateway:here:1:gateway:new", token)
-    assert db.is_live("s")
-    assert db.lease_holder("job:platform:plain") == "here:1:gateway:new"
-
-
-# ---------------------------------------------------------------------------------------------- whose a chat is
-
-names = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=6, unique=True)
-
-
-def made(name: str, label: str | None = None) -> Instance:
-    return Instance(name, label or name, "", frozenset({"plain"}), 0.0, True)
-
-
-@given(st.text(), names, st.randoms(use_true_random=False))
-def test_all_who_know_the_same_living_ones_choose_the_same(key: str, living: list[str], dice: random.Random) -> None:
-    one = [made(name) for name in living]
-    other = list(one)
-    dice.shuffle(other)
-    assert choose(key, "plain", one) == choose(key, "plain", other)
-    assert choose(key, "other", one) is None
-
-
-@given(st.text(), names, st.integers(0, 5))
-def test_when_one_goes_only_its_chats_move(key: str, living: list[str], number: int) -> None:
-    gone = living[number % len(living)]
-    before = choose(key, "plain", [made(name) for name in living])
-    after = choose(key, "plain", [made(name) for name in living if name != gone])
-    assert after == before or before == gone
-
-
-@given(st.text(), names)
-def test_one_that_was_started_again_gets_its_chats_back(key: str, living: list[str]) -> None:
-    before = choose(key, "plain", [made(name, f"label {name}") for name in living])
-    after = choose(key, "plain", [made(f"new {name}", f"label {name}") for name in living])
-    assert after == f"new {before}"
-
-
-def test_chats_are_spread_evenly() -> None:
-    living = [made("a", "one"), made("b", "one"), made("c", "two")]  # the first two are on one host
-    shares = Counter(choose(f"agent:main:plain:dm:{n}", "plain", living) for n in range(3000))
-    assert all(500 < share < 1800 for share in shares.values()), shares
-    assert len(shares) == 3
