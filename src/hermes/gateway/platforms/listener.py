@@ -276,17 +276,22 @@ class _SharedPort:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
-        found = [one for one in self._registrations if one.inner(request.url.path) is not None]
-        if not found and len(self._registrations) == 1 and self._registrations[0].app is None:
-            found = self._registrations  # a proxy in front may use another path
-        if not found:  # right after the start its platform may not be connected yet: vendors try again after a 503
-            starting = time.monotonic() - self._since < STARTING
-            await Response(status_code=503 if starting else 404)(scope, receive, send)
-        elif (app := found[0].app) is not None:
-            await app({**scope, "path": found[0].inner(request.url.path)}, receive, send)
+        # Right after the start a platform may not be connected yet: vendors repeat what was answered 503.
+        starting = time.monotonic() - self._since < STARTING
+        found = next((one for one in self._registrations if one.inner(request.url.path) is not None), None)
+        only = self._registrations[0] if len(self._registrations) == 1 else None
+        if found is not None and found.app is not None:
+            await found.app({**scope, "path": found.inner(request.url.path)}, receive, send)
+            return
+        if found is not None:
+            response = await found.answer(request)
+        elif only is not None and only.app is None:  # a proxy in front may use another path
+            response = await only.answer(request)
+            if starting and 400 <= response.status_code < 500:  # it was for another platform
+                response = Response(status_code=503)
         else:
-            response = await found[0].answer(request)
-            await response(scope, receive, send)
+            response = Response(status_code=503 if starting else 404)
+        await response(scope, receive, send)
 
 
 async def _health(request: Request) -> JSONResponse:
