@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hermes.errors import Fenced, HermesError, StoreClosed
-from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, session_lease
+from hermes.store import handoffs
+from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, release, session_lease
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.engines.base import Tx
 
 TTL = 120.0  # seconds after which a crashed process's session is no longer live
 BEATS = 4  # renewals in the lifetime of a lease
@@ -168,6 +170,9 @@ class SessionLease(Lease):
         self._session_id: str | None = None
         self._reason = OPEN
         self._sure_at = 0.0  # when the lease was last known to be ours, by the clock of leases
+        self._planned: tuple[str, int] | None = None  # a session to take, and the token of its last lease
+        self._new: int | None = None  # the token by which a transaction that is not committed yet takes it
+        self._leaves = False  # whether such a transaction releases it
 
     def holds(self, session_id: str, reason: str | None = None) -> bool:
         """Whether this is certainly the lease of this session (if given, for this reason)."""
@@ -187,11 +192,51 @@ class SessionLease(Lease):
         SessionBusy while another process answers there or compresses it. The session must exist.
         """
         with self._lock:
+            self._planned = None
             if not self.holds(session_id, reason):
-                other = self.db.session_holder(session_id)
+                self._look_beside(session_id)
                 token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
                 self._taken(session_id, token, reason)
-                self.beside = other is not None and other != self._holder and not is_gone(other)
+
+    def plan(self, session_id: str) -> None:
+        """Check that `take` for a turn would succeed now. `take_in` takes it later, if no other process has used it since.
+
+        SessionBusy while another process answers there. The session must exist.
+        """
+        with self._lock:
+            if not self.holds(session_id, TURN):
+                self._look_beside(session_id)
+                self._planned = session_id, self.db.turn_is_free(session_id, self._holder)
+                self.fence = None  # that of an earlier turn counts no longer
+
+    def _look_beside(self, session_id: str) -> None:
+        other = self.db.session_holder(session_id)
+        self.beside = other is not None and other != self._holder and not is_gone(other)
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """The block runs a transaction that may call `take_in` and `release_in`; when it ends without an error, that counts."""
+        with self._lock:  # the renewer waits: it would take back what the transaction changes
+            self._new, self._leaves = None, False
+            yield
+            if self._new is not None and self._planned is not None:
+                self._taken(self._planned[0], self._new, TURN)
+                self._planned = None
+            if self._leaves:
+                self._session_id = self.held = None
+        if self._leaves:
+            _renewer.drop(self)
+
+    def take_in(self, tx: Tx) -> None:
+        """Take the planned session in this transaction of `joining`; SessionBusy if another process has used it since."""
+        if self._planned is not None:
+            session_id, last = self._planned
+            self._new = handoffs.take_turn(tx, session_id, self._holder, self.ttl, last=last)
+
+    def release_in(self, tx: Tx) -> None:
+        """Release the session in this transaction of `joining`."""
+        if self.held is not None:
+            self._leaves = release(tx, *self.held)
 
     def _taken(self, session_id: str, token: int | None, reason: str) -> None:
         if self._session_id != session_id:

@@ -42,7 +42,7 @@ from hermes.agent.turn import (
     Turn,
     Work,
 )
-from hermes.agent.turn_session import Content, Keep, TurnSession
+from hermes.agent.turn_session import Also, Content, Keep, TurnSession
 from hermes.errors import (
     ContextTooLong,
     Fenced,
@@ -169,27 +169,35 @@ class Agent:
 
         return running(self.context)
 
-    def turn(self, content: Content, *, keep: Keep | None = None) -> Turn:
+    def turn(self, content: Content, *, keep: Keep | None = None, with_reply: Also | None = None) -> Turn:
         """Send a message and get the reply as events; the last is Done. ModelError when the model does not answer.
 
         The message (text, or a list of OpenAI content parts) is stored before anything else happens, regardless
-        of the reply. `keep(session_id, content)`, if given, stores it instead of append_message and returns its id.
+        of the reply. `keep(session_id, content, also)`, if given, stores it and returns its id; it calls `also` in its
+        transaction. `with_reply` is called in the transaction that stores the complete reply.
         """
-        return self._begin(partial(self._talked, content=content, keep=keep))
+        return self._begin(partial(self._talked, content=content, keep=keep, with_reply=with_reply))
 
-    def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
+    def _talked(
+        self, cancel: threading.Event, content: Content, keep: Keep | None, with_reply: Also | None
+    ) -> Events:  # fmt: skip
         with self._underway(cancel):
-            if (yield from self._session.enter(self.model, self._new_prompt)):
-                yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
-            try:
-                self._session.say(content, keep)
-            except Fenced:  # suspended at this moment: another process used the session meanwhile
-                if keep is not None:
-                    raise  # and may have stored this message as well
-                yield from self._session.enter(self.model, self._new_prompt)
-                self._session.say(content)
-            yield from self._session.untold()
-            yield from self._answer()
+            yield from self._said(content, keep)
+            yield from self._answer(with_reply)
+
+    def _said(self, content: Content, keep: Keep | None) -> Iterator[Event]:
+        """Enter the session and store the user's message."""
+        session = self._session
+        if (yield from session.enter(self.model, self._new_prompt, later=True)):
+            yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
+        try:
+            session.say(content, keep)
+        except (Fenced, SessionBusy) as error:  # another process used the session meanwhile
+            if keep is not None and isinstance(error, Fenced):
+                raise  # and may have stored this message as well
+            yield from session.enter(self.model, self._new_prompt)
+            session.say(content, keep)
+        yield from session.untold()
 
     def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
         """Store a message as `turn` does, without an answer: the next turn reads it."""
@@ -197,9 +205,7 @@ class Agent:
 
     def _heard(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
         with self._underway(cancel):
-            yield from self._session.enter(self.model, self._new_prompt)
-            self._session.say(content, keep)
-            yield from self._session.untold()
+            yield from self._said(content, keep)
             yield Done("")
 
     def go_on(self, message_id: int | None = None) -> Turn:
@@ -260,25 +266,26 @@ class Agent:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
         return self.lease.open(self.session_id)
 
-    def answering(self) -> str | None:
+    def answering(self, *, later: bool = False) -> str | None:
         """Take the session before a turn begins; None, else the process that answers there (`cli`, `telegram` …).
 
         Released when the turn is over, or with `let_go`. A turn that begins while another runs ends with SessionBusy.
+        `later`: the turn takes it, with the user's message.
         """
         try:
-            self._session.take_turn()
+            self._session.take_turn(later=later)
         except SessionBusy as error:
             return error.source
         return None
 
     def wait_for_turn(self, waiting: Callable[[str], None], pause: Callable[[float], object]) -> bool:
-        """Take the session as soon as no other process answers there; `waiting` is called once with that one's source.
+        """Wait until no other process answers in the session; `waiting` is called once with that one's source.
 
         It is not called for a short wait: a process releases its lease a moment after its turn.
         `pause(seconds)` waits between two checks; when it returns a true value, the wait ends with False.
         """
         checks = 0
-        while (who := self.answering()) is not None:
+        while (who := self.answering(later=True)) is not None:
             checks += 1
             if checks == _SHORT_WAIT:
                 waiting(who)
@@ -331,7 +338,7 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------ answering
 
-    def _answer(self) -> Iterator[Event]:
+    def _answer(self, with_reply: Also | None = None) -> Iterator[Event]:
         """Rounds of model calls and tool calls, until there is a reply without tool calls."""
         if has_price(self.model):
             load_prices()
@@ -343,7 +350,7 @@ class Agent:
             concluding = number == ROUNDS
             if concluding:
                 yield Notice(f"Limit of {ROUNDS} tool rounds in one turn reached; asking the model for a conclusion…")
-            reply = yield from self._ask(concluding=concluding)
+            reply = yield from self._ask(with_reply, concluding=concluding)
             calls = reply.tool_calls and not concluding
             if calls:
                 yield from self._run_tools(reply)
@@ -359,7 +366,7 @@ class Agent:
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
 
-    def _ask(self, *, concluding: bool) -> Generator[Event, None, Reply]:
+    def _ask(self, with_reply: Also | None, *, concluding: bool) -> Generator[Event, None, Reply]:
         """One complete reply, stored. Retries where that may help, compresses where the context is full."""
         session, model = self._session, self.model
         draft = session.draft(model)
@@ -371,7 +378,7 @@ class Agent:
                     draft = self._moved(draft)
                 try:
                     reply = yield from self._listen(session.messages(budget), draft, heard, concluding)
-                    return session.keep(reply, model, heard)
+                    return session.keep(reply, model, heard, with_reply)
                 except ContextTooLong:
                     overflows += 1
                     if overflows == 1 and self.config.compression.enabled and (yield from self._compress()):

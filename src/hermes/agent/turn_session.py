@@ -25,18 +25,21 @@ from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
+from hermes.store.db import Transactions
 from hermes.store.drafts import Draft
 from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
+    from hermes.store.engines.base import Tx
 
 LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
 WENT_ON = "(The conversation continued elsewhere before this was answered. Send it again if it still matters.)"
 Content = str | list[Any]
-Keep = Callable[[str, Content], int]  # stores a user message in a session; returns its id
+Also = Callable[["Tx"], None]  # writes more in the transaction that stores a message
+Keep = Callable[[str, Content, Also], int]  # stores a user message in a session, with more; returns its id
 
 
 class TurnSession:
@@ -63,12 +66,14 @@ class TurnSession:
     def session_id(self) -> str:
         return self._context.session_id
 
-    def enter(self, model: Model, new_prompt: Callable[[], str]) -> Generator[Event, None, bool]:
-        """Open, reopen or follow the session, make it live, and read its messages.
+    def enter(
+        self, model: Model, new_prompt: Callable[[], str], *, later: bool = False
+    ) -> Generator[Event, None, bool]:
+        """Open, reopen or follow the session, make it live (`later`: with the user's message), and read its messages.
 
         Returns whether a reply had been cut off by a crash: its received part is stored now.
         """
-        self.take_turn()
+        self.take_turn(later=later)
         before = self.session_id
         session = self._db.get_session(before)
         if session is None:
@@ -88,13 +93,15 @@ class TurnSession:
                 self.prompt = new_prompt()
                 self._db.update_system_prompt(self.session_id, self.prompt)
         if session is None or self.session_id != before:  # our lease may be of another session
-            self.take_turn()
+            self.take_turn(later=later)
         if self._lease.beside and not self._told:
             self._told = True
             yield Notice("another program has this conversation open as well")
-        with self._lease.fenced():
-            cut_off = recover(self._db, self.session_id) or self._recovered
-        self._recovered = False
+        cut_off, self._recovered = self._recovered, False
+        if self._db.drafts.exists(self.session_id):
+            self.take_turn()
+            with self._lease.fenced():
+                cut_off = recover(self._db, self.session_id) or cut_off
         self.load()
         return cut_off
 
@@ -110,17 +117,19 @@ class TurnSession:
         """Read the history again."""
         self.history = list(self._db.get_messages_as_conversation(self.session_id, inline_attachments=False))
 
-    def take_turn(self) -> None:
+    def take_turn(self, *, later: bool = False) -> None:
         """Take the session to answer in it; SessionBusy while another process does, or compresses it.
 
-        A session that does not exist yet is free; of a compressed one the last child counts.
+        A session that does not exist yet is free; of a compressed one the last child counts. `later`: nothing is stored yet,
+        the transaction that stores the user's message takes it, if no other process has used it by then.
         """
         if self._lease.holds(self.session_id, TURN):
             return
+        take = self._lease.plan if later else self._lease.take
         tip, taken = self._db.get_compression_tip(self.session_id), None
         while tip != taken:
             try:
-                self._lease.take(tip)
+                take(tip)
             except SessionNotFound:
                 return
             tip, taken = self._db.get_compression_tip(tip), tip
@@ -164,13 +173,18 @@ class TurnSession:
     # ------------------------------------------------------------------------------------------ turns
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
-        """Store the user's message; `keep` does it where more has to happen in the same transaction."""
-        with self._lease.fenced(), self._telling_of_secrets("your message"):
-            if keep is None:
-                self.last_id = self._db.append_message(self.session_id, "user", content)
-            else:
-                self.last_id = keep(self.session_id, content)
+        """Store the user's message; `keep` does it where more has to happen in the same transaction.
+
+        SessionBusy, and nothing is stored, if another process took the session since `enter`.
+        """
+        with self._lease.joining(), self._lease.fenced(), self._telling_of_secrets("your message"):
+            self.last_id = (keep or self._keep)(self.session_id, content, self._lease.take_in)
         self.history.append({"role": "user", "content": content})
+
+    def _keep(self, session_id: str, content: Content, also: Also) -> int:
+        return Transactions(self._db).store_message(
+            session_id, {"role": "user", "content": content}, lambda tx, _: also(tx)
+        )
 
     def take_back(self) -> bool:
         """Undo everything after the user's last message; False when there is no such message."""
@@ -210,16 +224,20 @@ class TurnSession:
                 self._db.rewind(self.session_id, self.last_id)
             self.load()
 
-    def keep(self, reply: Reply, model: Model, heard: list[str]) -> Reply:
-        """Store a reply; of an interrupted one the received text. An empty one is not stored."""
+    def keep(self, reply: Reply, model: Model, heard: list[str], also: Also | None = None) -> Reply:
+        """Store a reply; of an interrupted one the received text. An empty one is not stored.
+
+        `also` is called in the transaction that stores the last reply of a turn, if that is complete.
+        """
         if reply.finish_reason == "interrupted":
             reply.content = "".join(heard) or reply.content
             reply.tool_calls = []
         empty = not (reply.content or reply.tool_calls or reply.reasoning or reply.reasoning_content)
         if not (empty and reply.finish_reason == "interrupted"):
             here = self._here()
-            with self._lease.fenced(), self._telling_of_secrets("the reply"):
-                self.last_id = keep_reply(self._db, here, model, reply)
+            is_last = not reply.tool_calls and reply.finish_reason != "interrupted" and (reply.content or "").strip()
+            with self._lease.joining(), self._lease.fenced(), self._telling_of_secrets("the reply"):
+                self.last_id = keep_reply(self._db, here, model, reply, also if is_last else None)
             heard.clear()  # stored: from here on no error may cause it to be stored again
             self.history.append(as_message(reply))
         return reply
@@ -274,7 +292,7 @@ def _is_cut_off(row: Message) -> bool:
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
-def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> int:
+def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also: Also | None = None) -> int:
     """Store a reply with its usage, which is also added to the session's sums; returns the id of the message."""
     price, counts = price_of(model, reply), _counts(reply)
     sums = {
@@ -285,11 +303,12 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> in
         "pricing_version": price.version, "billing_provider": model.provider,
         "billing_base_url": without_password(model.base_url) if model.base_url else None,
     }  # fmt: skip
-    return db.append_message(
-        session_id, "assistant", reply.content, tool_calls=reply.tool_calls or None, finish_reason=reply.finish_reason,
-        reasoning=reply.reasoning, reasoning_content=reply.reasoning_content, reasoning_details=reply.reasoning_details,
-        model=reply.model or model.name, cost_usd=price.usd, usage=sums, **counts,
-    )  # fmt: skip
+    message = {
+        "role": "assistant", "content": reply.content, "tool_calls": reply.tool_calls or None,
+        "finish_reason": reply.finish_reason, "model": reply.model or model.name, "cost_usd": price.usd,
+        **{name: getattr(reply, name) for name in _REASONING}, **counts,
+    }  # fmt: skip
+    return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
 
 
 class _Counts(TypedDict, total=False):

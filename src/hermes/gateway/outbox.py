@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hermes.gateway.events import Chat, Choice, Event, FileReference
     from hermes.gateway.inbox import Request
     from hermes.gateway.router import Router
+    from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import GatewayDB
     from hermes.store.gateway_outbox import Outgoing, ReplyPart
 
@@ -60,14 +61,22 @@ class Outbox:
         self._soon(self._begin, reply)
 
     def finish(self, reply: StreamedReply, text: str) -> None:
-        """Complete a reply: store it in the outbox as its event leaves the inbox, then send it."""
+        """Complete a reply: store it in the outbox as its event leaves the inbox, unless that is done, then send it."""
+        if reply.stored is None:
+            reply.stored = self._store.finish(*self._finished(reply, text))
+        self._soon(self._complete, reply, reply.stored)
+
+    def finish_in(self, tx: Tx, reply: StreamedReply, text: str) -> list[Outgoing]:
+        """Store a complete reply in the outbox as its event leaves the inbox, in a transaction that stores more."""
+        return self._store.finish_in(tx, *self._finished(reply, text))
+
+    def _finished(self, reply: StreamedReply, text: str) -> tuple[int, str, str, list[ReplyPart]]:
         place = reply.chat
         pieces = parts_of(text, self._router.adapters.get(place.connection))
         parts: list[ReplyPart] = [{"text": piece, "nonce": reply.part_nonce(n)} for n, piece in enumerate(pieces)]
         if parts and reply.reply_to is not None:
             parts[0]["reply_to"] = reply.reply_to
-        kept = self._store.finish(reply.inbox_id, place.connection, destination(place, reply.context), parts)
-        self._soon(self._complete, reply, kept)
+        return reply.inbox_id, place.connection, destination(place, reply.context), parts
 
     def abandon(self, reply: StreamedReply) -> None:
         """No more text comes, if it is not finished: the messages shown so far stay as they are."""

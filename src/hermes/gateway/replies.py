@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
 from hermes.agent.turn import Notice as TurnNotice
+from hermes.agent.turn_session import Also
 from hermes.commands.registry import parse, run_command, sent_text
-from hermes.errors import Fenced, HermesError, ModelError, StoreClosed, StoreError
+from hermes.errors import Fenced, HermesError, ModelError, SessionBusy, StoreClosed, StoreError
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.handoff import is_withdrawn
 from hermes.gateway.inbox import Request, Reset
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from hermes.gateway.streaming import StreamedReply
     from hermes.gateway.turns import Conversation
     from hermes.store.db import SessionDB
+    from hermes.store.engines.base import Tx
     from hermes.store.gateway_db import WorkItem
+    from hermes.store.gateway_outbox import Outgoing
     from hermes.store.visibility import User
 
 _log = logging.getLogger("hermes.gateway")
@@ -57,6 +60,54 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
         return text
     forwarded = quotation(event.forwarded.text, most=None)
     return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
+
+
+class _Heard:
+    """The text of a turn as it arrives. It is passed on to be shown when the person has certainly stopped typing."""
+
+    def __init__(
+        self, reply: StreamedReply, shown_from: float = 0.0, joined: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`shown_from`: when the person has stopped typing; `joined`: whether the next message is answered with this one."""
+        self._reply, self._shown_from, self._joined = reply, shown_from, joined
+        self._written: list[str] = []
+        self._passed_on = 0  # how many pieces of it
+        self._shown = False
+        self._paragraph = False  # a tool ran since the last piece
+        self.stored: list[Outgoing] | None = None  # the parts of the reply, once they are stored with it
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._written).strip()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the reply to the next message answers this one as well: nothing was shown yet."""
+        return self._joined() and not self._shown
+
+    def add(self, piece: str) -> None:
+        """Take the next piece."""
+        self._written.append(f"\n\n{piece}" if self._paragraph and self._written else piece)
+        self._paragraph = False
+        if time.monotonic() >= self._shown_from:
+            self._pass_on()
+
+    def before_tool(self) -> None:
+        """A tool is about to run: the text so far comes before its question."""
+        self._paragraph = True
+        self._pass_on()
+
+    def restart(self) -> None:
+        """The reply starts over."""
+        self._written.clear()
+        self._passed_on = 0
+        self._reply.restart()
+
+    def _pass_on(self) -> None:
+        if len(self._written) > self._passed_on and not self._joined():
+            self._reply.write("".join(self._written[self._passed_on :]))
+            self._passed_on, self._shown = len(self._written), True
 
 
 class Replies:
@@ -85,7 +136,7 @@ class Replies:
                 return
             except StoreClosed:
                 return
-            except gateway_inbox.Revised:  # edited at this very moment: start over with the new text
+            except (gateway_inbox.Revised, SessionBusy):  # edited, or its session used elsewhere, at this very moment
                 continue
             except StoreError as error:  # parts of it that were stored already are not stored again
                 if isinstance(error, Fenced) and error.lease == item.fence[0]:
@@ -179,26 +230,28 @@ class Replies:
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
             self._share(person)
-            heard = self._only_heard(talk, request)
-            if heard and taken_up:
+            silent = self._only_heard(talk, request)
+            if silent and taken_up:
                 return ""
-            if heard:
-                turn = self._new_turn(person, request, reply, answer=False)
-                return None if turn is None else self._listen(person, reply, turn, joined=lambda: True)
+            if silent:
+                turn = self._new_turn(person, request, reply)
+                return None if turn is None else self._listen(person, reply, turn, _Heard(reply, joined=lambda: True))
             if taken_up:
                 self._begin(person, reply)
                 text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
             else:
-                turn = self._new_turn(person, request, reply)
+                shown_from = request.at + self._services.config.gateway.debounce_seconds
+                heard = _Heard(reply, shown_from, lambda: request.joined)
+                turn = self._new_turn(person, request, reply, heard)
                 if turn is None:
                     return None
-                text = self._listen(person, reply, turn, since=request.at, joined=lambda: request.joined)
+                text = self._listen(person, reply, turn, heard)
             if text is not None:
                 self._share(person)
             return "" if text and is_withdrawn(self._db, request.event) else text
         except ModelError as error:
             return say("message_kept", person.language, error=error, hint=hint_after(error, person.language))
-        except StoreError:
+        except (StoreError, SessionBusy):
             raise
         except HermesError as error:
             _log.exception("a turn in %s failed", person.route.key)
@@ -211,13 +264,14 @@ class Replies:
         return self._inbox.is_quick(request, next(iter(talk.waiting), None))
 
     def _new_turn(
-        self, person: Participant, request: Request, reply: StreamedReply, *, answer: bool = True
+        self, person: Participant, request: Request, reply: StreamedReply, heard: _Heard | None = None
     ) -> Turn | None:
-        """Start a turn with a message. A pending notice about a reset is shown before the reply, once.
+        """Start a turn with a message, whose reply is `heard`; None: it is only stored. A pending notice about a reset is
+        shown before the reply, once.
 
         None when the gateway stops before the attachments were fetched.
         """
-        event, route = request.event, person.route
+        event, route, answer = request.event, person.route, heard is not None
         notice = self._notice(route, event)
         if notice is None and answer:
             self._begin(person, reply)
@@ -232,9 +286,9 @@ class Replies:
         if route.session_id != person.session_id:  # stored first: a process that resumes this must not make another one
             self._store.write(gateway_inbox.begin, request.inbox_id, person.session_id)
 
-        def keep(session_id: str, what: str | list[Any]) -> int:
+        def keep(session_id: str, what: str | list[Any], also: Also) -> int:
             message_id, part = self._store.append_user_message(
-                request.inbox_id, route.key, session_id, what, source, notice=notice
+                request.inbox_id, route.key, session_id, what, source, notice=notice, with_it=also
             )
             self._services.index.touched()
             if part is not None:
@@ -243,8 +297,17 @@ class Replies:
                 self._begin(person, reply)
             return message_id
 
-        begin = person.agent.turn if answer else person.agent.hear
-        return request.stop.bind(begin(content, keep=keep))
+        def with_reply(tx: Tx) -> None:
+            assert heard is not None
+            if heard.text and not heard.is_joined:
+                heard.stored = self._outbox.finish_in(tx, reply, heard.text)
+                person.agent.lease.release_in(tx)
+
+        if heard is None:
+            return request.stop.bind(person.agent.hear(content, keep=keep))
+        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at what the turn said
+        turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
+        return request.stop.bind(turn)
 
     def _begin(self, person: Participant, reply: StreamedReply) -> None:
         """Show a reply while it is written. One in the background is sent when it is complete: the chat goes on meanwhile."""
@@ -258,53 +321,35 @@ class Replies:
         place, stored = self._outbox.destination(event.chat, event)
         return PendingNotice(place.connection, stored, text, self._outbox.new_nonce())
 
-    def _listen(
-        self, person: Participant, reply: StreamedReply, turn: Turn, *, since: float | None = None,
-        joined: Callable[[], bool] = lambda: False,
-    ) -> str | None:  # fmt: skip
+    def _listen(self, person: Participant, reply: StreamedReply, turn: Turn, heard: _Heard | None = None) -> str | None:
         """Follow a turn; its reply, or None when it was interrupted because the gateway stops.
 
-        Nothing is shown while the person may still be typing (`since` is when they sent it): if another message comes, the
-        turn ends with "", and that message is answered together with this one (`joined`).
+        "" when another message of the person came before anything was shown: its reply answers this one as well.
         """
-        written: list[str] = []
-        unshown: list[str] = []
-        shown = False
-        shown_from = 0.0 if since is None else since + self._services.config.gateway.debounce_seconds
-        paragraph = False
+        heard = heard or _Heard(reply)
         interrupted, final = False, ""
         for event in turn:
             if isinstance(event, Text):
-                piece = f"\n\n{event.text}" if paragraph and written else event.text
-                paragraph = False
-                written.append(piece)
-                unshown.append(piece)
-                if time.monotonic() >= shown_from and not joined():
-                    shown = True
-                    reply.write("".join(unshown))
-                    unshown.clear()
+                heard.add(event.text)
             elif isinstance(event, ToolStarted):
-                paragraph = True
-                if unshown and not joined():  # the reply so far comes before a tool's question
-                    shown = True
-                    reply.write("".join(unshown))
-                    unshown.clear()
+                heard.before_tool()
             elif isinstance(event, Followed):
                 self._store.write(routes.follow, event.old_session_id, event.session_id)
                 person.moved()
             elif isinstance(event, TurnNotice):
                 _log.info("%s: %s", person.route.key, event.text)
                 if isinstance(event, Restarted):
-                    written.clear()
-                    unshown.clear()
-                    reply.restart()
+                    heard.restart()
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
             person.begun()
+        if heard.stored is not None:  # it is complete, also if it was interrupted a moment later
+            reply.stored = heard.stored
+            return heard.text
         if interrupted and self._services.stopping:
             return None
-        text = "".join(written).strip() or final.strip()
-        if (interrupted or not text) and joined() and not shown:
+        text = heard.text or final.strip()
+        if (interrupted or not text) and heard.is_joined:
             return ""
         if interrupted:
             return f"{text}\n\n{say('stopped', person.language)}".strip()

@@ -61,6 +61,9 @@ class StreamedReply:
         self.after: Job | None = None  # what was queued for its chat before it began
         self.growing: asyncio.Task[None] | None = None  # shows it
         self.streams = False  # whether its text is shown while it is written
+        self.stored: list[Outgoing] | None = (
+            None  # its parts in the outbox, if they were stored together with the message
+        )
         self.parts: list[Outgoing] | None = None  # the complete reply; [] when there is nothing to send
         self.changed = asyncio.Event()
         self.done = asyncio.Event()

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,7 +160,7 @@ class Runner:
         if run.message_id is not None:
             turn = agent.go_on(run.message_id)
         else:
-            turn = agent.turn(job.prompt, keep=lambda where, content: self.store.store_prompt(run.id, where, content))
+            turn = agent.turn(job.prompt, keep=partial(self.store.store_prompt, run.id))
         reply: str | None = None
         for event in stop.bind(turn):
             if isinstance(event, Done) and not event.interrupted:

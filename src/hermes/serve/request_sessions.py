@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.conversations import new_session_id
 from hermes.agent.model import Message, Model
 from hermes.agent.prompt_messages import system_prompt
+from hermes.agent.turn_session import Also
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
 from hermes.store.gateway_db import GatewayDB
@@ -173,10 +174,10 @@ class RequestSessions:
 
     # ------------------------------------------------------------------------------------------ remembering
 
-    def keep_question(self, ask: ApiRequest, session_id: str, content: str | list[Any]) -> int:
+    def keep_question(self, ask: ApiRequest, session_id: str, content: str | list[Any], also: Also) -> int:
         """Store the user's message together with the note that it waits for an answer: a repeated request finds it there."""
         message = {"role": "user", "content": content}
-        return self._aliases.keep_with_alias(session_id, message, f"unanswered:{ask.names()[-1]}")
+        return self._aliases.keep_with_alias(session_id, message, f"unanswered:{ask.names()[-1]}", also)
 
     def remember(self, ask: ApiRequest, session_id: str, message_id: int, replies: Sequence[Message]) -> None:
         """Record that the conversation, with any of these replies, is at this message; without replies it waits for one."""

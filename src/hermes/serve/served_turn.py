@@ -20,6 +20,7 @@ from hermes.agent.model import Reply
 from hermes.agent.stream import StreamEvent, stream_turn
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Event, Events, Followed, Text, ToolStarted
+from hermes.agent.turn_session import Also
 from hermes.serve.request_sessions import last_id
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ class ServedTurn:
             finally:
                 self._over()  # before the caller gets the end of the turn, and uses another server
 
-    def _keep(self, session_id: str, content: str | list[Any]) -> int:
-        self._asked = self._places.keep_question(self._ask, session_id, content)
+    def _keep(self, session_id: str, content: str | list[Any], also: Also) -> int:
+        self._asked = self._places.keep_question(self._ask, session_id, content, also)
         return self._asked
 
     def _account(self, words: ReplyWords, thought: int) -> None:

@@ -199,10 +199,11 @@ class CronDB:
             )
         return skip is None
 
-    def store_prompt(self, run_id: str, session_id: str, content: Any) -> int:
-        """Store the prompt as the user's message, and that this run has; both or neither. The message's id."""
+    def store_prompt(self, run_id: str, session_id: str, content: Any, with_it: Callable[[Tx], None]) -> int:
+        """Store the prompt as the user's message, that this run has, and what `with_it` does. The message's id."""
 
         def also(tx: Tx, message_id: int) -> None:
+            with_it(tx)
             tx.run("UPDATE cron_runs SET message_id = ? WHERE id = ?", (message_id, run_id))
 
         return self._store.store_message(session_id, {"role": "user", "content": content}, also)

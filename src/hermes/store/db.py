@@ -23,6 +23,7 @@ from hermes.store.db_sessions import SessionCalls
 from hermes.store.ingest import Ingested
 from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
+from hermes.store.usage import checked
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
@@ -263,9 +264,15 @@ class Transactions:
         self.read, self.make_tables = db._engine.read, db._engine.make_tables
         self.write, self.masked, self.attachments = db._writing, db._masked, db._attachments
 
-    def store_message(self, session_id: str, message: dict[str, Any], also: Callable[[Tx, int], None]) -> int:
+    def store_message(
+        self,
+        session_id: str,
+        message: Mapping[str, Any],
+        also: Callable[[Tx, int], None] | None = None,
+        usage: Mapping[str, Any] | None = None,
+    ) -> int:
         """Store a message as `append_message` does; `also`, given its id, writes related rows in the same transaction.
 
         If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
         """
-        return self._db._append(session_id, self._db._ready(message), also=also)
+        return self._db._append(session_id, self._db._ready(message), checked(usage), also)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
-from hermes.errors import InvalidInput, SessionBusy
+from hermes.errors import InvalidInput
 from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import END, OpenStore, P, R
@@ -243,15 +243,11 @@ class UpkeepCalls(OpenStore):
         than the holder's (its name ends with `:<platform>`).
         """
         with self._engine.write(alone=False, lasting=False) as tx:
-            sessions.require(tx, session_id)
-            if (platform := handoffs.keeps_out(tx, session_id, holder)) is not None:
-                raise SessionBusy(session_id, f"handoff to {platform}", "handoff")
-            name = leases.session_lease(session_id)
-            token = leases.acquire(tx, name, holder, ttl, reason)
-            if token is None:
-                other, doing, _ = leases.held(tx, name) or (None, reason, 0)
-                raise SessionBusy(session_id, leases.source_of(other), doing)
-            return token
+            return handoffs.take_turn(tx, session_id, holder, ttl, reason)
+
+    def turn_is_free(self, session_id: str, holder: str) -> int:
+        """The token of the session's last lease, if take_turn would succeed now; else its SessionBusy."""
+        return self._read(handoffs.require_free, session_id, holder)
 
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""

@@ -71,9 +71,13 @@ class Drafts:
         if data is not None:
             self.forget(session_id)
 
+    def exists(self, session_id: str) -> bool:
+        """Whether a session has a draft, of whatever process."""
+        return self._read(session_id) is not None
+
     def is_abandoned(self, session_id: str) -> bool:
         """Whether a session has a draft, and no process answers there; also not one that was suspended for long."""
-        if self._read(session_id) is None:
+        if not self.exists(session_id):
             return False
         with self._engine.read() as tx:
             sql = "SELECT holder FROM leases WHERE name = ? AND coalesce(reason, '') <> ?"
@@ -91,10 +95,12 @@ class Drafts:
         except OSError:
             return None
 
-    def forget(self, session_id: str) -> None:
-        """Remove the draft of a session."""
-        path = self.path(session_id)
-        if self.inside and self._read(session_id) is not None:
+    def forget(self, session_id: str, head: bytes = b"") -> None:
+        """Remove the draft of a session, if it begins with this: another process may have begun one meanwhile."""
+        path, data = self.path(session_id), self._read(session_id)
+        if data is None or not data.startswith(head):
+            return
+        if self.inside:
             with contextlib.suppress(StoreError), self._engine.write(alone=False) as tx:
                 tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
         with contextlib.suppress(OSError):
@@ -175,7 +181,7 @@ class Draft:
             self._save(self._mask(self._text))  # nothing more comes: the last word need not wait
         elif self._text and not keep:
             with contextlib.suppress(StoreError):
-                self._drafts.forget(self._session_id)
+                self._drafts.forget(self._session_id, self._head)
 
 
 def _certain(mask: Callable[[str], str], text: str) -> str:

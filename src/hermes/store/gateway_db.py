@@ -179,16 +179,17 @@ class GatewayDB:
 
     def append_user_message(
         self, inbox_id: int, key: str, session_id: str, content: str | list[Any], source: SourceEvent, *,
-        notice: PendingNotice | None = None,
+        notice: PendingNotice | None = None, with_it: Callable[[Tx], None] = lambda tx: None,
     ) -> tuple[int, Outgoing | None]:  # fmt: skip
         """Store an event's text as the user's message; returns its id. The event and its route are updated with it.
 
-        A notice for the user enters the outbox with it, so that it is sent once. `Revised` when the event was edited or
-        deleted meanwhile: nothing is stored then.
+        `with_it` is called in the same transaction. A notice for the user enters the outbox with it, so that it is sent once.
+        `Revised` when the event was edited or deleted meanwhile: nothing is stored then.
         """
         posted: list[Outgoing] = []
 
         def also(tx: Tx, message_id: int) -> None:
+            with_it(tx)
             gateway_inbox.check_unrevised(tx, inbox_id, source.texts)
             gateway_inbox.begin(tx, self.clock(), inbox_id, session_id, message_id)
             routes.spoken(tx, self.clock(), key, session_id)
@@ -221,17 +222,21 @@ class GatewayDB:
         This alone is not synced to the disk. The next send is: if its platform can't recognise a repetition, the
         send is recorded and synced before it is made. If the power fails in between, the event is answered from the store.
         """
-        now = self.clock()
         with self._store.write(lasting=False) as tx:
-            shown = gateway_inbox.finish(tx, now, inbox_id)
-            if shown is None:
-                return gateway_outbox.unsent(tx, "inbox_id = ?", (inbox_id,))
-            return [
-                self._post(
-                    tx, platform, chat, inbox_id=inbox_id, edits=old or None, begun_at=now if old == "" else None, **part
-                )
-                for part, old in zip(parts, chain(shown, repeat(None)), strict=False)
-            ]  # fmt: skip
+            return self.finish_in(tx, inbox_id, platform, chat, parts)
+
+    def finish_in(self, tx: Tx, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart]) -> list[Outgoing]:
+        """Finish an event as `finish` does, in a transaction that stores more."""
+        now = self.clock()
+        shown = gateway_inbox.finish(tx, now, inbox_id)
+        if shown is None:
+            return gateway_outbox.unsent(tx, "inbox_id = ?", (inbox_id,))
+        return [
+            self._post(
+                tx, platform, chat, inbox_id=inbox_id, edits=old or None, begun_at=now if old == "" else None, **part
+            )
+            for part, old in zip(parts, chain(shown, repeat(None)), strict=False)
+        ]  # fmt: skip
 
     def _post(self, tx: Tx, platform: str, chat: str, text: str, nonce: str, **more: Any) -> Outgoing:
         return gateway_outbox.post(tx, platform, chat, text, nonce, self.clock(), mask=self.db.masked, **more)
@@ -349,10 +354,14 @@ class GatewayDB:
         with self._store.write() as tx:
             self._note_alias(tx, digest, session_id)
 
-    def keep_with_alias(self, session_id: str, message: dict[str, Any], digest: str) -> int:
-        """Store a message and, in the same transaction, that the conversation with this digest is at it (`session@id`)."""
+    def keep_with_alias(
+        self, session_id: str, message: dict[str, Any], digest: str, with_it: Callable[[Tx], None]
+    ) -> int:
+        """Store a message and, in the same transaction, that the conversation with this digest is at it (`session@id`), and
+        what `with_it` does."""
 
         def note(tx: Tx, message_id: int) -> None:
+            with_it(tx)
             self._note_alias(tx, digest, f"{session_id}@{message_id}")
 
         return self._store.store_message(session_id, message, note)

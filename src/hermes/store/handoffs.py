@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.errors import InvalidInput
+from hermes.errors import InvalidInput, SessionBusy
 from hermes.store import codec, leases, sessions
 from hermes.store.arguments import checked_text, checked_ttl
 from hermes.store.engines.base import Tx
@@ -102,6 +102,32 @@ def keeps_out(tx: Tx, session_id: str, holder: str) -> str | None:
     )
     platform = None if going is None else str(codec.restored(going))
     return None if platform is None or holder.rpartition(":")[2] == platform.partition("/")[0] else platform
+
+
+def require_free(tx: Tx, session_id: str, holder: str) -> int:
+    """The token of a session's last lease, if `holder` can take the session for a turn now; SessionBusy if not."""
+    sessions.require(tx, session_id)
+    if (platform := keeps_out(tx, session_id, holder)) is not None:
+        raise SessionBusy(session_id, f"handoff to {platform}", "handoff")
+    name = leases.session_lease(session_id)
+    found = leases.held(tx, name)
+    if found is not None and found[0] != holder and found[1] != leases.OPEN and not leases.is_gone(found[0]):
+        raise SessionBusy(session_id, leases.source_of(found[0]), found[1])
+    return leases.last_token(tx, name)
+
+
+def take_turn(
+    tx: Tx, session_id: str, holder: str, ttl: float, reason: str = leases.TURN, last: int | None = None
+) -> int:
+    """Take the lease of a session to answer there, also where another process merely has it open; its token.
+
+    SessionBusy while another process answers there, or has done so since the token `last`.
+    """
+    require_free(tx, session_id, holder)
+    token = leases.acquire(tx, leases.session_lease(session_id), holder, ttl, reason, last=last)
+    if token is None:
+        raise SessionBusy(session_id, "another program", reason)
+    return token
 
 
 def complete(tx: Tx, session_id: str) -> bool:

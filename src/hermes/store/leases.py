@@ -46,28 +46,32 @@ def title_lease(session_id: str) -> str:
     return f"job:title:{session_id}"
 
 
-def acquire(tx: Tx, name: str, holder: str, ttl: float, reason: str | None = None) -> int | None:
+def acquire(
+    tx: Tx, name: str, holder: str, ttl: float, reason: str | None = None, *, last: int | None = None
+) -> int | None:
     """Take a lease that is free, expired, the holder's own, a dead process's, or (for another reason) of a session that is
-    merely open; returns its fencing token, or None while another holder has it."""
+    merely open; returns its fencing token, or None while another holder has it, or has had it since the token `last`."""
     if not checked_text(name, "the name of a lease") or checked_ttl(ttl) <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
     checked_text(holder, "the holder of a lease"), checked_text(reason, "the reason of a lease")
-    token = _taken(tx, name, holder, ttl, reason)
+    token = _taken(tx, name, holder, ttl, reason, last=last)
     other = held(tx, name) if token is None else None
     if other is not None and (is_gone(other[0]) or (other[1] == OPEN and reason not in (OPEN, None))):
-        token = _taken(tx, name, holder, ttl, reason, other[2])
+        token = _taken(tx, name, holder, ttl, reason, other[2], last)
     return token
 
 
-def _taken(tx: Tx, name: str, holder: str, ttl: float, reason: str | None, over: int = -1) -> int | None:
-    """Take a lease that is free, expired, the holder's own or that of the token `over`."""
+def _taken(
+    tx: Tx, name: str, holder: str, ttl: float, reason: str | None, over: int = -1, last: int | None = None
+) -> int | None:
+    """Take a lease that is free, expired, the holder's own or that of the token `over`, if its token is still `last`."""
     now = tx.now()
     taken = tx.rows(
         "INSERT INTO leases(name, holder, reason, token, expires_at) VALUES(?, ?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
         " holder = excluded.holder, reason = excluded.reason, token = leases.token + 1, expires_at = excluded.expires_at"
-        " WHERE leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder OR leases.token = ?"
-        " RETURNING token",
-        (name, holder, reason, now + ttl, now, over),
+        " WHERE (leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder OR leases.token = ?)"
+        " AND leases.token = coalesce(?, leases.token) RETURNING token",
+        (name, holder, reason, now + ttl, now, over, last),
     )
     return int(taken[0][0]) if taken else None
 
@@ -79,6 +83,11 @@ def held(tx: Tx, name: str) -> tuple[str, str | None, int] | None:
         (name, tx.now()),
     )
     return None if row is None else (str(codec.restored(row[0])), row[1], int(row[2]))
+
+
+def last_token(tx: Tx, name: str) -> int:
+    """The token of the last acquisition of a lease, by whatever holder; 0 if it was never taken."""
+    return int(tx.value("SELECT token FROM leases WHERE name = ?", (name,)) or 0)
 
 
 def holder_of(tx: Tx, name: str) -> str | None:

@@ -15,7 +15,9 @@ from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.stream import PermissionDecided, PermissionRequest, StreamEvent, stream_turn
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import Done, Followed, Notice, Text, Thought, ToolFinished, ToolStarted, Turn
+from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, InvalidInput, SessionBusy
+from hermes.store.db import Transactions
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
@@ -112,8 +114,9 @@ class Talks:
             raise
         loop = asyncio.get_running_loop()
 
-        def keep(session_id: str, content: Any) -> int:
-            message_id = self._db.append_message(session_id, "user", content)
+        def keep(session_id: str, content: Any, also: Also) -> int:
+            message = {"role": "user", "content": content}
+            message_id = Transactions(self._db).store_message(session_id, message, lambda tx, _: also(tx))
             loop.call_soon_threadsafe(page.stored.set)
             return message_id
 

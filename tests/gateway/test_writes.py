@@ -1,0 +1,51 @@
+"""How often a message is written to the disk: each commit costs, and a phone has many messages."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.echo import Echo
+from tests.support.gateway import running
+from tests.support.labs.base import until
+from tests.support.labs.plain import PlainLab
+
+
+@pytest.fixture
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+def commits(database: Path) -> tuple[bytes, int]:
+    """The commits in a database's WAL since it was last begun anew, and the salt that tells when it is."""
+    data = database.with_name(f"{database.name}-wal").read_bytes()
+    size, salt = struct.unpack(">I", data[8:12])[0], data[16:24]
+    frames = range(32, len(data) - 24 - size + 1, 24 + size)
+    ours = (frame for frame in frames if data[frame + 8 : frame + 16] == salt)
+    return salt, sum(data[frame + 4 : frame + 8] != bytes(4) for frame in ours)
+
+
+def test_a_message_costs_five_commits_at_most(model: Echo, hermes_home: Path) -> None:
+    lab = PlainLab()
+    try:
+        # of several, since the index, marks and the titler write now and then, too, and checkpoints begin the WAL anew
+        found = []
+        with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}) as gateway:
+
+            def is_quiet() -> bool:
+                sent = "SELECT 1 FROM gateway_outbox WHERE sent_at IS NULL"
+                return len(lab.shown()) == len(found) + 1 and not gateway.db.sql(sent)
+
+            for number in range(12):
+                salt, before = commits(gateway.db.path)
+                lab.say(f"number {number}")
+                until(is_quiet, what=str(lab.shown()))
+                now, after = commits(gateway.db.path)
+                found.append(after - before if now == salt else 99)
+        assert min(found) <= 5, found
+    finally:
+        lab.close()
