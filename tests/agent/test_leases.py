@@ -17,6 +17,10 @@ import pytest
 
 from hermes.agent.leases import Lease, SessionLease, kept
 from hermes.errors import Fenced, HermesError, SessionBusy
+from hermes.store.db import Transactions
+from hermes.store.leases import holder_name
+from hermes_state import SessionDB
+from tests.support.wire import Wire, said
 
 SHORT = 2.0  # seconds: a busy machine lets a thread wait for more than half of one
 
@@ -262,3 +266,51 @@ def test_many_that_take_and_let_go_at_once_end_with_nobody_holding(held: Any) ->
         thread.join(60)
         assert not thread.is_alive()
     assert not any(held.is_live(name) for name in names)
+
+
+# ------------------------------------------------------------------ taken with the message, released with the reply
+
+
+def test_a_session_used_elsewhere_after_it_was_read_is_read_again_before_the_message_is_stored(
+    make_db: Any, make_agent: Any
+) -> None:
+    db = make_db()
+    db.create_session("s1", "cli")
+    elsewhere = SessionDB(db_path=db.path)
+
+    def keep(session_id: str, content: Any, also: Any) -> int:
+        if not elsewhere.get_messages("s1"):  # the other process comes at this very moment, and is gone again
+            token = elsewhere.take_turn("s1", holder_name("telegram"))
+            elsewhere.append_message("s1", "user", "from my phone")
+            elsewhere.append_message("s1", "assistant", "answered there")
+            elsewhere.release_lease("session:s1", token)
+        return Transactions(db).store_message(session_id, {"role": "user", "content": content}, lambda tx, _: also(tx))
+
+    with Wire([said("here")]) as wire:
+        agent = make_agent(wire, db=db)
+        assert agent.wait_for_turn(lambda who: None, lambda seconds: False)
+        for _ in agent.turn("from my desk", keep=keep):
+            pass
+        told = [one["content"] for one in wire.bodies[0]["messages"] if one["role"] != "system"]
+    elsewhere.close()
+    assert told == ["from my phone", "answered there", "from my desk"]
+    assert [row["content"] for row in db.get_messages("s1")] == [*told, "here"]
+
+
+def test_a_session_is_released_in_the_transaction_of_the_reply(make_db: Any, make_agent: Any) -> None:
+    db = make_db()
+    seen: list[str | None] = []
+    with Wire([said("one"), said("two")]) as wire:
+        agent = make_agent(wire, db=db)
+        agent.gathers = True
+
+        def with_reply(tx: Any) -> None:
+            seen.append(db.turn_holder("s1"))
+            agent.lease.release_in(tx)
+
+        for words in ("first", "second"):
+            for _ in agent.turn(words, with_reply=with_reply):
+                pass
+            assert not db.is_live("s1")
+    assert all(holder is not None and holder.endswith(":cli") for holder in seen) and len(seen) == 2
+    assert [row["content"] for row in db.get_messages("s1")] == ["first", "one", "second", "two"]
