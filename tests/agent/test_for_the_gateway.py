@@ -11,6 +11,7 @@ from hermes.agent.tools.processes import process
 from hermes.agent.tools.terminal import terminal
 from hermes.agent.turn import Done, ToolFinished
 from hermes.errors import InvalidInput
+from hermes.store.db import Transactions
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 
 from .saying import talk
@@ -56,9 +57,9 @@ def test_each_turn_may_have_another_user(db: Any, make_agent: Any) -> None:
 def test_the_message_can_be_kept_by_someone_else(db: Any, make_agent: Any) -> None:
     kept: list[Any] = []
 
-    def keep(session_id: str, content: Any) -> int:
+    def keep(session_id: str, content: Any, also: Any) -> int:
         kept.append((session_id, content, db.get_session(session_id) is not None))
-        return int(db.append_message(session_id, "user", content))
+        return Transactions(db).store_message(session_id, {"role": "user", "content": content}, lambda tx, _: also(tx))
 
     with Wire([said("ok")]) as wire:
         agent = make_agent(wire, db=db)
@@ -68,7 +69,7 @@ def test_the_message_can_be_kept_by_someone_else(db: Any, make_agent: Any) -> No
 
 
 def test_what_could_not_be_kept_is_not_answered(db: Any, make_agent: Any) -> None:
-    def keep(session_id: str, content: Any) -> int:
+    def keep(session_id: str, content: Any, also: Any) -> int:
         raise InvalidInput("answered already")
 
     with Wire([said("ok")]) as wire:
