@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes.store import (
-    carried_messages,
-    codec,
-    message_reading,
-    session_events,
-    sessions,
-    transcript_replay,
-)
+from hermes.store import carried_messages, codec, message_reading, session_events, sessions, transcript_replay
 from hermes.store.attachments import ABSENT
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.retention import META_LAST_PRUNE, SHREDDING
