@@ -6,7 +6,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, lineage, model_choices, session_lists, sessions, titles
+from hermes.store import codec, lineage, session_lists, sessions, titles
 from hermes.store import usage as _usage
 from hermes.store.arguments import checked_text, checked_time
 from hermes.store.db_open import END, OpenStore
@@ -149,15 +149,15 @@ class SessionCalls(OpenStore):
 
         Before the first message `conversation` may be any other name, until `begin_with_choice`.
         """
-        self._write(model_choices.put, conversation, checked_text(model, "model"))
+        self._write(sessions.choose_model, conversation, checked_text(model, "model"))
 
     def chosen_model(self, conversation: str) -> str | None:
         """The model chosen for a session: its name, "" for the configured one, None when nothing was chosen."""
-        return self._read(model_choices.get, conversation)
+        return self._read(sessions.chosen_model, conversation)
 
     def begin_with_choice(self, conversation: str, session_id: str) -> None:
         """The session has begun in this conversation: what was chosen before belongs to the session."""
-        self._write(model_choices.move, conversation, session_id)
+        self._write(sessions.move_choice, conversation, session_id)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""

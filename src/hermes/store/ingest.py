@@ -15,22 +15,10 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from hermes.errors import InvalidInput
-from hermes.store import (
-    carried_messages,
-    codec,
-    lineage,
-    masking,
-    message_values,
-    messages,
-    session_events,
-    sessions,
-    titles,
-    transcript_replay,
-)
+from hermes.store import codec, lineage, message_values, messages, session_events, sessions, titles, transcript_replay
 from hermes.store.attachments import Attachments, listed, references
-from hermes.store.carried_messages import Moved, StoredMessages, StoredRow, usable_id
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
-from hermes.store.lineage import Place
+from hermes.store.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
 from hermes.store.message_values import Ready
 
 FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
@@ -78,7 +66,7 @@ class Ingest:
             "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING",
             (owner, at if isinstance(at, (int, float)) else 0.0),
         )
-        if not usable_id(number) or not carried_messages.are_free(self.tx, owner, [number]):
+        if not usable_id(number) or not lineage.are_free(self.tx, owner, [number]):
             number = None
         else:
             self.tx.reserve(number)
@@ -89,12 +77,12 @@ class Ingest:
         """A session's own messages in their order, each with its row if it is here; the id of each.
 
         New ones keep the ids they are told with, if all of them are free and in order. Else they get higher ones, and so do
-        the messages after them: `moved` has their places. (Within carried_messages.references_kept.)
+        the messages after them: `moved` has their places. (Within lineage.references_kept.)
         """
         wanted: list[Any] = [row.id if row is not None else (one or {}).get("id") for one, row in told]
         fresh = [number for number, (_, row) in zip(wanted, told, strict=True) if row is None]
         in_order = all(map(usable_id, wanted)) and all(first < second for first, second in pairwise(wanted))
-        keeps_ids = in_order and carried_messages.are_free(self.tx, session_id, fresh)
+        keeps_ids = in_order and lineage.are_free(self.tx, session_id, fresh)
         if keeps_ids and fresh:
             self.tx.reserve(max(fresh))
         given = [0]
@@ -156,7 +144,7 @@ class Ingest:
     def refer(self, session_id: str, refs: Sequence[tuple[Sequence[Place], int, int | None, int | None]]) -> None:
         """Let a session show these messages of others: their places, the message before them, rewound, born."""
         named = ((lineage.ranges(self.tx, places), rest) for places, *rest in refs)
-        carried_messages.set_refs(self.tx, session_id, [(*one, *rest) for ranges, rest in named for one in ranges])
+        lineage.set_refs(self.tx, session_id, [(*one, *rest) for ranges, rest in named for one in ranges])
 
     def index(self) -> None:
         """Index the messages that came in."""
@@ -166,8 +154,8 @@ class Ingest:
     def finish(self, session_id: str) -> None:
         """The last step for each session: the index, its parent, its children, its counters."""
         self.index()
-        carried_messages.await_parent(self.tx, session_id)
-        carried_messages.find_children(self.tx, session_id, self.touched)
+        lineage.await_parent(self.tx, session_id)
+        lineage.find_children(self.tx, session_id, self.touched)
         messages.recount(self.tx, session_id)
 
 
@@ -198,7 +186,7 @@ def checked(data: Any) -> str:
     return sessions.checked_id(data["id"])
 
 
-def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) -> dict[str, Any]:
+def prepared(data: Told, attachments: Attachments, mask: message_values.Mask | None) -> dict[str, Any]:
     """An exported session as this store stores it: base64 payloads lifted into attachments, secrets masked.
 
     Each message lists its attachments; where neither the export nor a payload tells of any, its text does.
@@ -219,14 +207,14 @@ def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) ->
     lists = {key: [lifted(one) for one in data.get(key) or ()] for key in ("messages", "rewound_messages")}
     events = data.get("events")
     told = {**data, **lists, "events": events if isinstance(events, list) else []}
-    return told if mask is None else masking.session(told, mask)
+    return told if mask is None else message_values.masked_session(told, mask)
 
 
 def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, int]) -> Ingested:
     """Store a prepared session; the policy says what happens to one that is here.
 
     A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
-    Messages carried from other sessions stay theirs, also where those are not here (carried_messages.py).
+    Messages carried from other sessions stay theirs, also where those are not here (lineage.py).
     """
     session_id = data["id"]
     here = tx.row("SELECT trashed_at FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
@@ -255,7 +243,7 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
     if all(usable_id(one.get("id")) for one in own) and all(first < second for first, second in pairwise(numbers)):
         own.sort(key=itemgetter("id"))  # rewound messages at their place
     kept = StoredMessages(tx, session_id, kept=True)
-    with carried_messages.references_kept(tx, {session_id}, into.touched) as moved:
+    with lineage.references_kept(tx, {session_id}, into.touched) as moved:
         given = into.arrange(session_id, [(one, kept.take(one, one.get("id"))) for one in own], moved)
     here = {one["id"]: new for one, new in zip(own, given, strict=True) if usable_id(one.get("id"))}
     ids.update(here)

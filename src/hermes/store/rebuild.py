@@ -17,10 +17,10 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store import codec, messages, retention, session_events, transcript_replay
-from hermes.store.carried_messages import StoredRow, references_kept
 from hermes.store.check import is_deleted, mend_orphans
 from hermes.store.engines.base import REDACTED, Engine, Tx
 from hermes.store.ingest import Ingest, ready
+from hermes.store.lineage import StoredRow, references_kept
 from hermes.store.transcript import Entry, TranscriptFolder, file_name, highest_id, tail
 from hermes.store.transcript_replay import ReplayedSession
 from hermes.store.transcript_writer import LOST

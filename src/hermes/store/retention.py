@@ -11,19 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hermes.store import (
-    carried_messages,
-    codec,
-    leases,
-    lineage,
-    message_reading,
-    messages,
-    model_choices,
-    session_events,
-    sessions,
-    titles,
-    usage,
-)
+from hermes.store import codec, leases, lineage, message_reading, messages, session_events, sessions, titles, usage
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, set_meta
 from hermes.store.message_reading import NEEDED, UNSETTLED
@@ -205,8 +193,8 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     session_events.forget(tx, session_id)
     leases.forget(tx, session_id)
-    keys = (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id))
-    for key in (*keys, carried_messages.AWAITED + session_id):
+    keys = (titles.titled_key(session_id), usage.side_key(session_id), sessions.choice_key(session_id))
+    for key in (*keys, lineage.AWAITED + session_id):
         tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
     drop_empty_tombstone(tx, session_id)
     return [row[0] for row in owners]

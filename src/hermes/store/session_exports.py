@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes.store import carried_messages, codec, message_reading, session_events, sessions, transcript_replay
+from hermes.store import codec, lineage, message_reading, session_events, sessions, transcript_replay
 from hermes.store.attachments import ABSENT
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.retention import META_LAST_PRUNE, SHREDDING
@@ -94,7 +94,7 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
 
 def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
     """Values that programs have set with set_meta, without the store's own keys."""
-    own = (carried_messages.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
+    own = (lineage.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
     rows = ((codec.restored(key), value) for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key"))
     named = (row for row in rows if row[0] not in (*OWN_KEYS, META_LAST_PRUNE))
     return [(codec.storable(key), value) for key, value in named if not str(key).startswith(own)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Tx, batched
+from hermes.store.engines.base import KEPT, REDACTED, Tx, batched, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
@@ -297,3 +297,42 @@ def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
     inside, values = in_folder("s", folder)
     rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {inside}", values)
     return [(codec.restored(session_id), codec.restored(cwd)) for session_id, cwd in rows]
+
+
+# ---------------------------------------------------------------------------------------------- the chosen model
+
+CONFIGURED = ""  # the choice to use the configured model again
+
+
+def choice_key(conversation: str) -> str:
+    """The key of state_meta with a conversation's model."""
+    return f"model_choice:{conversation}"
+
+
+def chosen_model(tx: Tx, conversation: str) -> str | None:
+    """The chosen model, CONFIGURED, or None when nothing was chosen."""
+    value = tx.value("SELECT value FROM state_meta WHERE key = ?", (choice_key(conversation),))
+    return None if value is None else str(codec.restored(value))
+
+
+def choose_model(tx: Tx, conversation: str, model: str | None) -> None:
+    """Keep a choice; None forgets it."""
+    if model is None:
+        tx.run("DELETE FROM state_meta WHERE key = ?", (choice_key(conversation),))
+    else:
+        set_meta(tx, choice_key(conversation), codec.storable(model))
+
+
+def inherit_model(tx: Tx, parent: str, child: str) -> None:
+    """A session that continues another has the same model."""
+    chosen = chosen_model(tx, parent)
+    if chosen is not None:
+        choose_model(tx, child, chosen)
+
+
+def move_choice(tx: Tx, old: str, new: str) -> None:
+    """What was chosen before the first message belongs to the session that has begun."""
+    chosen = chosen_model(tx, old)
+    if chosen is not None:
+        choose_model(tx, old, None)
+        choose_model(tx, new, chosen)

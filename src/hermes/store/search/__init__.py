@@ -15,8 +15,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx
 from hermes.store.index_text import fold, id_word, phrase
 from hermes.store.query import Leaf, Node, Query, dropped, parse, positive
-from hermes.store.search.hits import RANKED, Hits
-from hermes.store.search.message_texts import passing, rows_of, with_source
+from hermes.store.search.hits import RANKED, Hits, passing, rows_of, with_source
 from hermes.store.search.query_trees import Check, is_name, is_question, looks_like_a_name, may_relax
 from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.showing import shown

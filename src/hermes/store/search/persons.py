@@ -15,7 +15,7 @@ from hermes.store import codec
 from hermes.store.engines.base import Tx
 from hermes.store.index_text import fold
 from hermes.store.meaning.encoders import looks_english
-from hermes.store.search.message_texts import rows_of
+from hermes.store.search.hits import rows_of
 from hermes.store.stems import STOP_WORDS
 
 LOOKED_AT = 24  # messages that hold a name

@@ -10,8 +10,7 @@ from hermes.store.engines.base import Scope, Tx
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query
 from hermes.store.search import periods
-from hermes.store.search.hits import Hits, Ranked
-from hermes.store.search.message_texts import rows_of
+from hermes.store.search.hits import Hits, Ranked, rows_of
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
 from hermes.store.search.substrings import MOST_WORDS, is_one_word, words_around

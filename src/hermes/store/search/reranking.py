@@ -25,7 +25,7 @@ import numpy as np
 from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx
 from hermes.store.meaning import encoders, vectors
-from hermes.store.search.message_texts import rows_of
+from hermes.store.search.hits import rows_of
 
 LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
 WEIGHT = 12.0  # of a deviation

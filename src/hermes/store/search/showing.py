@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.store import codec, message_reading
 from hermes.store.engines.base import COMPACTED, Row, Tx
 from hermes.store.index_text import plain_calls, plain_parts
-from hermes.store.search.hits import Ranked
-from hermes.store.search.message_texts import rows_of, texts_of
+from hermes.store.search.hits import Ranked, rows_of, texts_of
 from hermes.store.search.scope import Filters, session_filter
 from hermes.store.snippet import Needle, snippet
 from hermes.store.visibility import User

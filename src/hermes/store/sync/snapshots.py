@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hermes.store import codec, message_reading, session_events, transcript_replay
-from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import COMPACTED, KEPT, REPLACED, Tx
+from hermes.store.lineage import StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import LIVE, TRASHED, digest

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.store import codec
-from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import Engine, Tx, batched
+from hermes.store.lineage import StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync.document import Document
 

@@ -2,13 +2,14 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store are in `words`; trigrams find parts of them
-(word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then searched directly
+(below). Appended messages are indexed a moment later (indexer.py), and until then searched directly
 (engines/unindexed.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -20,18 +21,33 @@ from hermes.store.engines import unindexed
 from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
 from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit
-from hermes.store.engines.postgres.id_ranges import Widening, Window, window
-from hermes.store.engines.postgres.lexemes import LONG, Entry, distinct_words, entries
+from hermes.store.engines.postgres.lexemes import (
+    LONG,
+    Entry,
+    Widening,
+    Window,
+    distinct_words,
+    entries,
+    expression,
+    in_parts,
+    is_unit,
+    lexeme,
+    quoted,
+    window,
+)
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.text_encoding import array
 from hermes.store.engines.postgres.transaction import PostgresTx
-from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
-from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
 from hermes.store.engines.unindexed import Columns, UnindexedMessage, WaitingMessages
 from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node
 
+KNOWN = 300_000  # words cached, which need not be looked up again
+REMOVALS = "words_removed"  # in state_meta: how often words were removed
+COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
+LOOKED_AT = 1_000  # words looked for at once
+HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
+_HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 BATCH = 200  # messages indexed in one transaction
 # Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
 # common one, all of whose matches would be read, a smaller window is remembered.
@@ -46,7 +62,7 @@ _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) A
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
     # A newer program has upgraded the store: it indexes the rest itself.
-    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s"
+    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED} = %s"
     f" AND (SELECT max(version) FROM hermes_migrations) <= {VERSION} RETURNING message_id)"
     f" {_ADD_ENTRIES} WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
@@ -121,7 +137,7 @@ class PostgresFullText:
                 connection.execute(HELD_TOGETHER)
                 self._add_to_list(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
+                said = connection.execute(f"SELECT {COUNTED}".encode())
             (now,) = said.fetchone() or (removals,)
             self._known.agree(now)
             if now == removals:
@@ -383,3 +399,76 @@ class PostgresFullText:
                 also = unindexed.words_with(start, lambda word, s=start: word.startswith(s), waiting)  # type: ignore[misc]
                 found[number] = list(dict.fromkeys([*found[number], *also]))[:cap]
         return found
+
+
+# ---------------------------------------------------------------------------------------------- the list of words
+
+
+class KnownWords:
+    """Words that are in the list, as cached by this process, and the count of removals at that time."""
+
+    def __init__(self) -> None:
+        self.words: set[bytes] = set()
+        self.removals = "0"
+
+    def learn(self, words: set[bytes], removals: str) -> None:
+        """Cache these as listed; called after the commit, with the count at which they were inserted."""
+        if removals != self.removals:
+            return
+        if len(self.words) > KNOWN:
+            self.words = set()
+        self.words.update(words)
+
+    def agree(self, removals: str) -> None:
+        """Set the count: if it differs from before, the cache is cleared."""
+        if removals != self.removals:
+            self.words = set()
+            self.removals = removals
+
+
+Work = Callable[[], AbstractContextManager["PostgresTx"]]
+
+
+def take_out_unused(read: Work, write: Work) -> int:
+    """Remove the words that no message has; returns how many. Waiting messages add theirs when they are indexed."""
+    return sum(_take_out(write, some) for some in _unused(read))
+
+
+def _unused(read: Work) -> Iterator[list[str]]:
+    """Words of the list that no message seems to have, some at a time."""
+    last = ""
+    while True:
+        with read() as tx:
+            rows = tx.rows(f"SELECT DISTINCT word FROM words WHERE word > ? ORDER BY 1 LIMIT {LOOKED_AT}", (last,))
+            if not rows:
+                return
+            last = rows[-1][0]
+            unused = _without_message(tx, [row[0] for row in rows])
+        if unused:
+            yield unused
+
+
+def _without_message(tx: Any, listed: list[str]) -> list[str]:
+    tx.run("SET LOCAL enable_seqscan = off")
+    none = "NOT EXISTS (SELECT 1 FROM message_words m WHERE {} AND m.words @@ given.query::tsquery)"
+    rows = tx.ask(
+        "SELECT word FROM unnest(%s::text[], %s::text[]) AS given(word, query)"
+        f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
+        (listed, [quoted(lexeme(one)) for one in listed]),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def _take_out(write: Work, unused: list[str]) -> int:
+    """Remove these, unless a message has got them meanwhile."""
+    with write() as tx:
+        tx.ask(_HELD_ALONE)
+        gone = _without_message(tx, unused)
+        if gone:
+            tx.ask("DELETE FROM words WHERE word = ANY(%s)", (gone,))
+            tx.run(
+                "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
+                " SET value = (state_meta.value::bigint + 1)::text",
+                (REMOVALS,),
+            )
+        return len(gone)

@@ -381,11 +381,11 @@ class SqliteEngine:
                     self._maintenance.index_soon()
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        from hermes.store.engines.sqlite import readonly_sql
+        from hermes.store.engines.sqlite import transaction
 
         self._require_open()
         with self._translated(), self._borrowed() as connection:
-            return readonly_sql.rows(connection, sql, params)
+            return transaction.read_only_rows(connection, sql, params)
 
     def appended(self, message_id: int, size: int) -> None:
         if not self.fulltext.due(message_id, size):
