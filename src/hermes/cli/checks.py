@@ -288,7 +288,7 @@ def store(config: Config) -> Found:
 
 def _elsewhere(config: Config) -> Found:
     """A store that store.url names."""
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
     from hermes.store.opening import open_existing, store_url
 
     try:

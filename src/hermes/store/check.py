@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 from hermes.errors import StoreCorrupt
 from hermes.store import codec, message_reading, message_values, messages, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
-from hermes.store.engines.base import Engine, Progress, Tx, finding
-from hermes.store.engines.sqlite import cipher, migrate
+from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import Connection, code, codes
 from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
@@ -102,10 +102,9 @@ def _half_deleted(engine: Engine) -> list[Finding]:
 
 def _noted(tx: Tx) -> Iterator[Finding]:
     """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
-    if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None:
+    if get_meta(tx, LOST) is not None:
         yield finding("lost", "the database", _LOST)
-    for (key,) in tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (SHREDDING + "%",)):
-        session_id = str(key).removeprefix(SHREDDING)
+    for session_id in meta_names(tx, SHREDDING):
         hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
         yield finding("half-shredded", f"session {session_id}", hint)
 
@@ -328,6 +327,11 @@ def mend_orphans(tx: Tx) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------------- a quick look
+#
+# A quick check of a store's file, for `hermes doctor`: what can be checked in a few seconds, and which processes use it.
+#
+# Nothing is changed: an older file keeps its tables, and where no process has the file open no other file is created next to
+# it. The thorough check is `SessionDB.check()`.
 
 
 @dataclass(slots=True)
@@ -359,7 +363,7 @@ def look(path: Path, seconds: float = 3.0) -> Health:
 
 def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     try:
-        connection = driver.connect(path, key=cipher.key_of(path), read_only=True, immutable=alone)
+        connection = driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
     except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
 from hermes.errors import InvalidInput, SessionBusy
-from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
+from hermes.store import handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import END, OpenStore, P, R
-from hermes.store.engines.base import Tx, set_meta
+from hermes.store.engines.base import Tx, get_meta, set_meta
 
 if TYPE_CHECKING:
     from hermes.store.rows import (
@@ -194,8 +194,8 @@ class UpkeepCalls(OpenStore):
 
     def get_meta(self, key: str) -> str | None:
         """A value of state_meta."""
-        value = self._read(lambda tx: tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))
-        return None if value is None else str(codec.restored(value))
+        value = self._read(get_meta, key)
+        return None if value is None else str(value)
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta; secrets in it are masked."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values, messages, sessions, titles
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx, set_meta
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx, drop_meta, set_meta
 from hermes.store.visibility import User
 
 _INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
@@ -298,6 +298,12 @@ def cut_children(tx: Tx, session_id: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------ sessions that come and go one by one
+#
+# The owners of messages that a session shows without owning them, when sessions are imported one by one.
+#
+# An imported session may have a parent that is not here. The carried messages then belong to a tombstone under the parent's
+# id, as those of a deleted session do: other sessions that carry them find them there, and the parent gets them when it is
+# imported. No message is stored twice, and every session still shows the same messages.
 
 HIGHEST = 1 << 62
 Identity = tuple[Any, ...]
@@ -461,4 +467,4 @@ def find_children(tx: Tx, parent: str, touched: set[str]) -> None:
             (parent, child),
         ):
             touched.add(child)
-        tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
+        drop_meta(tx, key)

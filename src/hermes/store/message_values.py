@@ -119,6 +119,11 @@ def count_calls(calls: Any) -> int:
 
 
 # ---------------------------------------------------------------------------------------------- masking
+#
+# Masks the secrets in a message or session: a new one, or one of an import or of another store in a synchronisation.
+#
+# They are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
+# second import of a file finds no difference.
 
 Mask = Callable[[str], str]
 _OF_MESSAGES = (

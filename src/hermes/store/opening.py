@@ -1,4 +1,4 @@
-"""Opens the store that config.yaml configures."""
+"""Opens the store that config.yaml configures, and does its housekeeping."""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ def _open(config: Config, url: str | None, path: Path | None, *, read_only: bool
 
 
 # ---------------------------------------------------------------------------------------------- housekeeping
+#
+# Housekeeping of a running chat or gateway: at its start, and once a day while it runs.
+#
+# Old sessions are pruned if config.yaml says so (sessions.auto_prune), after the days of their source. In any case sessions
+# that have been in the trash for sessions.trash_days are deleted, sessions that a crash left open for a day are ended, empty
+# sessions are removed, and compressed children without any model call are ended.
 
 _DAY = 86_400.0
 

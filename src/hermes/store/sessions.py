@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Tx, batched, set_meta
+from hermes.store.engines.base import KEPT, REDACTED, Tx, batched, drop_meta, get_meta, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
@@ -300,6 +300,11 @@ def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------------------------------------- the chosen model
+#
+# The model a person has chosen for a conversation (/model): kept in state_meta, so that it outlives the process.
+#
+# A choice has the name of a session or, before the first message, of the conversation's key in the gateway. It passes to
+# branches and compressions, and is deleted with its session.
 
 CONFIGURED = ""  # the choice to use the configured model again
 
@@ -311,16 +316,16 @@ def choice_key(conversation: str) -> str:
 
 def chosen_model(tx: Tx, conversation: str) -> str | None:
     """The chosen model, CONFIGURED, or None when nothing was chosen."""
-    value = tx.value("SELECT value FROM state_meta WHERE key = ?", (choice_key(conversation),))
-    return None if value is None else str(codec.restored(value))
+    value = get_meta(tx, choice_key(conversation))
+    return None if value is None else str(value)
 
 
 def choose_model(tx: Tx, conversation: str, model: str | None) -> None:
     """Keep a choice; None forgets it."""
     if model is None:
-        tx.run("DELETE FROM state_meta WHERE key = ?", (choice_key(conversation),))
+        drop_meta(tx, choice_key(conversation))
     else:
-        set_meta(tx, choice_key(conversation), codec.storable(model))
+        set_meta(tx, choice_key(conversation), model)
 
 
 def inherit_model(tx: Tx, parent: str, child: str) -> None:

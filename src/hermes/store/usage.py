@@ -9,7 +9,7 @@ import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store.arguments import checked_number, checked_text
-from hermes.store.engines.base import Tx, set_meta
+from hermes.store.engines.base import Tx, get_meta, set_meta
 
 COUNTERS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
@@ -98,7 +98,7 @@ def checked_side(input_tokens: int, output_tokens: int, cost_usd: float | None) 
 
 def side_of(tx: Tx, session_id: str) -> SideUsage | None:
     """What the side tasks of a session used; None when there were none."""
-    value = tx.value("SELECT value FROM state_meta WHERE key = ?", (side_key(session_id),))
+    value = get_meta(tx, side_key(session_id))
     try:
         return None if value is None else msgspec.json.decode(value, type=SideUsage)
     except msgspec.DecodeError:  # another program wrote it

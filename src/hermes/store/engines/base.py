@@ -42,10 +42,31 @@ def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[first : first + 500] for first in range(0, len(values), 500))
 
 
+def get_meta(tx: Tx, key: str) -> Any:
+    """A value of state_meta; None when it is not set."""
+    return codec.restored(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))
+
+
 def set_meta(tx: Tx, key: str, value: Any) -> None:
     """Set a value of state_meta."""
     sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
     tx.run(sql, (key, value))
+
+
+def note_meta(tx: Tx, key: str, value: Any = "1") -> None:
+    """Set a value of state_meta that is not set yet."""
+    tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
+
+
+def drop_meta(tx: Tx, key: str) -> bool:
+    """Remove a value of state_meta; whether there was one."""
+    return bool(tx.run("DELETE FROM state_meta WHERE key = ?", (key,)))
+
+
+def meta_names(tx: Tx, prefix: str) -> list[str]:
+    """The rest of each key of state_meta that begins with this, in order."""
+    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1 ORDER BY key", (prefix,))
+    return [str(codec.restored(row[0])).removeprefix(prefix) for row in rows]
 
 
 def finding(kind: str, where: str, detail: str) -> Finding:

@@ -15,7 +15,7 @@ import msgspec
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
+from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta
 from hermes.store.index_text import plain, plain_parts
 from hermes.store.meaning.encoders import CHARACTERS, KNOWN, Encoder
 
@@ -82,7 +82,7 @@ class MessageWithoutVector(msgspec.Struct, frozen=True):
 
 def are_kept(tx: Tx) -> bool:
     """Whether search by meaning was switched on for this store. (The key may remain where the table was dropped with SQL.)"""
-    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (META,)) is not None and tx.has_table("message_vectors")
+    return get_meta(tx, META) is not None and tx.has_table("message_vectors")
 
 
 def prepare(engine: Engine) -> None:
@@ -92,7 +92,7 @@ def prepare(engine: Engine) -> None:
             return
     engine.make_tables((*TABLES, *TRIGGERS[engine.name]))
     with engine.write() as tx:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (META,))
+        note_meta(tx, META)
 
 
 def counts(tx: Tx) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.store import codec
-from hermes.store.engines.base import Engine, Tx, batched
+from hermes.store.engines.base import Engine, Tx, batched, get_meta, note_meta
 from hermes.store.lineage import StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync.document import Document
@@ -47,13 +47,13 @@ def prepare(engine: Engine) -> str:
     """Create the tables, if they do not exist; returns the permanent id of this store. Not inside a transaction."""
     with engine.read() as tx:
         there = tx.has_table("sync_seen")
-        known = tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)) if there else None
+        known = get_meta(tx, STORE) if there else None
     if known is not None:
         return str(known)
     engine.make_tables(TABLES)
     with engine.write() as tx:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (STORE, os.urandom(8).hex()))
-        return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)))
+        note_meta(tx, STORE, os.urandom(8).hex())
+        return str(get_meta(tx, STORE))
 
 
 def load(tx: Tx, tree: str) -> TreeState:

@@ -19,7 +19,7 @@ from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines import unindexed
 from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
-from hermes.store.engines.postgres import text_encoding
+from hermes.store.engines.postgres import transaction
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.lexemes import (
     LONG,
@@ -36,8 +36,7 @@ from hermes.store.engines.postgres.lexemes import (
     window,
 )
 from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.postgres.text_encoding import array
-from hermes.store.engines.postgres.transaction import PostgresTx
+from hermes.store.engines.postgres.transaction import PostgresTx, array_text
 from hermes.store.engines.unindexed import Columns, UnindexedMessage, WaitingMessages
 from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node
@@ -193,7 +192,7 @@ class PostgresFullText:
         """Messages as they are stored, for the index."""
         found = []
         rows = tx.ask(f"SELECT {COLUMNS} FROM messages WHERE id = ANY(%s)", (list(message_ids),)).fetchall()
-        for message_id, head, rest, form, name, calls in text_encoding.rows(rows):
+        for message_id, head, rest, form, name, calls in transaction.restored_rows(rows):
             try:
                 content = codec.joined(head, rest)
             except StoreCorrupt:  # one damaged text must not prevent finding the others
@@ -279,8 +278,11 @@ class PostgresFullText:
         while left:
             windows = [next(steps) for *_, steps in left]
             matches = [where.within(one[1]) for one, where in zip(left, windows, strict=True)]
-            ends, most = array([where.end for where in windows]), array([cap - len(rows) for rows, *_ in left])
-            for row in tx.rows(sql, (array(matches), ends, most, *params)):
+            ends, most = (
+                array_text([where.end for where in windows]),
+                array_text([cap - len(rows) for rows, *_ in left]),
+            )
+            for row in tx.rows(sql, (array_text(matches), ends, most, *params)):
                 left[row[0] - 1][0].append(row[1:])
             for rows, match, widening, _ in left:
                 widening.found = len(rows)
@@ -319,7 +321,7 @@ class PostgresFullText:
             rows = tx.rows(
                 f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
                 f" AND {scope.where} ORDER BY m.id DESC",
-                (array([*some]), *scope.params),
+                (array_text([*some]), *scope.params),
             )
             found += [(one, some[one].size, session_id, role) for one, session_id, role in rows]
         return found[:cap]
@@ -389,7 +391,7 @@ class PostgresFullText:
             "SELECT a.number, w.word FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS a(first, after, number)"
             ' CROSS JOIN LATERAL (SELECT DISTINCT word FROM words WHERE word >= a.first COLLATE "C"'
             " AND word < a.after COLLATE \"C\" LIMIT ?) w WHERE a.first <> ''",
-            (array(starts), array([f"{start}\U0010ffff" for start in starts]), cap),
+            (array_text(starts), array_text([f"{start}\U0010ffff" for start in starts]), cap),
         )
         for number, word in rows:
             found[number - 1].append(word)
@@ -402,6 +404,11 @@ class PostgresFullText:
 
 
 # ---------------------------------------------------------------------------------------------- the list of words
+#
+# A process caches which words are in the list and does not look them up again. So a removal of words is counted in
+# `state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one at which its words were chosen. The
+# two can't overlap: indexing holds a shared lock of the table `words`, a removal an exclusive one. (Only the store's owner
+# has a right on that table; an advisory lock could be held by every role that can log in.)
 
 
 class KnownWords:

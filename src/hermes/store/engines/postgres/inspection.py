@@ -71,6 +71,13 @@ def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> I
 
 
 # ---------------------------------------------------------------------------------------------- rewriting
+#
+# Tables and indexes written again without what was deleted.
+#
+# VACUUM FULL copies the rows of a table into a new file and builds its indexes from them, which is the only way a GIN index
+# loses the words of deleted rows. It locks the table meanwhile. A role without the right gets a warning, not an error; that a
+# table was rewritten is seen from its file, which is another one then. Deleted rows that an open transaction of another
+# session may still see are copied as well; the server says how many, and the table is written again a moment later.
 
 LOCK_SECONDS = 3  # that a table in use is waited for
 TRIES, PAUSE = 4, 0.5  # for rows that others may still see; seconds

@@ -101,6 +101,10 @@ def quoted(word: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------- queries
+#
+# Translates a query tree for PostgreSQL: to a tsquery, and for messages indexed in several parts to SQL over them.
+#
+# User text is always quoted, or in a parameter.
 
 
 def expression(tree: Node | None, *, loose: bool = False) -> str | None:
@@ -180,6 +184,13 @@ def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
 
 
 # ---------------------------------------------------------------------------------------------- newest first
+#
+# Ranges of message ids as words of the index, so that a search reads the newest messages first.
+#
+# Only the newest few hundred matches are ranked, but a GIN index knows no order: it would return every message that has a
+# common word. So the index entry of each message also has words for the id ranges it is in (4,096 messages, eight times as
+# many, and so on), and a search queries "these words, in the last two ranges" and widens from there. The server steps through
+# the shorter of the two lists, so the work is bounded by the query, not by the size of the store.
 
 FIRST_SHIFT = 12
 STEP = 3

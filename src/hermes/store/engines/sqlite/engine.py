@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
 from hermes.store.engines.base import NothingThere, Progress, from_os
-from hermes.store.engines.sqlite import cipher, migrate, upkeep
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, codes, identity, is_busy, pragma
 from hermes.store.engines.sqlite.error_mapping import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
@@ -155,7 +155,7 @@ class SqliteEngine:
     def _set_up_writer(self, state: migrate.State) -> None:
         main = self._main
         if state.kind == "empty":
-            if not cipher.is_encrypted(self.path):  # SQLCipher's pages have a size of their own
+            if not driver.is_encrypted(self.path):  # SQLCipher's pages have a size of their own
                 main.execute(f"PRAGMA page_size={PAGE}")
             main.execute("PRAGMA auto_vacuum=INCREMENTAL")
         in_wal = main.execute("PRAGMA journal_mode=wal").fetchone()[0] == "wal"
@@ -462,7 +462,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
     """A connection with our settings. Read-only, where nothing can be created beside the file, it is read alone."""
     if read_only and not path.exists():
         raise StoreError(f"{path} does not exist; there is nothing to read")
-    key = cipher.key_of(path)
+    key = driver.key_of(path)
     try:
         opened = driver.connect(path, key=key, read_only=read_only)
         pragma(opened, "application_id")  # the first actual read of the file

@@ -19,7 +19,7 @@ from hermes.errors import (
 )
 from hermes.home import default_database
 from hermes.store.engines.base import FULL, from_os
-from hermes.store.engines.sqlite import cipher
+from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import code, codes, identity, is_busy
 
 # SQLite's messages for damaged pages that it reports as another problem.
@@ -48,7 +48,7 @@ def as_ours(error: BaseException, path: Path) -> Exception:
     if isinstance(error, OSError):
         return from_os(error, path)
     number = code(error)
-    if number == codes.SQLITE_NOTADB and (encrypted := cipher.unreadable(path)) is not None:
+    if number == codes.SQLITE_NOTADB and (encrypted := driver.unreadable(path)) is not None:
         return encrypted
     if is_busy(error):
         return StoreBusy(f"{path} is held by another process{holder_of(path)}; try again")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, phrase_words
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.unindexed import UnindexedMessage, WaitingMessages
 from hermes.store.index_text import index_text, vocabulary, worth_keeping
@@ -163,7 +163,7 @@ class SqliteFullText:
         adopted = number(tx, migrate.META_ADOPTED)
         foreign = {row.session_id for row in rows if row.writer is None and row.id > adopted}
         self._index(tx, rows)
-        set_number(tx, migrate.META_INDEXED, rows[-1].id)
+        set_meta(tx, migrate.META_INDEXED, str(rows[-1].id))
         for session_id in foreign:
             adopt(tx, session_id)
         self._mark, self._waiting = rows[-1].id, 0
@@ -345,6 +345,8 @@ def merge(tx: Any, table: str, pages: int) -> bool:
 
 
 # ---------------------------------------------------------------------- the distinct words, for parts of words
+#
+# They are recorded together with the index entries.
 
 KNOWN = 300_000  # words cached, which need not be looked up again
 REMOVALS = "words_removed"  # in state_meta: how often words were removed
@@ -395,7 +397,7 @@ class Words:
             "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words
         )
         tx.run_many("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
-        set_number(tx, REMOVALS, number(tx, REMOVALS) + 1)
+        set_meta(tx, REMOVALS, str(number(tx, REMOVALS) + 1))
 
     # ------------------------------------------------------------------ looking up
 
@@ -423,14 +425,6 @@ class Words:
 def number(tx: Tx, key: str) -> int:
     """A number of state_meta; 0 when it is missing or unreadable: the work then starts over."""
     try:
-        return int(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)) or 0)
+        return int(get_meta(tx, key) or 0)
     except ValueError:
         return 0
-
-
-def set_number(tx: Tx, key: str, value: int) -> None:
-    """Set a number in state_meta."""
-    tx.run(
-        "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (key, str(value)),
-    )

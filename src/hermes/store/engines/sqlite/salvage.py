@@ -13,8 +13,8 @@ from typing import Any
 from hermes.errors import StoreBusy, StoreCorrupt
 from hermes.home import has_key_file, key_file
 from hermes.store import codec
-from hermes.store.engines.sqlite import cipher, migrate
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, identity, is_busy
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import holder_of
@@ -71,7 +71,7 @@ def write_lock(path: Path) -> Iterator[None]:
         if identity(path) != file:
             raise StoreBusy(f"another process has just replaced {path}; try again")
         try:
-            connection = driver.connect(path, key=cipher.key_of(path), busy=_PATIENCE)
+            connection = driver.connect(path, key=driver.key_of(path), busy=_PATIENCE)
             connection.execute("BEGIN IMMEDIATE")
         except driver.Error as error:
             if is_busy(error):
@@ -91,7 +91,7 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
     """
     count, later = 0, Later()
     try:
-        connection = driver.connect(damaged, key=cipher.key_of(damaged), read_only=True)
+        connection = driver.connect(damaged, key=driver.key_of(damaged), read_only=True)
         connection.execute("PRAGMA cell_size_check=ON")
         connection.text_factory = decoded  # text that is no UTF-8 must not end the reading
         tables = connection.execute(_TABLES).fetchall()

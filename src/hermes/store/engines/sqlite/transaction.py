@@ -125,7 +125,7 @@ _OTHERS_FAULT = (codes.SQLITE_CORRUPT, codes.SQLITE_BUSY, codes.SQLITE_IOERR, co
 
 
 def read_only_rows(connection: Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-    """All read_only_rows; InvalidInput when the statement would write, or SQLite rejects it."""
+    """All rows of a query; InvalidInput when the statement would write, or SQLite rejects it."""
     connection.execute("PRAGMA table_list").fetchall()  # virtual tables are set up by statements that would be refused
     connection.set_authorizer(_judge)
     try:
