@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
-from hermes.store.engines.postgres import transaction
+from hermes.store.engines.base import Candidate, Holder, Params, Scope
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.lexemes import (
     LONG,
@@ -37,7 +33,7 @@ from hermes.store.engines.postgres.lexemes import (
 )
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.transaction import PostgresTx, array_text
-from hermes.store.engines.unindexed import Columns, UnindexedMessage, WaitingMessages
+from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node
 
@@ -52,7 +48,6 @@ BATCH = 200  # messages indexed in one transaction
 # common one, all of whose matches would be read, a smaller window is remembered.
 FIRST_WINDOW = 1 << 17
 REMEMBERED = 4096  # common words
-WAITING_AT_ONCE = 500  # messages that wait and match, read together
 _ADD_WORDS = (
     b"INSERT INTO words(word) SELECT word FROM unnest(%b::text[]) AS given(word)"
     b" WHERE NOT EXISTS (SELECT 1 FROM words o WHERE o.word = given.word)"
@@ -73,7 +68,6 @@ _BEGIN = (
     " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
 )
 _SIZE = "(SELECT p.size FROM message_words p WHERE p.message_id = m.id LIMIT 1)"  # the same in every part
-COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 
 
@@ -108,10 +102,6 @@ def _like(part: str) -> str:
 def listed(found: set[bytes]) -> list[str]:
     """Those of these words that belong in the list of words."""
     return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
-
-
-def _same(columns: Columns) -> Columns:
-    return columns
 
 
 class PostgresFullText:
@@ -190,15 +180,9 @@ class PostgresFullText:
 
     def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, for the index."""
-        found = []
-        rows = tx.ask(f"SELECT {COLUMNS} FROM messages WHERE id = ANY(%s)", (list(message_ids),)).fetchall()
-        for message_id, head, rest, form, name, calls in transaction.restored_rows(rows):
-            try:
-                content = codec.joined(head, rest)
-            except StoreCorrupt:  # one damaged text must not prevent finding the others
-                content = head
-            found.append((message_id, columns_of(content, form, name, calls)))
-        return found
+        these, ids = tx.among("id", message_ids)
+        rows = tx.rows(f"SELECT {unindexed.COLUMNS} FROM messages WHERE {these}", ids)
+        return [(row[0], document(IndexedRow(*row))) for row in rows]
 
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
         gone = set(message_ids)
@@ -304,27 +288,13 @@ class PostgresFullText:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
         if tx.unindexed is None:
             _, waiting, *tx.extent = tx.row(_BEGIN)
-
-            def read(ids: Sequence[int]) -> Iterator[UnindexedMessage]:
-                for one, columns in self.documents(tx, ids):
-                    yield UnindexedMessage(one, sum(map(len, columns)), partial(_same, columns))
-
-            tx.unindexed = WaitingMessages(read, waiting or ())
+            tx.unindexed = WaitingMessages(partial(unindexed.read, tx), waiting or ())
         found: WaitingMessages = tx.unindexed
         return found
 
     def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches among the messages that wait, newest first."""
-        found: list[Candidate] = []
-        matching = unindexed.matching(tree, self.begin(tx))
-        while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
-            rows = tx.rows(
-                f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
-                f" AND {scope.where} ORDER BY m.id DESC",
-                (array_text([*some]), *scope.params),
-            )
-            found += [(one, some[one].size, session_id, role) for one, session_id, role in rows]
-        return found[:cap]
+        return unindexed.newest(tx, tree, self.begin(tx), scope, cap)
 
     def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches in a window, newest first.

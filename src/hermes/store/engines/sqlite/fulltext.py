@@ -10,17 +10,14 @@ Only the newest matches are looked at, so that a common word costs no more in a 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, get_meta, phrase_words, set_meta
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.unindexed import UnindexedMessage, WaitingMessages
+from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.index_text import index_text, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
@@ -35,34 +32,7 @@ _ENTRY = f"(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)"
 _UNINDEX = f"INSERT INTO messages_fts(messages_fts, rowid, {schema.FTS_COLUMNS}) VALUES('delete', ?, ?, ?, ?)"
 
 
-class IndexedRow(NamedTuple):
-    """What the index needs of a message, as it is stored."""
-
-    id: int
-    content: Any
-    content_rest: bytes | None
-    content_format: str | None
-    tool_name: Any
-    tool_calls: Any
-    session_id: str = ""
-    writer: int | None = None
-
-    @property
-    def holds_foreign_parts(self) -> bool:
-        """Whether its content is a list of parts as another program stores it."""
-        return self.content_format is None and str(self.content).startswith(codec.FOREIGN_PARTS)
-
-
 COLUMNS = ", ".join(IndexedRow._fields)
-
-
-def document(row: IndexedRow) -> tuple[str, str, str]:
-    """The words of a message as its three index columns see them, not yet folded."""
-    try:
-        content = codec.joined(row.content, row.content_rest)
-    except StoreCorrupt:  # one damaged text must not prevent finding the others
-        content = str(row.content)
-    return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
 
 
 def text_crc(row: IndexedRow) -> int:
@@ -259,16 +229,10 @@ class SqliteFullText:
         match = expression(tree)
         if match is None or cap <= 0:
             return []
-        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
-        recent: list[Any] = []
-        sizes = {one.id: one.size for one in unindexed.matching(tree, self._unindexed(tx))}
-        for start in range(0, len(sizes), 500):
-            among, ids = tx.among("m.id", list(sizes)[start : start + 500])
-            sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {among} AND {scope.where}"
-            recent += [(one, sizes[one], *rest) for one, *rest in tx.rows(sql, (*ids, *scope.params))]
-        recent.sort(reverse=True)
+        recent: list[Any] = unindexed.newest(tx, tree, self._unindexed(tx), scope, cap)
         if not self.indexed or len(recent) >= cap:
-            return recent[:cap]
+            return recent
+        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
         sql = (
             f"SELECT {columns} FROM messages_fts f CROSS JOIN messages m ON m.id = f.rowid {join}"
             f" WHERE messages_fts MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
@@ -297,22 +261,9 @@ class SqliteFullText:
         """The messages above the mark."""
         if tx.waiting is None:
             ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE id > ?", (self.mark(tx),))]
-            tx.waiting = WaitingMessages(lambda some: _read(tx, some), ids)
+            tx.waiting = WaitingMessages(partial(unindexed.read, tx), ids)
         found: WaitingMessages = tx.waiting
         return found
-
-
-def _read(tx: Any, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
-    among, ids = tx.among("id", message_ids)
-    for values in tx.cursor(f"SELECT {COLUMNS} FROM messages WHERE {among}", ids):
-        row = IndexedRow._make(values)
-        text, is_plain = str(row.content or ""), False
-        with suppress(StoreCorrupt):
-            text = codec.joined(row.content, row.content_rest) or ""
-            # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
-            is_plain = row.tool_calls is None and text.isascii() and "\\u" not in text
-        raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
-        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
 
 
 def _words_in(sizes: bytes | None) -> int:

@@ -18,7 +18,8 @@ from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.connection import Connection, beginning, pragma
-from hermes.store.engines.sqlite.fulltext import IndexedRow, text_crc
+from hermes.store.engines.sqlite.fulltext import text_crc
+from hermes.store.engines.unindexed import IndexedRow
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
