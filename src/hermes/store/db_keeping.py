@@ -297,7 +297,9 @@ class UpkeepCalls(OpenStore):
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
-        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error)))
+        return self._handoff(
+            session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error), claimed=False)
+        )
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
@@ -305,11 +307,11 @@ class UpkeepCalls(OpenStore):
 
     def complete_handoff(self, session_id: str) -> bool:
         """Mark a handoff as completed."""
-        return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))
+        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "completed"))
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error)))
+        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error)))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
         return self._change(_HANDOFF, step, session_id, alone=False)

@@ -83,11 +83,6 @@ def claim(tx: Tx, session_id: str, ttl: float = LEASE_SECONDS) -> int | None:
     return leases.acquire(tx, handoff_lease(session_id), leases.holder_name("handoff"), ttl)
 
 
-def withdraw(tx: Tx, session_id: str, error: str) -> bool:
-    """Cancel a request that is not claimed. False when it was claimed meanwhile."""
-    return _finish(tx, session_id, "failed", error, "pending")
-
-
 def seconds_left(tx: Tx, session_id: str) -> float | None:
     """Seconds until the claim on a session expires (negative: it has expired); None when it is not claimed."""
     until = tx.value(f"SELECT {_RUNS_UNTIL} FROM sessions s WHERE id = ? AND handoff_state = 'running'", (session_id,))
@@ -104,21 +99,11 @@ def keeps_out(tx: Tx, session_id: str, holder: str) -> str | None:
     return None if platform is None or holder.rpartition(":")[2] == platform.partition("/")[0] else platform
 
 
-def complete(tx: Tx, session_id: str) -> bool:
-    """Mark a handoff as completed."""
-    return _finish(tx, session_id, "completed", None, "running", "pending")
-
-
-def fail(tx: Tx, session_id: str, error: str) -> bool:
-    """Mark a handoff as failed, with the reason; it can be requested again."""
-    return _finish(tx, session_id, "failed", error, "running", "pending")
-
-
-def _finish(tx: Tx, session_id: str, outcome: str, error: str | None, *under_way: str) -> bool:
+def finish(tx: Tx, session_id: str, outcome: str, error: str | None = None, *, claimed: bool = True) -> bool:
+    """End a handoff: completed, or failed with the reason. One that is not `claimed`: False when it was claimed meanwhile."""
     done = tx.run(
-        "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ?"
-        f" AND handoff_state IN ({', '.join('?' for _ in under_way)})",
-        (outcome, error, session_id, *under_way),
+        "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ? AND handoff_state IN ('pending', ?)",
+        (outcome, error, session_id, "running" if claimed else "pending"),
     )
     if done:
         leases.release(tx, handoff_lease(session_id))

@@ -469,9 +469,7 @@ def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | Non
 
 def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[ExportedSession]:
     """Exported sessions one by one, in constant memory: oldest first, so that a parent comes before its children."""
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"{where} AND s.source = ?", [*params, source]
+    where, params = session_clause(visible_to, source=source)
     with engine.read() as tx:
         ids = tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)
     for (session_id,) in ids:

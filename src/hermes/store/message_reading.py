@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, listed
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, batched
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, rows_among
 from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.visibility import User, session_clause
 
@@ -76,16 +76,11 @@ def shown_rows(tx: Tx, session_id: str, columns: str = ROW, *, redacted: bool = 
 
 def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
     """How many messages of other sessions each of these shows, where it shows any."""
-    found: dict[str, int] = {}
-    for some in batched(session_ids):
-        these, ids = tx.among("r.session_id", some)
-        rows = tx.rows(
-            "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id"
-            f" BETWEEN r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {these} GROUP BY r.session_id",
-            ids,
-        )
-        found |= {codec.restored(session_id): int(count) for session_id, count in rows}
-    return found
+    sql = (
+        "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN"
+        f" r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {{these}} GROUP BY r.session_id"
+    )
+    return {codec.restored(row[0]): int(row[1]) for row in rows_among(tx, sql, session_ids, "r.session_id")}
 
 
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
@@ -207,11 +202,9 @@ def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
     texts = map(_TURN_ID_AND_CONTENT, rows)
     ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
-    for some in batched(ids):
-        these, params = tx.among("message_id", some)
-        sql = f"SELECT message_id, hash, mime FROM attachments WHERE {these}"
-        for message_id, digest, mime in tx.rows(sql, params):
-            kinds[message_id][digest] = mime or ""
+    sql = "SELECT message_id, hash, mime FROM attachments WHERE {these}"
+    for message_id, digest, mime in rows_among(tx, sql, ids, "message_id"):
+        kinds[message_id][digest] = mime or ""
     return kinds
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Tx, batched, drop_meta, get_meta, set_meta
+from hermes.store.engines.base import KEPT, REDACTED, Tx, drop_meta, get_meta, rows_among, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
@@ -115,12 +115,12 @@ def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
 def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Add the system prompts to rows of `LISTED` columns; each different one is read once."""
     hashes = [row.pop("system_prompt_hash") for row in rows]
-    texts: dict[str, Any] = {}
-    for some in batched(sorted({digest for digest in hashes if digest is not None})):
-        these, params = tx.among("s.system_prompt_hash", some)
-        # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
-        given = f"(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
-        texts |= dict(tx.rows(f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}", params))
+    # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
+    given = "(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
+    sql = f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}"
+    texts: dict[str, Any] = dict(
+        rows_among(tx, sql, sorted({digest for digest in hashes if digest is not None}), "s.system_prompt_hash")
+    )
     for row, digest in zip(rows, hashes, strict=True):
         if row["system_prompt"] is None and digest is not None:
             row["system_prompt"] = texts.get(digest)
@@ -205,9 +205,7 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
     """The number of sessions (of a source)."""
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"s.source = ? AND {where}", [source, *params]
+    where, params = session_clause(visible_to, source=source)
     return int(tx.value(f"SELECT count(*) FROM sessions s WHERE {where}", params))
 
 
@@ -251,14 +249,11 @@ def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
 def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None) -> dict[str, list[str]]:
     """The tags of each of these sessions, sorted."""
     where, params = session_clause(visible_to)
-    these, ids = tx.among("s.id", session_ids)
-    rows = tx.rows(
-        "SELECT t.session_id, t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id"
-        f" WHERE {these} AND {where} ORDER BY t.tag",
-        [*ids, *params],
-    )
+    tags = "SELECT t.session_id, t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id"
     found: dict[str, list[str]] = {one: [] for one in session_ids}
-    for session_id, tag in rows:
+    for session_id, tag in rows_among(
+        tx, f"{tags} WHERE {{these}} AND {where} ORDER BY t.tag", session_ids, "s.id", params
+    ):
         found[codec.restored(session_id)].append(tag)
     return found
 

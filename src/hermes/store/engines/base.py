@@ -42,6 +42,13 @@ def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[first : first + 500] for first in range(0, len(values), 500))
 
 
+def rows_among(tx: Tx, sql: str, values: Sequence[Any], column: str = "id", params: Params = ()) -> Iterator[Row]:
+    """The rows for any number of values of a column: `{these}` in the statement is the condition, before other parameters."""
+    for some in batched(values):
+        these, given = tx.among(column, some)
+        yield from tx.rows(sql.replace("{these}", these), (*given, *params))
+
+
 def get_meta(tx: Tx, key: str) -> Any:
     """A value of state_meta; None when it is not set."""
     return codec.restored(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))

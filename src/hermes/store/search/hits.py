@@ -9,13 +9,13 @@ it has as many hits as are needed, but nothing else may depend on that number.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Engine, Row, Scope, Tx
+from hermes.store.engines.base import Candidate, Engine, Scope, Tx, rows_among
 from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
 from hermes.store.query import Leaf, Node
 from hermes.store.search.query_trees import Check
@@ -145,7 +145,7 @@ class Hits:
         equal ones the newest is first."""
         often = Counter((size, role) for _, size, _, role in found)
         equal = [message_id for message_id, size, _, role in found if often[size, role] > 1]
-        times: dict[int, float] = dict(rows_of(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
+        times: dict[int, float] = dict(rows_among(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
         by_session: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
         for message_id, size, session_id, role in found:
             by_session[session_id].append((relevance(size, role), times.get(message_id, 0.0), message_id))
@@ -163,14 +163,6 @@ class Hits:
 # ---------------------------------------------------------------------------------------------- texts
 
 _TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
-_AT_ONCE = 500
-
-
-def rows_of(tx: Tx, sql: str, ids: Sequence[int], column: str = "id") -> Iterable[Row]:
-    """The rows of these messages, by a statement with `{these}` as a condition for the column that has their ids."""
-    for start in range(0, len(ids), _AT_ONCE):
-        these, params = tx.among(column, ids[start : start + _AT_ONCE])
-        yield from tx.rows(sql.format(these=these), params)
 
 
 def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
@@ -189,7 +181,7 @@ def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
     """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
     skipped so."""
     passed = set()
-    for message_id, content, rest, form, calls in rows_of(tx, _TEXTS, ids):
+    for message_id, content, rest, form, calls in rows_among(tx, _TEXTS, ids):
         whole = codec.joined(content, rest)
         if check.required and lacks_one(_source(whole, calls), check.required):
             continue
@@ -203,7 +195,7 @@ def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
     wanted = part.lower()
     return {
         message_id
-        for message_id, content, rest, _, calls in rows_of(tx, _TEXTS, ids)
+        for message_id, content, rest, _, calls in rows_among(tx, _TEXTS, ids)
         if wanted in _source(codec.joined(content, rest), calls).lower()
     }
 

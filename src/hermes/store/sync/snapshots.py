@@ -138,10 +138,5 @@ def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, A
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
     """A message without what differs between stores: its id, and its session's."""
-    message = dict(message_reading.decode(row))
-    number = message.pop("id")
-    message.pop("session_id")
-    body = {name: value for name, value in message.items() if value is not None}
-    if number in attached or message_reading.mentions(message["content"]):
-        body["attachments"] = attached.get(number, [])
-    return body
+    entry = transcript_replay.message_entry(message_reading.decode(row), attached.get(row[0], ()))
+    return {name: value for name, value in entry.items() if name not in ("type", "id")}

@@ -125,7 +125,9 @@ class PostgresTx:
 
     def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
         """As one parameter: the driver takes a millisecond to read a statement with hundreds, and the server plans it again."""
-        kind = "bigint" if values and isinstance(values[0], int) else "text"
+        if not values:
+            return "FALSE", []
+        kind = "bigint" if isinstance(values[0], int) else "text"
         return f"{column} = ANY(?::{kind}[])", [array_text(values)]
 
     def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
