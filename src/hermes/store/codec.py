@@ -82,11 +82,6 @@ def from_json(text: Any) -> Any:
         return restored(text)
 
 
-def literal_format(text: str) -> str | None:
-    """The content_format of a text: NULL, or "text" where the text itself begins like another program's parts."""
-    return "text" if text.startswith(FOREIGN_PARTS) else None
-
-
 def content_value(text: Any, form: Any) -> Any:
     """The value of a content column: parts as a list (or one object), anything else as text.
 

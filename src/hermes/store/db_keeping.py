@@ -183,7 +183,9 @@ class UpkeepCalls(OpenStore):
                 self._engine.reclaim()
                 result["vacuumed"] = True
             with self._engine.write() as tx:
-                retention.finish_auto_prune(tx)
+                set_meta(
+                    tx, retention.META_LAST_PRUNE, str(time.time())
+                )  # one that was cut off goes on at the next start
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
         if token is not None:

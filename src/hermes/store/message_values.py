@@ -79,7 +79,7 @@ def make_ready(
     content, form, rest = get("content"), None, None
     shown: Any = content
     if isinstance(content, str):
-        form = codec.literal_format(content)
+        form = "text" if content.startswith(codec.FOREIGN_PARTS) else None
     elif content is not None:
         shown = plain_parts(content)
         content, form = codec.to_json(content), "json"

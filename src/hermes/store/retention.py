@@ -163,7 +163,7 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
     owners: list[str] = []
     while True:
         with engine.write() as tx:
-            is_live = _is_live(tx, session_id)
+            is_live = tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
             which = f"m.hidden = {KEPT} AND NOT {NEEDED}" if is_live else UNSETTLED
             hashes.update(message_reading.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, which=which, cap=ROWS_AT_ONCE):
@@ -179,10 +179,6 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
     transcripts.unused(gone)
     for other in owners:
         finish_deletion(engine, other, transcripts)
-
-
-def _is_live(tx: Tx, session_id: str) -> bool:
-    return tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
 
 
 def is_used(tx: Tx, digest: str) -> bool:
@@ -344,8 +340,3 @@ def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
         return token
     leases.release(tx, leases.AUTO_PRUNE, token)
     return None
-
-
-def finish_auto_prune(tx: Tx) -> None:
-    """Begin the interval until the next automatic clean-up: one that was cut off goes on at the next start."""
-    set_meta(tx, META_LAST_PRUNE, str(time.time()))

@@ -52,7 +52,7 @@ class TranscriptWriter:
         self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
         self._mark = f"UPDATE sessions SET transcript = 0 WHERE id = ? AND {_MARKED[which]}"
-        engine.on_adopted = engine.on_unsure = self.complete
+        engine.on_behind = self.complete
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""

@@ -145,15 +145,11 @@ class Tx(Protocol):
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         """This program itself changed or removed these messages: this is not a change by another program."""
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
-        """Called with each message row: its time, its whole content and the searched columns, as stored."""
+    def message_stored(self, message_id: int, document: Document) -> None:
+        """Called with each message row that was stored otherwise."""
 
 
 # A message that matches, without what is shown of it: its id, how many words it has, its session and its role.
@@ -219,10 +215,8 @@ class Engine(Protocol):
     """The store's location for display."""
     shared: bool
     """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
-    on_adopted: Callable[[Iterable[str]], None]
-    """Called with the sessions whose rows, written by another program, were just adopted."""
-    on_unsure: Callable[[Iterable[str]], None]
-    """Called with the sessions changed in a transaction that was committed, but may not be durable."""
+    on_behind: Callable[[Iterable[str]], None]
+    """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
     on_parts: Callable[[Sequence[int]], None]
     """Called with the messages that hold parts in another program's form, before they are indexed."""
 

@@ -59,8 +59,7 @@ class PostgresEngine:
         self.read_only = read_only
         self._patience = patience
         self.notice: str | None = None
-        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Indexer(self._begun, self.fulltext)

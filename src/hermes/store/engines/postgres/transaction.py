@@ -157,18 +157,14 @@ class PostgresTx:
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         """Nothing to do: on a server, changes with SQL are not recorded."""
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         message_id = store_message(self, count, insert)
         if message_id is not None:
             self.waiting.append((message_id, document))
         return message_id
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
-        self.stored.append((message_id, (content, form, tool_name, tool_calls)))
+    def message_stored(self, message_id: int, document: Document) -> None:
+        self.stored.append((message_id, document))
 
 
 # ----------------------------------------------------------------------------------------------------

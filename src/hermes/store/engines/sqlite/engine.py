@@ -59,8 +59,7 @@ class SqliteEngine:
         self._spare_lock = threading.Condition()
         self._lent = 0  # spare connections in use
         self._forking = False  # a thread is about to fork: no further connection is lent
-        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # called after rows were adopted
-        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # for commits that may be lost
+        self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = ""  # why it can't be used any more
         self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
@@ -285,7 +284,7 @@ class SqliteEngine:
         except OSError as error:
             if self._closed:
                 return
-            self.on_unsure(sessions)
+            self.on_behind(sessions)
             mapped = as_ours(error, self.path)
             raise (type(mapped) if isinstance(mapped, StoreError) else StoreError)(
                 f"{mapped}; this change was stored, but may not survive a power failure: check before you repeat it",
@@ -359,19 +358,16 @@ class SqliteEngine:
             retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
             has_changes = retitled or self.fulltext.has_changes(tx)
             foreign = self.fulltext.foreign_sessions(tx)
-            parts = self.fulltext.foreign_parts(tx) if foreign else []
         if not has_changes and not foreign:
             self._followed_to = version
             return
         with suppress(StoreError):
-            if parts:
-                self.on_parts(parts)
             with self.write() as tx:
                 self.fulltext.follow_changes(tx)
                 take_in(tx)
                 for session_id in foreign:
                     adopt(tx, session_id)
-            self.on_adopted(foreign)
+            self.on_behind(foreign)
 
     def start_background(self) -> None:
         """After an upgrade there is much to index: the maintenance thread does it."""

@@ -106,15 +106,6 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def foreign_parts(self, tx: Tx) -> list[int]:
-        """Unindexed messages that hold parts as another program stores them."""
-        rows = tx.rows(
-            "SELECT id FROM messages WHERE id > ? AND writer IS NULL AND content_format IS NULL"
-            f" AND {migrate.HOLDS_PARTS}",
-            (self.mark(tx),),
-        )
-        return [row[0] for row in rows]
-
     def next_rows(self, tx: Any, most: Bounds) -> list[IndexedRow]:
         """The next messages above the mark."""
         rows: list[IndexedRow] = []

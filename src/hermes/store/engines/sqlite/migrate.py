@@ -24,8 +24,6 @@ META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM
 META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
-# Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
-HOLDS_PARTS = "substr(CAST(content AS BLOB), 1, 6) = x'006a736f6e3a'"
 
 
 _WIDE = {"sessions": schema.SESSION_COLUMNS, "messages": schema.MESSAGE_COLUMNS}  # the tables that gained columns

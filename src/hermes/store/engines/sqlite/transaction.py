@@ -97,14 +97,10 @@ class SqliteTx:
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         self._fulltext.follow_changes(self, message_ids)
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         return self.insert(*insert) if self.run(*count) else None
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
+    def message_stored(self, message_id: int, document: Document) -> None:
         """Nothing to do: messages above the mark are indexed later."""
 
 

@@ -118,7 +118,7 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     if parts := [row.id for row in rows if row.holds_foreign_parts]:
         engine.on_parts(parts)
     if foreign:
-        engine.on_adopted(foreign)
+        engine.on_behind(foreign)
     return len(rows) + swept
 
 
