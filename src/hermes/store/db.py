@@ -215,8 +215,8 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         """
         from hermes.store.check import check
 
-        with suppress(StoreError), self._engine.taking_in():  # if they can't be, the check finds out why
-            pass
+        with suppress(StoreError):  # if they can't be, the check finds out why
+            self._engine.take_in()
         return check(self._engine, self._transcripts, self._attachments, progress)
 
     def repair(self, *, rebuild_index: bool = False) -> list[str]:

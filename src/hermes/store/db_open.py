@@ -231,8 +231,8 @@ class OpenStore:
 
     def _look_up(self, ask: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that lists sessions or looks for a title, after rows of other programs were adopted."""
-        with self._engine.taking_in():
-            return self._read(ask, *args, **kwargs)
+        self._engine.take_in()
+        return self._read(ask, *args, **kwargs)
 
     @contextmanager
     def _writing(

@@ -10,7 +10,6 @@ SQLite's exclusive lock on it.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from hermes.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreReadOnly
 from hermes.home import companion, make_private, settled
 from hermes.store import codec
 from hermes.store import encryption_keys as keys
-from hermes.store.attachments import Attachments
+from hermes.store.attachments import DIGEST, Attachments
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, is_busy
@@ -30,7 +29,6 @@ from hermes.store.transcript import file_name
 from hermes.store.transcript_writer import LOST, NOT_GATEWAY
 from hermes.whole_files import sync_folder, write_whole
 
-_DIGEST = re.compile("[0-9a-f]{64}")
 Change = Callable[[Connection], None]
 _FOLDERS = ("sessions", "attachments", "drafts")
 
@@ -177,7 +175,7 @@ def _take_in(database: Path, copy: Connection) -> None:
     for statement in schema.INSIDE:
         copy.execute(statement)
     for path in companion(database, "attachments").glob("*/*"):
-        if _DIGEST.fullmatch(path.name):
+        if DIGEST.fullmatch(path.name):
             copy.execute("INSERT OR IGNORE INTO attachment_data VALUES(?, ?)", (path.name, path.read_bytes()))
     for path in companion(database, "drafts").glob("*"):
         copy.execute("INSERT OR IGNORE INTO drafts VALUES(?, ?)", (path.name, path.read_bytes()))
@@ -207,7 +205,7 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     sessions, attachments, drafts = (companion(database, what) for what in _FOLDERS)
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
-        stored = attachments in path.parents and _DIGEST.search(path.name) is not None
+        stored = attachments in path.parents and DIGEST.search(path.name) is not None
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
         if stored or told or (path.is_file() and path.parent == drafts):
             yield path

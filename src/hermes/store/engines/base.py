@@ -250,8 +250,8 @@ class Engine(Protocol):
     def size(self) -> int:
         """How many bytes the store takes."""
 
-    def taking_in(self) -> AbstractContextManager[None]:
-        """Entered before a list or a title look-up: rows that another program wrote are adopted."""
+    def take_in(self) -> None:
+        """Adopt rows that another program wrote: called before a list or a title look-up."""
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index every message that is not indexed yet; returns how many."""

@@ -41,7 +41,8 @@ class Replica:
         """Put what was changed here into the documents; what no session shows any more, and no deletion has removed, goes."""
         self._shred_late()
         retention.finish_deletions(self._engine, self._db._transcripts)
-        with self._engine.taking_in(), self._engine.read() as tx:
+        self._engine.take_in()
+        with self._engine.read() as tx:
             changed = documenting.changed_trees(tx)
         for start in range(0, len(changed), _AT_ONCE):
             with self._engine.write() as tx:

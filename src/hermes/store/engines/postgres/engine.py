@@ -350,9 +350,8 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------ housekeeping
 
-    @contextmanager
-    def taking_in(self) -> Iterator[None]:
-        yield  # other programs don't write here
+    def take_in(self) -> None:
+        """Nothing to do: other programs don't write here."""
 
     def start_background(self) -> None:
         """Nothing to begin: the indexer starts with the first append, or with a search that sees waiting messages."""

@@ -35,8 +35,8 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
     while rows := tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH)):
         last = rows[-1][0]
         for message_id, rest in rows:
-            if not codec.is_whole(rest):
-                yield finding("damaged-text", f"message {message_id}", "the rest of its text can't be unpacked")
+            if (damage := codec.text_damage("", rest, None)) is not None:
+                yield finding("damaged-text", f"message {message_id}", damage)
         yield from _differing(tx, fulltext, [row[0] for row in rows if row[0] not in waiting])
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
+from hermes.store import titles
 from hermes.store.engines.base import NothingThere, Progress, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
@@ -28,7 +29,6 @@ from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQu
 from hermes.store.engines.sqlite.error_mapping import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -198,7 +198,7 @@ class SqliteEngine:
                 self._mutex.release()
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        self._follow_other_programs()
+        self.take_in()
         return self.read()
 
     @contextmanager
@@ -340,11 +340,7 @@ class SqliteEngine:
     scrub = upkeep.scrub
     backup = upkeep.backup
 
-    def taking_in(self) -> AbstractContextManager[None]:
-        self._follow_other_programs()
-        return nullcontext()
-
-    def _follow_other_programs(self) -> None:
+    def take_in(self) -> None:
         """Adopt rows that another program wrote and reindex those it changed, if any connection but ours committed something.
 
         If that fails (another process holds the lock, the disk is full) it has to wait: search finds the old words.
@@ -364,7 +360,7 @@ class SqliteEngine:
         with suppress(StoreError):
             with self.write() as tx:
                 self.fulltext.follow_changes(tx)
-                take_in(tx)
+                titles.take_in(tx)
                 for session_id in foreign:
                     adopt(tx, session_id)
             self.on_behind(foreign)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hermes.errors import StoreBusy, StoreCorrupt
+from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
 from hermes.store import codec
 from hermes.store.engines.sqlite import connection as driver
@@ -177,17 +177,8 @@ def _readable(kinds: dict[str, tuple[str, bool]], row: Any) -> tuple[dict[str, A
         elif kind == "TEXT" and isinstance(left, int | float):
             left, is_whole = None if name == "id" else str(left), False
         values[name] = 0 if left is None and required and kind != "TEXT" else left
-    if not codec.is_whole(values.get("content_rest")):
+    if codec.text_damage("", values.get("content_rest"), None) is not None:
         values["content"], values["content_rest"], is_whole = (values["content"] or "") + codec.DAMAGED, None, False
-    if values.get("content_format") not in (None, "json", "text") or not _is_parts(values):
+    if codec.text_damage(*(values.get(name) for name in ("content", "content_rest", "content_format"))) is not None:
         values["content_format"], is_whole = None, False
     return values, is_whole
-
-
-def _is_parts(values: dict[str, Any]) -> bool:
-    if values.get("content_format") != "json":
-        return True
-    try:
-        return isinstance(codec.from_json(codec.joined(values["content"], values["content_rest"])), (list, dict))
-    except StoreCorrupt:
-        return False
