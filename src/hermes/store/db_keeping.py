@@ -14,14 +14,7 @@ from hermes.store.db_open import END, OpenStore, P, R
 from hermes.store.engines.base import Tx, get_meta, set_meta
 
 if TYPE_CHECKING:
-    from hermes.store.rows import (
-        AuditEntry,
-        HandoffState,
-        MaintenanceResult,
-        PendingHandoff,
-        ShredResult,
-        TrashedSession,
-    )
+    from hermes.store import rows
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
@@ -37,7 +30,9 @@ class UpkeepCalls(OpenStore):
         self.drafts.forget(session_id)
         return retention.purge(self._engine, session_id, by, self._transcripts)
 
-    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
+    def shred_session(
+        self, session_id: str, *, by: str = "", history: Path | str | None = None
+    ) -> rows.ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
@@ -104,7 +99,7 @@ class UpkeepCalls(OpenStore):
         what = ("restore", *retention.MOVED)
         return self._change_parts(session_id, what, lambda tx, part: retention.restore(tx, part, by), whole=whole)
 
-    def list_trash(self) -> list[TrashedSession]:
+    def list_trash(self) -> list[rows.TrashedSession]:
         """The sessions in the trash, the newest first."""
         return self._read(retention.trashed)
 
@@ -121,7 +116,7 @@ class UpkeepCalls(OpenStore):
         ids = self._read(retention.trashed_before, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
+    def audit_log(self, limit: int | None = 100) -> list[rows.AuditEntry]:
         """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
         return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
@@ -156,7 +151,7 @@ class UpkeepCalls(OpenStore):
         sessions_dir: Path | str | None = None,
         *,
         retention_by_source: Mapping[str, float] | None = None,
-    ) -> MaintenanceResult:
+    ) -> rows.MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
         the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
         is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
@@ -164,7 +159,7 @@ class UpkeepCalls(OpenStore):
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
-        result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
+        result: rows.MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         token = None
         try:
             checked_period(retention_days, "retention_days", "days")
@@ -276,11 +271,11 @@ class UpkeepCalls(OpenStore):
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
-    def get_handoff_state(self, session_id: str) -> HandoffState | None:
+    def get_handoff_state(self, session_id: str) -> rows.HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
         return self._read(handoffs.state, session_id)
 
-    def list_pending_handoffs(self) -> list[PendingHandoff]:
+    def list_pending_handoffs(self) -> list[rows.PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
         return self._read(handoffs.pending)
 

@@ -15,22 +15,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hermes.errors import InvalidInput
-from hermes.store import (
-    codec,
-    lineage,
-    message_reading,
-    message_values,
-    messages,
-    session_events,
-    sessions,
-    titles,
-    transcript_replay,
-)
+from hermes.store import codec, lineage, message_reading, messages, session_events, sessions, transcript_replay
 from hermes.store.attachments import ABSENT, Attachments, listed, references
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
 from hermes.store.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
-from hermes.store.message_values import Ready
+from hermes.store.message_values import Mask, Ready, make_ready, masked_session
 from hermes.store.retention import BACKUP, META_LAST_PRUNE, SHREDDING
+from hermes.store.titles import next_title, set_title, take_in
 from hermes.store.transcript_replay import SessionState
 from hermes.store.visibility import User, session_clause
 
@@ -51,7 +42,7 @@ _COUNTED = ("model", "input_tokens", "output_tokens", "cache_read_tokens", "cach
 
 def ready(told: Told) -> Ready:
     """A message that was masked and lifted before, in the shape of its row."""
-    return message_values.make_ready(told, mask=None, lift=None)
+    return make_ready(told, mask=None, lift=None)
 
 
 class Ingest:
@@ -155,7 +146,7 @@ class Ingest:
     def set_title(self, session_id: str, title: str | None) -> None:
         """Set a session's title, or the next of its family where another session has it."""
         taken = self.tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
-        titles.set_title(self.tx, session_id, titles.next_title(self.tx, title) if title and taken else title)
+        set_title(self.tx, session_id, next_title(self.tx, title) if title and taken else title)
 
     def refer(self, session_id: str, refs: Sequence[tuple[Sequence[Place], int, int | None, int | None]]) -> None:
         """Let a session show these messages of others: their places, the message before them, rewound, born."""
@@ -207,7 +198,7 @@ def checked(data: Any) -> str:
     return sessions.checked_id(data["id"])
 
 
-def prepared(data: Told, attachments: Attachments, mask: message_values.Mask | None) -> dict[str, Any]:
+def prepared(data: Told, attachments: Attachments, mask: Mask | None) -> dict[str, Any]:
     """An exported session as this store stores it: base64 payloads lifted into attachments, secrets masked.
 
     Each message lists its attachments; where neither the export nor a payload tells of any, its text does.
@@ -228,7 +219,7 @@ def prepared(data: Told, attachments: Attachments, mask: message_values.Mask | N
     lists = {key: [lifted(one) for one in data.get(key) or ()] for key in ("messages", "rewound_messages")}
     events = data.get("events")
     told = {**data, **lists, "events": events if isinstance(events, list) else []}
-    return told if mask is None else message_values.masked_session(told, mask)
+    return told if mask is None else masked_session(told, mask)
 
 
 def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, int]) -> Ingested:
@@ -391,7 +382,7 @@ class _Follow:
         if self.source is None or there is None or there == (known := self.source.get("title")):
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
-            titles.take_in(self.tx)
+            take_in(self.tx)
             self.into.set_title(self.id, there)
             self._record(title=there)
             self.done.revised += 1

@@ -16,21 +16,8 @@ from typing import Any
 
 from hermes.store.engines import unindexed
 from hermes.store.engines.base import Candidate, Holder, Params, Scope
+from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.lexemes import (
-    LONG,
-    Entry,
-    Widening,
-    Window,
-    distinct_words,
-    entries,
-    expression,
-    in_parts,
-    is_unit,
-    lexeme,
-    quoted,
-    window,
-)
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.transaction import PostgresTx, array_text
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
@@ -71,7 +58,7 @@ _SIZE = "(SELECT p.size FROM message_words p WHERE p.message_id = m.id LIMIT 1)"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 
 
-def _columns(rows: Sequence[Entry]) -> list[list[Any]]:
+def _columns(rows: Sequence[lexemes.Entry]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], [], []]
 
 
@@ -137,11 +124,11 @@ class PostgresFullText:
         """Those of these messages that exist, as stored."""
         return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
-    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[Entry], set[bytes]]:
+    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:
         """The rows of the index for some messages, and the words in them that are not known."""
-        rows = [row for message_id, columns in documents for row in entries(message_id, columns)]
+        rows = [row for message_id, columns in documents for row in lexemes.entries(message_id, columns)]
         found: set[bytes] = set()
-        return rows, found.union(*(distinct_words(columns) - known for _, columns in documents))
+        return rows, found.union(*(lexemes.distinct_words(columns) - known for _, columns in documents))
 
     def _add_to_list(self, tx: PostgresTx, found: set[bytes]) -> None:
         if words := listed(found):
@@ -195,7 +182,7 @@ class PostgresFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        match, loose = expression(tree), expression(tree, loose=True)
+        match, loose = lexemes.expression(tree), lexemes.expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
         waiting = self._waiting_ones(tx, tree, scope, cap)
@@ -203,8 +190,8 @@ class PostgresFullText:
         in_parts = some_enormous
         if " <-> " in match:  # for a long message the parts decide
             in_parts = in_parts or some_long
-            match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
-        widening = Widening(newest, cap)
+            match, loose = f"{match} & !'{lexemes.LONG}'", f"{loose} & !'{lexemes.LONG}'"
+        widening = lexemes.Widening(newest, cap)
         found: list[Candidate] = []
         for looked_at in widening:
             found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
@@ -221,7 +208,7 @@ class PostgresFullText:
         )
         found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
         for number, tree in enumerate(trees):
-            search = self.candidates if _has_places(expression(tree)) else self._waiting_ones
+            search = self.candidates if _has_places(lexemes.expression(tree)) else self._waiting_ones
             if some := search(tx, tree, scope, cap):
                 also = [(one, session_id, role) for one, _, session_id, role in some]
                 found[number] = sorted([*also, *found[number]], reverse=True)[:cap]
@@ -233,7 +220,7 @@ class PostgresFullText:
             for rows in self._newest(tx, trees, "place FROM ({words}) w ORDER BY place DESC", (), cap)
         ]
         for number, tree in enumerate(trees):
-            if _has_places(expression(tree)):
+            if _has_places(lexemes.expression(tree)):
                 found[number] = [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
             elif waiting := [one.id for one in unindexed.matching(tree, self.begin(tx))]:
                 found[number] = sorted([*waiting, *found[number]], reverse=True)[:cap]
@@ -255,9 +242,9 @@ class PostgresFullText:
         found: list[list[Any]] = [[] for _ in trees]
         left = []
         for tree, rows in zip(trees, found, strict=True):
-            match = expression(tree)
+            match = lexemes.expression(tree)
             if match is not None and cap > 0 and not _has_places(match):
-                widening = Widening(newest, cap, self._enough.get(match, self.first_window))
+                widening = lexemes.Widening(newest, cap, self._enough.get(match, self.first_window))
                 left.append((rows, match, widening, iter(widening)))
         while left:
             windows = [next(steps) for *_, steps in left]
@@ -296,7 +283,9 @@ class PostgresFullText:
         """The newest matches among the messages that wait, newest first."""
         return unindexed.newest(tx, tree, self.begin(tx), scope, cap)
 
-    def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Candidate]:
+    def _whole_ones(
+        self, tx: Any, match: str, loose: str, where: lexemes.Window, scope: Scope, cap: int
+    ) -> list[Candidate]:
         """The newest matches in a window, newest first.
 
         They are read from the index and sorted before anything else is checked (OFFSET 0 forces the planner to do so;
@@ -318,9 +307,9 @@ class PostgresFullText:
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches from an id on among the messages that have parts in the index, newest first."""
-        where = window(newest, newest - oldest)
-        if is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
-            match, loose = str(expression(tree)), str(expression(tree, loose=True))
+        where = lexemes.window(newest, newest - oldest)
+        if lexemes.is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
+            match, loose = str(lexemes.expression(tree)), str(lexemes.expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
                 "SELECT DISTINCT place FROM (SELECT message_id + 0 AS place, words FROM message_words WHERE NOT whole"
@@ -329,7 +318,7 @@ class PostgresFullText:
             )
             asked: list[Any] = [where.within(loose), oldest, *params]
         else:
-            sets = in_parts(tree, where)
+            sets = lexemes.in_parts(tree, where)
             if sets is None:
                 return []
             chosen, asked = sets[0], [*sets[1]]
@@ -431,7 +420,7 @@ def _without_message(tx: Any, listed: list[str]) -> list[str]:
     rows = tx.ask(
         "SELECT word FROM unnest(%s::text[], %s::text[]) AS given(word, query)"
         f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
-        (listed, [quoted(lexeme(one)) for one in listed]),
+        (listed, [lexemes.quoted(lexemes.lexeme(one)) for one in listed]),
     ).fetchall()
     return [row[0] for row in rows]
 
