@@ -52,10 +52,8 @@ def request(tx: Tx, session_id: str, platform: str) -> bool:
 
 def state(tx: Tx, session_id: str) -> HandoffState | None:
     """{state, platform, error}, each None when none was ever requested; None when there is no such session."""
-    row = tx.row(
-        "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL",
-        (session_id,),
-    )
+    sql = "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL"
+    row = tx.row(sql, (session_id,))
     if row is None:
         return None
     state, platform, error = map(codec.restored, row)
@@ -91,20 +89,16 @@ def seconds_left(tx: Tx, session_id: str) -> float | None:
 
 def keeps_out(tx: Tx, session_id: str, holder: str) -> str | None:
     """The platform a session is being handed over to, if that keeps this holder of leases from answering in it."""
-    going = tx.value(
-        f"SELECT handoff_platform FROM sessions s WHERE id = ? AND handoff_state = 'running' AND {_RUNS_UNTIL} > ?",
-        (session_id, tx.now()),
-    )
+    sql = f"SELECT handoff_platform FROM sessions s WHERE id = ? AND handoff_state = 'running' AND {_RUNS_UNTIL} > ?"
+    going = tx.value(sql, (session_id, tx.now()))
     platform = None if going is None else str(codec.restored(going))
     return None if platform is None or holder.rpartition(":")[2] == platform.partition("/")[0] else platform
 
 
 def finish(tx: Tx, session_id: str, outcome: str, error: str | None = None, *, claimed: bool = True) -> bool:
     """End a handoff: completed, or failed with the reason. One that is not `claimed`: False when it was claimed meanwhile."""
-    done = tx.run(
-        "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ? AND handoff_state IN ('pending', ?)",
-        (outcome, error, session_id, "running" if claimed else "pending"),
-    )
+    sql = "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ? AND handoff_state IN ('pending', ?)"
+    done = tx.run(sql, (outcome, error, session_id, "running" if claimed else "pending"))
     if done:
         leases.release(tx, handoff_lease(session_id))
     return bool(done)

@@ -69,10 +69,8 @@ class Ingest:
         """Store a message that is there for others than its owner; an owner that is not here gets a tombstone."""
         at: Any = told.get("timestamp")
         number: Any = told.get("id")
-        self.tx.run(
-            "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING",
-            (owner, at if isinstance(at, (int, float)) else 0.0),
-        )
+        sql = "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING"
+        self.tx.run(sql, (owner, at if isinstance(at, (int, float)) else 0.0))
         if not usable_id(number) or not lineage.are_free(self.tx, owner, [number]):
             number = None
         else:

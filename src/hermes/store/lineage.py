@@ -68,10 +68,8 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
         (child, time.time(), kind, parent),
     )
     for table, columns in (("session_tags", "tag"), ("session_members", "source, user_id")):
-        tx.run(
-            f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?",
-            (child, parent),
-        )
+        sql = f"INSERT INTO {table}(session_id, {columns}) SELECT ?, {columns} FROM {table} WHERE session_id = ?"
+        tx.run(sql, (child, parent))
     sessions.inherit_model(tx, parent, child)
 
 
@@ -155,10 +153,8 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
             carried.add(message_id)
     if not carried:
         return
-    refs = tx.rows(
-        "SELECT ord, from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL",
-        (session_id,),
-    )
+    sql = "SELECT ord, from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL"
+    refs = tx.rows(sql, (session_id,))
     for ord_, owner, first, last, after_id in refs:
         ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? ORDER BY id",
                                          (owner, first, last))]  # fmt: skip

@@ -170,10 +170,8 @@ def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
 def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     """The session that shows a message to this caller: its own, else the first that carries it."""
     where, params = session_clause(visible_to)
-    own = tx.value(
-        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}",
-        [message_id, *params],
-    )
+    sql = f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}"
+    own = tx.value(sql, [message_id, *params])
     if own is not None:
         return str(own)
     other = tx.value(
@@ -191,10 +189,8 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
 def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
     """Record which attachments a message refers to."""
     for digest, mime, size in lifted:
-        tx.run(
-            "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (digest, message_id, mime, size),
-        )
+        sql = "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        tx.run(sql, (digest, message_id, mime, size))
 
 
 def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
@@ -237,10 +233,8 @@ def mentions(content: Any) -> bool:
 
 def attachments_of(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session's own messages refer to."""
-    rows = tx.rows(
-        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
-        (session_id,),
-    )
+    sql = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
+    rows = tx.rows(sql, (session_id,))
     return [row[0] for row in rows]
 
 

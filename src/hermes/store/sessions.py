@@ -92,10 +92,8 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
     digest = hashlib.sha256(stored if isinstance(stored, bytes) else stored.encode()).hexdigest()
     if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
         base_hash, shared = _common_beginning(tx, text) if isinstance(stored, str) else (None, 0)
-        tx.run(
-            "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)",
-            (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]),
-        )
+        sql = "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)"
+        tx.run(sql, (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]))
     return digest
 
 
@@ -196,10 +194,8 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    rows = tx.rows(
-        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
-        [prefix, prefix + "\U0010ffff", *params, limit],
-    )
+    sql = f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?"
+    rows = tx.rows(sql, [prefix, prefix + "\U0010ffff", *params, limit])
     return [row[0] for row in rows]
 
 
@@ -212,10 +208,8 @@ def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
 def count_by_source(tx: Tx, visible_to: User | None) -> dict[str, int]:
     """How many sessions each source has, the largest first."""
     where, params = session_clause(visible_to)
-    rows = tx.rows(
-        f"SELECT s.source, count(*) FROM sessions s WHERE {where} GROUP BY s.source ORDER BY count(*) DESC, s.source",
-        params,
-    )
+    sql = f"SELECT s.source, count(*) FROM sessions s WHERE {where} GROUP BY s.source ORDER BY count(*) DESC, s.source"
+    rows = tx.rows(sql, params)
     return {codec.restored(source): number for source, number in rows}
 
 
@@ -268,10 +262,8 @@ def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
     """Let a user see a session; False when there is no such session."""
     if get(tx, session_id) is None:
         return False
-    tx.run(
-        "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
-        (session_id, str(source), str(user_id)),
-    )
+    sql = "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING"
+    tx.run(sql, (session_id, str(source), str(user_id)))
     return True
 
 

@@ -316,10 +316,8 @@ class _Work:
         for origin in self.placement.order.get(session_id, ()):
             row = self.rows.get(origin)
             if row is not None and not self.merged["messages"][origin].get("gone"):
-                self.tx.run(
-                    f"UPDATE messages SET hidden = ? WHERE id = ? AND (hidden IS NULL OR hidden > 0 OR hidden = {COMPACTED})",
-                    (view["hidden"].get(origin), row.id),
-                )
+                sql = f"UPDATE messages SET hidden = ? WHERE id = ? AND (hidden IS NULL OR hidden > 0 OR hidden = {COMPACTED})"
+                self.tx.run(sql, (view["hidden"].get(origin), row.id))
         names = {name for _, some, _, _ in view["refs"] for name in some}
         every = {**tables.rows_of(self.tx, names), **self.rows}
 

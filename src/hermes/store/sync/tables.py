@@ -124,10 +124,8 @@ def rows_of(tx: Tx, names: Iterable[str]) -> dict[str, StoredRow]:
 
 def forget_missing(tx: Tx, tree: str) -> None:
     """Forget the names of messages of a session that are no longer stored."""
-    tx.run(
-        "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)",
-        (tree,),
-    )
+    sql = "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)"
+    tx.run(sql, (tree,))
 
 
 # ------------------------------------------------------------------------------------------ what was seen

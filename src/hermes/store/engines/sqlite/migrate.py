@@ -97,10 +97,8 @@ def upgrade(connection: Connection) -> None:
                 "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, coalesce(max(id), 0) FROM messages",
                 (META_ADOPTED,),
             )
-        connection.execute(
-            "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)",
-            (schema.SCHEMA_VERSION,),
-        )
+        sql = "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)"
+        connection.execute(sql, (schema.SCHEMA_VERSION,))
     for statement in (*schema.CHANGE_TRIGGERS.values(), *schema.INERT_TRIGGERS):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
