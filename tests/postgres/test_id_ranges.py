@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.engines.postgres.id_ranges import SHIFTS, Widening, ranges, window
+from hermes.store.engines.postgres.lexemes import SHIFTS, Widening, ranges, window
 
 IDS = st.integers(0, 1 << 40)
 

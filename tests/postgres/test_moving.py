@@ -16,7 +16,7 @@ import pytest
 
 from hermes.errors import InvalidInput
 from hermes.store import gateway_outbox
-from hermes.store.engines.store_address import without_password
+from hermes.store.engines import without_password
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_inbox import IncomingEvent
 from hermes.store.store_copy import move, snapshot

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.store.codec import Blob
-from hermes.store.engines.postgres import lexemes, text_encoding
+from hermes.store.engines.postgres import lexemes, transaction
 from hermes.store.engines.postgres.transaction import translated
 from hermes.store.engines.sqlite.schema import TOKENIZER
 from hermes.store.index_text import index_text, index_words
@@ -23,24 +23,24 @@ ODD = st.text(st.sampled_from("\0\ud800\udfff\ufdd0a0fd部"))
 
 @given(ANY | ODD, ANY | ODD)
 def test_every_text_comes_back_and_equal_ones_stay_equal(one: str, other: str) -> None:
-    stored = text_encoding.fit(one)
-    assert text_encoding.unfit(stored) == one
+    stored = transaction.fit(one)
+    assert transaction.unfit(stored) == one
     assert "\0" not in stored and stored.encode().decode() == stored
-    assert (stored == text_encoding.fit(other)) == (one == other)
-    assert text_encoding.fit(one + other) == stored + text_encoding.fit(other)  # so what begins alike still does
+    assert (stored == transaction.fit(other)) == (one == other)
+    assert transaction.fit(one + other) == stored + transaction.fit(other)  # so what begins alike still does
 
 
 @given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans() | ANY | st.floats(allow_nan=False)))
 def test_parameters_keep_their_values(given_values: list[object]) -> None:
     assert [
-        text_encoding.unfit(v) if isinstance(v, str) else v for v in text_encoding.values(given_values)
+        transaction.unfit(v) if isinstance(v, str) else v for v in transaction.fit_values(given_values)
     ] == given_values
 
 
 @given(st.lists(ANY | ODD | st.text(st.sampled_from('"\\{},\x01 nul')) | st.just("NULL"), min_size=1))
 def test_arrays_keep_their_texts(texts: list[str]) -> None:
     """By the rules of the server's array literals, read as it reads them."""
-    written = text_encoding.array(texts)
+    written = transaction.array_text(texts)
     assert written[0] == "{" and written[-1] == "}"
     read = re.findall(r'"((?:[^"\\]|\\.)*)"(?:,|$)', written[1:-1], re.DOTALL)
     assert [re.sub(r"\\(.)", r"\1", one, flags=re.DOTALL) for one in read] == texts
@@ -52,18 +52,18 @@ def test_the_server_reads_such_arrays(url: str) -> None:
         for some in (texts, texts[:5], texts[:1], []):
             these, params = tx.among("one", some)
             found = tx.rows(
-                f"SELECT one FROM unnest(?::text[]) one WHERE {these}", (text_encoding.array(texts), *params)
+                f"SELECT one FROM unnest(?::text[]) one WHERE {these}", (transaction.array_text(texts), *params)
             )
             assert [row[0] for row in found] == some
-        assert tx.rows("SELECT unnest(?::bigint[])", (text_encoding.array([3, -1]),)) == [(3,), (-1,)]
+        assert tx.rows("SELECT unnest(?::bigint[])", (transaction.array_text([3, -1]),)) == [(3,), (-1,)]
 
 
 def test_bytes_are_text_unless_they_say_otherwise() -> None:
-    assert text_encoding.value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
-    assert text_encoding.value(Blob(b"\xff\0")) == b"\xff\0"
-    assert text_encoding.value(float("nan")) is None and text_encoding.value(True) == 1
+    assert transaction.fit_value("x\ud800".encode("utf-8", "surrogatepass")) == "x\ufdd0d800"
+    assert transaction.fit_value(Blob(b"\xff\0")) == b"\xff\0"
+    assert transaction.fit_value(float("nan")) is None and transaction.fit_value(True) == 1
     with pytest.raises(TypeError, match="list"):
-        text_encoding.value([1])
+        transaction.fit_value([1])
 
 
 @given(ANY | ODD, ANY | ODD)

@@ -7,7 +7,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hermes.store.engines.postgres import expressions
+from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.sqlite import fulltext
 from hermes.store.index_text import fold, lacks_one, phrase, pieces, plain
 from hermes.store.query import MAX_PHRASE_WORDS, parse
@@ -53,5 +53,5 @@ def test_no_engine_compares_more_words_in_a_row_than_a_phrase_may_have(text: str
     tree = parse(form.format(text * often)).tree
     for leaf in (fulltext.expression(tree) or "").split('"')[1::2]:
         assert len(leaf.split()) <= MAX_PHRASE_WORDS
-    for one in (expressions.expression(tree) or "").replace("|", "&").split("&"):
+    for one in (lexemes.expression(tree) or "").replace("|", "&").split("&"):
         assert one.count("<->") < MAX_PHRASE_WORDS

@@ -19,7 +19,7 @@ from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.session_choice import ONESHOT
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, kind_of
-from hermes.store import housekeeping
+from hermes.store import opening
 from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def ask(
         if session_id is None:
             conversation.end_reason = ONESHOT
         if conversation.saved:
-            housekeeping.start(db, config)
+            opening.start(db, config)
         before = _last_message(conversation)
         for about in notes:
             voice.note(f"With {about}")

@@ -15,7 +15,7 @@ from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
-from hermes.store import housekeeping
+from hermes.store import opening
 from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def talk(
             return 1
         banner(voice, conversation)
         if conversation.saved:
-            housekeeping.start(db, config)
+            opening.start(db, config)
         else:
             voice.note("Nothing of this conversation is saved (--no-save).")
         return _loop(conversation, voice)

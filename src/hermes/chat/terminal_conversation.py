@@ -20,7 +20,7 @@ from hermes.chat.turn_display import TurnDisplay
 from hermes.commands.registry import TERMINAL
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
-from hermes.store.model_choices import CONFIGURED
+from hermes.store.sessions import CONFIGURED
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent

@@ -23,7 +23,7 @@ from hermes.home import companion, default_database, get_hermes_home
 from hermes.texts import counted
 
 if TYPE_CHECKING:
-    from hermes.store.health import Health
+    from hermes.store.check import Health
 
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
@@ -250,7 +250,7 @@ def _holds_secrets(text: str) -> bool:
 
 def store(config: Config) -> Found:
     """The database: whether it opens, is sound, has a complete index, and which processes have it open."""
-    from hermes.store.health import look
+    from hermes.store.check import look
     from hermes.store.opening import store_url
 
     url = store_url(config)
@@ -288,7 +288,7 @@ def store(config: Config) -> Found:
 
 def _elsewhere(config: Config) -> Found:
     """A store that store.url names."""
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
     from hermes.store.opening import open_existing, store_url
 
     try:

@@ -43,7 +43,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
-    from hermes.store import housekeeping
+    from hermes.store import opening
     from hermes.store.opening import open_configured
 
     config, home = load_config(), get_hermes_home()
@@ -52,7 +52,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_configured(config) as db:
         check_work(made, db, config)
-        housekeeping.start(db, config)
+        opening.start(db, config)
         for name, problem in made.left_out.items():
             click.echo(f"hermes: {name} does not start: {problem}", err=True)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)

@@ -72,7 +72,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 def is_encrypted() -> bool:
     """Whether the user's store is encrypted, or is being encrypted or decrypted."""
     from hermes.home import default_database, has_key_file, settled
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
     from hermes.store.opening import store_url
 
     url = store_url(configuration())

@@ -26,7 +26,7 @@ from hermes.gateway.notices import language_of, say
 from hermes.store import gateway_inbox, routes
 from hermes.store.gateway_db import newest_session
 from hermes.store.gateway_outbox import PendingNotice
-from hermes.store.model_choices import CONFIGURED
+from hermes.store.sessions import CONFIGURED
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.formats import Format, Problem
-from hermes.store.session_exports import IMPORTED_FILE
+from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
 if TYPE_CHECKING:

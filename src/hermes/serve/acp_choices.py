@@ -14,7 +14,7 @@ import acp
 import msgspec
 from acp import schema
 
-from hermes.store.model_choices import CONFIGURED
+from hermes.store.sessions import CONFIGURED
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent

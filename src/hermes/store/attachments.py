@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.home import make_private
 from hermes.store.codec import Blob
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, Tx, drop_meta, meta_names, note_meta
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -77,15 +77,14 @@ ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: message
 def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
     """Record which bytes were never imported, so that `check` can distinguish these from lost ones; `here` are none of them."""
     for digest in here:
-        tx.run("DELETE FROM state_meta WHERE key = ?", (ABSENT + digest,))
+        drop_meta(tx, ABSENT + digest)
     for digest in absent:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (ABSENT + digest,))
+        note_meta(tx, ABSENT + digest)
 
 
 def noted(tx: Tx) -> set[str]:
     """The hashes of attachments that were never imported."""
-    rows = tx.rows("SELECT key FROM state_meta WHERE key LIKE ?", (ABSENT + "%",))
-    return {str(row[0]).removeprefix(ABSENT) for row in rows}
+    return set(meta_names(tx, ABSENT))
 
 
 def _hash(data: bytes) -> str:

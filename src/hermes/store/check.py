@@ -12,14 +12,22 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, message_values, messages, sessions, transcript_replay
+from hermes.store import codec, message_reading, message_values, messages, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
-from hermes.store.engines.base import Engine, Progress, Tx, finding
+from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.engines.sqlite.error_mapping import holder_of
+from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.salvage import copy_name
+from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.meaning import vectors
 from hermes.store.retention import SHREDDING, finish_deletions, half_deleted
 from hermes.store.transcript_writer import LOST, TranscriptWriter
 
@@ -94,10 +102,9 @@ def _half_deleted(engine: Engine) -> list[Finding]:
 
 def _noted(tx: Tx) -> Iterator[Finding]:
     """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
-    if tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None:
+    if get_meta(tx, LOST) is not None:
         yield finding("lost", "the database", _LOST)
-    for (key,) in tx.rows("SELECT key FROM state_meta WHERE key LIKE ? ORDER BY key", (SHREDDING + "%",)):
-        session_id = str(key).removeprefix(SHREDDING)
+    for session_id in meta_names(tx, SHREDDING):
         hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
         yield finding("half-shredded", f"session {session_id}", hint)
 
@@ -317,3 +324,82 @@ def mend_orphans(tx: Tx) -> list[str]:
         if gone:
             done.append(f"removed {gone} rows of {table} without a session")
     return done
+
+
+# ---------------------------------------------------------------------------------------------- a quick look
+#
+# A quick check of a store's file, for `hermes doctor`: what can be checked in a few seconds, and which processes use it.
+#
+# Nothing is changed: an older file keeps its tables, and where no process has the file open no other file is created next to
+# it. The thorough check is `SessionDB.check()`.
+
+
+@dataclass(slots=True)
+class Health:
+    """The result of a quick check. Only a file of the current version is counted."""
+
+    kind: str  # current, old, newer, empty or foreign-application
+    bytes: int
+    wal_bytes: int
+    sessions: int = 0
+    messages: int = 0
+    pending: int = 0  # messages that are not in the index yet
+    vectors: dict[str, tuple[int, int]] | None = None  # rows of each model, and those with a vector; None: switched off
+    all_rows: int = 0  # messages, hidden ones too
+    damage: list[str] = field(default_factory=list)
+    finished: bool = True  # False: the file is so large that only a part of it was checked
+    used_by: str = ""
+
+
+def look(path: Path, seconds: float = 3.0) -> Health:
+    """Check a database file quickly. StoreCorrupt when it can't be read."""
+    wal = path.with_name(path.name + "-wal")
+    alone = not _size(wal)
+    health = _look(path, wal, seconds, alone=alone)
+    if alone and _size(wal):  # a process began to write meanwhile
+        health = _look(path, wal, seconds, alone=False)
+    return health
+
+
+def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
+    try:
+        connection = driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
+    except driver.Error as error:
+        raise StoreCorrupt(f"{path} can't be opened ({error})") from error
+    try:
+        health = Health(migrate.inspect(connection).kind, path.stat().st_size, _size(wal))
+        health.used_by = holder_of(path).strip(" ()")
+        _search_for_damage(connection, health, seconds)
+        if health.kind == "current" and not health.damage:
+            tx = SqliteTx(connection, SqliteFullText())
+            health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
+            health.pending = SqliteFullText().pending(tx)
+            if vectors.are_kept(tx):
+                health.vectors = vectors.counts(tx)
+                health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
+        return health
+    except driver.Error as error:
+        raise StoreCorrupt(f"{path} can't be read ({error})") from error
+    finally:
+        connection.close()
+
+
+def _search_for_damage(connection: Connection, health: Health, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
+        health.damage = [text for text in found if text != "ok"]
+    except driver.Error as error:
+        if code(error) != codes.SQLITE_INTERRUPT:
+            raise
+        health.finished = False
+    finally:
+        connection.set_progress_handler(None, 0)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -82,11 +82,6 @@ def from_json(text: Any) -> Any:
         return restored(text)
 
 
-def literal_format(text: str) -> str | None:
-    """The content_format of a text: NULL, or "text" where the text itself begins like another program's parts."""
-    return "text" if text.startswith(FOREIGN_PARTS) else None
-
-
 def content_value(text: Any, form: Any) -> Any:
     """The value of a content column: parts as a list (or one object), anything else as text.
 
@@ -134,13 +129,16 @@ def split_output(text: str) -> tuple[str, bytes | None]:
     return head, Blob(_zstd(get_ident())[0].compress(rest))
 
 
-def is_whole(rest: bytes | None) -> bool:
-    """Whether compressed text can be unpacked."""
+def text_damage(head: Any, rest: bytes | None, form: Any) -> str | None:
+    """What is wrong with a stored text and its format; None for a sound one."""
     try:
-        joined("", rest)
+        whole = joined(head, rest)
     except StoreCorrupt:
-        return False
-    return True
+        return "its text can't be unpacked"
+    if form not in (None, "json", "text"):
+        return f"its content has an unknown format ({form!r})"
+    is_parts = form != "json" or isinstance(from_json(whole), (list, dict))
+    return None if is_parts else "its content is no valid JSON"
 
 
 DAMAGED = " [… the rest of this text was damaged and is lost]"

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, StoreCorrupt, StoreError
-from hermes.store import codec, ingest, message_reading, retention, session_events, session_exports
+from hermes.store import codec, ingest, message_reading, retention, session_events
 from hermes.store.arguments import checked_text, guarded
 from hermes.store.attachments import Attachments, Read, note
 from hermes.store.db_keeping import UpkeepCalls
 from hermes.store.db_messages import MessageCalls
 from hermes.store.db_sessions import SessionCalls
 from hermes.store.ingest import Ingested
-from hermes.store.session_copies import note_backup
 from hermes.store.title_rules import MAX_TITLE
 from hermes.store.usage import checked
 from hermes.store.visibility import User
@@ -60,7 +59,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
 
     def export_session(self, session_id: str, *, visible_to: User | None = None) -> ExportedSession | None:
         """The session with its messages, or None."""
-        return self._read(session_exports.export, session_id, visible_to)
+        return self._read(ingest.export, session_id, visible_to)
 
     def export_all(self, source: str | None = None, *, visible_to: User | None = None) -> list[ExportedSession]:
         """Every session with its messages, as a list (iter_export streams)."""
@@ -68,7 +67,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
 
     def iter_export(self, source: str | None = None, *, visible_to: User | None = None) -> Iterator[ExportedSession]:
         """Every session with its messages, one at a time, in constant memory."""
-        return session_exports.iterate(self._engine, checked_text(source, "source"), visible_to)
+        return ingest.iterate(self._engine, checked_text(source, "source"), visible_to)
 
     def import_session(self, data: Mapping[str, Any]) -> bool:
         """Store an exported session under its own ids; False when that session exists (it stays unchanged)."""
@@ -176,8 +175,8 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
             counts = self.import_sessions(found, attachments=other.read_attachment, again=again)
             if only is not None:
                 return counts
-            values = [(key, self._masked(codec.restored(value))) for key, value in other._read(session_exports.meta_of)]
-        self._write(session_exports.bring_meta, values)
+            values = [(key, self._masked(codec.restored(value))) for key, value in other._read(ingest.meta_of)]
+        self._write(ingest.bring_meta, values)
         return counts
 
     # ------------------------------------------------------------------------------------------ the record as a whole
@@ -204,7 +203,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
                     target.with_name(target.name + end).unlink(missing_ok=True)
                 raise
         try:
-            self._write(note_backup, target)
+            self._write(retention.note_backup, target)
         except StoreError:
             return False
         return True
@@ -217,8 +216,8 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         """
         from hermes.store.check import check
 
-        with suppress(StoreError), self._engine.taking_in():  # if they can't be, the check finds out why
-            pass
+        with suppress(StoreError):  # if they can't be, the check finds out why
+            self._engine.take_in()
         return check(self._engine, self._transcripts, self._attachments, progress)
 
     def repair(self, *, rebuild_index: bool = False) -> list[str]:

@@ -8,20 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, handoffs, leases, retention, session_lists, sessions
+from hermes.store import handoffs, leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import END, OpenStore, P, R
-from hermes.store.engines.base import Tx, set_meta
+from hermes.store.engines.base import Tx, get_meta, set_meta
 
 if TYPE_CHECKING:
-    from hermes.store.rows import (
-        AuditEntry,
-        HandoffState,
-        MaintenanceResult,
-        PendingHandoff,
-        ShredResult,
-        TrashedSession,
-    )
+    from hermes.store import rows
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
@@ -37,7 +30,9 @@ class UpkeepCalls(OpenStore):
         self.drafts.forget(session_id)
         return retention.purge(self._engine, session_id, by, self._transcripts)
 
-    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
+    def shred_session(
+        self, session_id: str, *, by: str = "", history: Path | str | None = None
+    ) -> rows.ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
@@ -104,7 +99,7 @@ class UpkeepCalls(OpenStore):
         what = ("restore", *retention.MOVED)
         return self._change_parts(session_id, what, lambda tx, part: retention.restore(tx, part, by), whole=whole)
 
-    def list_trash(self) -> list[TrashedSession]:
+    def list_trash(self) -> list[rows.TrashedSession]:
         """The sessions in the trash, the newest first."""
         return self._read(retention.trashed)
 
@@ -121,7 +116,7 @@ class UpkeepCalls(OpenStore):
         ids = self._read(retention.trashed_before, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
+    def audit_log(self, limit: int | None = 100) -> list[rows.AuditEntry]:
         """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
         return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
@@ -156,7 +151,7 @@ class UpkeepCalls(OpenStore):
         sessions_dir: Path | str | None = None,
         *,
         retention_by_source: Mapping[str, float] | None = None,
-    ) -> MaintenanceResult:
+    ) -> rows.MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
         the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
         is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
@@ -164,7 +159,7 @@ class UpkeepCalls(OpenStore):
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
-        result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
+        result: rows.MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         token = None
         try:
             checked_period(retention_days, "retention_days", "days")
@@ -183,7 +178,9 @@ class UpkeepCalls(OpenStore):
                 self._engine.reclaim()
                 result["vacuumed"] = True
             with self._engine.write() as tx:
-                retention.finish_auto_prune(tx)
+                set_meta(
+                    tx, retention.META_LAST_PRUNE, str(time.time())
+                )  # one that was cut off goes on at the next start
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
         if token is not None:
@@ -194,8 +191,8 @@ class UpkeepCalls(OpenStore):
 
     def get_meta(self, key: str) -> str | None:
         """A value of state_meta."""
-        value = self._read(lambda tx: tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))
-        return None if value is None else str(codec.restored(value))
+        value = self._read(get_meta, key)
+        return None if value is None else str(value)
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of state_meta; secrets in it are masked."""
@@ -270,11 +267,11 @@ class UpkeepCalls(OpenStore):
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
-    def get_handoff_state(self, session_id: str) -> HandoffState | None:
+    def get_handoff_state(self, session_id: str) -> rows.HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
         return self._read(handoffs.state, session_id)
 
-    def list_pending_handoffs(self) -> list[PendingHandoff]:
+    def list_pending_handoffs(self) -> list[rows.PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
         return self._read(handoffs.pending)
 
@@ -293,7 +290,9 @@ class UpkeepCalls(OpenStore):
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
-        return self._handoff(session_id, lambda tx: handoffs.withdraw(tx, session_id, self._masked(error)))
+        return self._handoff(
+            session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error), claimed=False)
+        )
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
@@ -301,11 +300,11 @@ class UpkeepCalls(OpenStore):
 
     def complete_handoff(self, session_id: str) -> bool:
         """Mark a handoff as completed."""
-        return self._handoff(session_id, lambda tx: handoffs.complete(tx, session_id))
+        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "completed"))
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.fail(tx, session_id, self._masked(error)))
+        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error)))
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
         return self._change(_HANDOFF, step, session_id, alone=False)

@@ -8,16 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
-from hermes.store import (
-    codec,
-    lineage,
-    message_reading,
-    message_values,
-    messages,
-    retention,
-    session_events,
-    sessions,
-)
+from hermes.store import codec, lineage, message_reading, message_values, messages, retention, session_events, sessions
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
 from hermes.store.db_open import OpenStore, R, read_again

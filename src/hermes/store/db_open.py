@@ -16,8 +16,8 @@ from hermes.home import companion, default_database, has_key_file, settled
 from hermes.store import leases, lineage, message_reading, message_values, sessions
 from hermes.store.arguments import checked_number, checked_text
 from hermes.store.attachments import DIGEST, Attachments, TableAttachments
+from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
-from hermes.store.engines.store_address import file_of, open_engine
 from hermes.store.meaning.vector_indexer import VectorIndexer
 from hermes.store.transcript_writer import TranscriptWriter
 
@@ -131,9 +131,10 @@ class OpenStore:
 
     def _keeps_everything_inside(self) -> bool:
         """Whether the file is encrypted; then it has tables for what lies in files beside a plain one."""
-        from hermes.store.engines.sqlite import cipher, schema
+        from hermes.store.engines.sqlite import connection as driver
+        from hermes.store.engines.sqlite import schema
 
-        if not cipher.is_encrypted(self.path):
+        if not driver.is_encrypted(self.path):
             return False  # it is being encrypted, or a killed process left the key file
         if not self._engine.read_only and not self._read(lambda tx: tx.has_table("drafts")):
             self._engine.make_tables(schema.INSIDE)
@@ -230,8 +231,8 @@ class OpenStore:
 
     def _look_up(self, ask: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that lists sessions or looks for a title, after rows of other programs were adopted."""
-        with self._engine.taking_in():
-            return self._read(ask, *args, **kwargs)
+        self._engine.take_in()
+        return self._read(ask, *args, **kwargs)
 
     @contextmanager
     def _writing(

@@ -6,9 +6,9 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store import codec, lineage, model_choices, session_lists, sessions, titles
+from hermes.store import codec, lineage, session_lists, sessions, titles
 from hermes.store import usage as _usage
-from hermes.store.arguments import checked_text, checked_time
+from hermes.store.arguments import checked_number, checked_text, checked_time
 from hermes.store.db_open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.title_rules import sanitize_title as _sanitize_title
@@ -135,10 +135,12 @@ class SessionCalls(OpenStore):
         self, session_id: str, *, input_tokens: int = 0, output_tokens: int = 0, cost_usd: float | None = None
     ) -> None:
         """Count one call of a model for a side task of a session (a title, a summary): apart from its own counters."""
-        used = _usage.checked_side(input_tokens, output_tokens, cost_usd)
+        tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        used = {name: int(checked_number(count, name, "INTEGER")) for name, count in tokens.items()}
+        cost = None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL")
         with self._writing(alone=False) as tx:
             if sessions.is_shown(tx, session_id, None):
-                _usage.add_side(tx, session_id, used)
+                _usage.add_side(tx, session_id, cost_usd=cost, **used)
 
     def get_side_usage(self, session_id: str) -> SideUsage | None:
         """The usage of titles and summaries of a session (calls, tokens, cost); None when there were none."""
@@ -149,15 +151,15 @@ class SessionCalls(OpenStore):
 
         Before the first message `conversation` may be any other name, until `begin_with_choice`.
         """
-        self._write(model_choices.put, conversation, checked_text(model, "model"))
+        self._write(sessions.choose_model, conversation, checked_text(model, "model"))
 
     def chosen_model(self, conversation: str) -> str | None:
         """The model chosen for a session: its name, "" for the configured one, None when nothing was chosen."""
-        return self._read(model_choices.get, conversation)
+        return self._read(sessions.chosen_model, conversation)
 
     def begin_with_choice(self, conversation: str, session_id: str) -> None:
         """The session has begun in this conversation: what was chosen before belongs to the session."""
-        self._write(model_choices.move, conversation, session_id)
+        self._write(sessions.move_choice, conversation, session_id)
 
     def session_count(self, source: str | None = None, *, visible_to: User | None = None) -> int:
         """How many sessions there are (of one source)."""

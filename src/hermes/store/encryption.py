@@ -10,7 +10,6 @@ SQLite's exclusive lock on it.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,17 +19,16 @@ from hermes.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreReadOnly
 from hermes.home import companion, make_private, settled
 from hermes.store import codec
 from hermes.store import encryption_keys as keys
-from hermes.store.attachments import Attachments
-from hermes.store.engines.sqlite import cipher, schema
+from hermes.store.attachments import DIGEST, Attachments
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, is_busy
 from hermes.store.engines.sqlite.error_mapping import as_ours, holder_of
-from hermes.store.session_copies import BACKUP
+from hermes.store.retention import BACKUP
 from hermes.store.transcript import file_name
 from hermes.store.transcript_writer import LOST, NOT_GATEWAY
 from hermes.whole_files import sync_folder, write_whole
 
-_DIGEST = re.compile("[0-9a-f]{64}")
 Change = Callable[[Connection], None]
 _FOLDERS = ("sessions", "attachments", "drafts")
 
@@ -45,7 +43,7 @@ def encrypt(database: Path, make_way: Callable[[], keys.Way]) -> list[Path]:
         _refuse(database, connection)
         redundant, copies = list(_redundant(database, connection)), _copies(database, connection)
         vault = keys.vault_of(database) or keys.save(database, keys.new_vault(make_way()))
-        if cipher.is_plain(database):
+        if driver.is_plain(database):
             _replace(database, connection, vault.key, lambda copy: _take_in(database, copy))
         else:
             _take_in(database, connection)
@@ -63,7 +61,7 @@ def decrypt(database: Path, transcripts: str = "all") -> None:
     vault = _vault(database)
     _open_once(database, transcripts)
     with _alone(database) as connection:
-        if not cipher.is_plain(database):
+        if not driver.is_plain(database):
             _write_out(database, connection)
             if transcripts != "off":
                 make_private(companion(database, "sessions"))  # where the next opening writes them
@@ -104,7 +102,7 @@ def _open_once(database: Path, transcripts: str) -> None:
 @contextmanager
 def _alone(database: Path) -> Iterator[Connection]:
     """The database, held so that no other connection can open it: this fails while another has it open."""
-    connection = driver.connect(database, key=cipher.key_of(database), cipher=True)
+    connection = driver.connect(database, key=driver.key_of(database), cipher=True)
     try:
         for setting in ("temp_store=MEMORY", "cache_size=-24000", "secure_delete=ON"):
             connection.execute(f"PRAGMA {setting}")
@@ -136,7 +134,7 @@ def _replace(database: Path, connection: Connection, key: keys.DataKey | None, c
     _erase(part)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     secret = None if key is None else key.for_database()
-    cipher.copy(connection, part, secret)
+    driver.copy_database(connection, part, secret)
     copy = driver.connect(part, key=secret)
     try:
         for setting in ("journal_mode=OFF", "synchronous=OFF", "temp_store=MEMORY"):
@@ -177,7 +175,7 @@ def _take_in(database: Path, copy: Connection) -> None:
     for statement in schema.INSIDE:
         copy.execute(statement)
     for path in companion(database, "attachments").glob("*/*"):
-        if _DIGEST.fullmatch(path.name):
+        if DIGEST.fullmatch(path.name):
             copy.execute("INSERT OR IGNORE INTO attachment_data VALUES(?, ?)", (path.name, path.read_bytes()))
     for path in companion(database, "drafts").glob("*"):
         copy.execute("INSERT OR IGNORE INTO drafts VALUES(?, ?)", (path.name, path.read_bytes()))
@@ -207,7 +205,7 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     sessions, attachments, drafts = (companion(database, what) for what in _FOLDERS)
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
-        stored = attachments in path.parents and _DIGEST.search(path.name) is not None
+        stored = attachments in path.parents and DIGEST.search(path.name) is not None
         told = path.parent == sessions and path.name in {*own, "sessions.json"}
         if stored or told or (path.is_file() and path.parent == drafts):
             yield path
@@ -225,7 +223,7 @@ def _copies(database: Path, connection: Connection) -> list[Path]:
     """The readable files that stay: other files in the store's folders, copies beside it, and the backups it has noted."""
     noted = connection.execute("SELECT key FROM state_meta WHERE key LIKE ?", (BACKUP + "%",)).fetchall()
     backups = [Path(str(codec.restored(key)).removeprefix(BACKUP)) for (key,) in noted]
-    copies = filter(cipher.is_plain, [*database.parent.glob(f"{database.name}.*"), *backups])
+    copies = filter(driver.is_plain, [*database.parent.glob(f"{database.name}.*"), *backups])
     return sorted({*_below(database), *copies})
 
 

@@ -52,10 +52,8 @@ def request(tx: Tx, session_id: str, platform: str) -> bool:
 
 def state(tx: Tx, session_id: str) -> HandoffState | None:
     """{state, platform, error}, each None when none was ever requested; None when there is no such session."""
-    row = tx.row(
-        "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL",
-        (session_id,),
-    )
+    sql = "SELECT handoff_state, handoff_platform, handoff_error FROM sessions WHERE id = ? AND purged IS NULL"
+    row = tx.row(sql, (session_id,))
     if row is None:
         return None
     state, platform, error = map(codec.restored, row)
@@ -83,11 +81,6 @@ def claim(tx: Tx, session_id: str, ttl: float = LEASE_SECONDS) -> int | None:
     return leases.acquire(tx, handoff_lease(session_id), leases.holder_name("handoff"), ttl)
 
 
-def withdraw(tx: Tx, session_id: str, error: str) -> bool:
-    """Cancel a request that is not claimed. False when it was claimed meanwhile."""
-    return _finish(tx, session_id, "failed", error, "pending")
-
-
 def seconds_left(tx: Tx, session_id: str) -> float | None:
     """Seconds until the claim on a session expires (negative: it has expired); None when it is not claimed."""
     until = tx.value(f"SELECT {_RUNS_UNTIL} FROM sessions s WHERE id = ? AND handoff_state = 'running'", (session_id,))
@@ -96,10 +89,8 @@ def seconds_left(tx: Tx, session_id: str) -> float | None:
 
 def keeps_out(tx: Tx, session_id: str, holder: str) -> str | None:
     """The platform a session is being handed over to, if that keeps this holder of leases from answering in it."""
-    going = tx.value(
-        f"SELECT handoff_platform FROM sessions s WHERE id = ? AND handoff_state = 'running' AND {_RUNS_UNTIL} > ?",
-        (session_id, tx.now()),
-    )
+    sql = f"SELECT handoff_platform FROM sessions s WHERE id = ? AND handoff_state = 'running' AND {_RUNS_UNTIL} > ?"
+    going = tx.value(sql, (session_id, tx.now()))
     platform = None if going is None else str(codec.restored(going))
     return None if platform is None or holder.rpartition(":")[2] == platform.partition("/")[0] else platform
 
@@ -130,22 +121,10 @@ def take_turn(
     return token
 
 
-def complete(tx: Tx, session_id: str) -> bool:
-    """Mark a handoff as completed."""
-    return _finish(tx, session_id, "completed", None, "running", "pending")
-
-
-def fail(tx: Tx, session_id: str, error: str) -> bool:
-    """Mark a handoff as failed, with the reason; it can be requested again."""
-    return _finish(tx, session_id, "failed", error, "running", "pending")
-
-
-def _finish(tx: Tx, session_id: str, outcome: str, error: str | None, *under_way: str) -> bool:
-    done = tx.run(
-        "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ?"
-        f" AND handoff_state IN ({', '.join('?' for _ in under_way)})",
-        (outcome, error, session_id, *under_way),
-    )
+def finish(tx: Tx, session_id: str, outcome: str, error: str | None = None, *, claimed: bool = True) -> bool:
+    """End a handoff: completed, or failed with the reason. One that is not `claimed`: False when it was claimed meanwhile."""
+    sql = "UPDATE sessions SET handoff_state = ?, handoff_error = ? WHERE id = ? AND handoff_state IN ('pending', ?)"
+    done = tx.run(sql, (outcome, error, session_id, "running" if claimed else "pending"))
     if done:
         leases.release(tx, handoff_lease(session_id))
     return bool(done)

@@ -3,35 +3,30 @@
 `Ingest` has the rules that all of them share: which ids messages get, how they come into their order, what happens to the
 earlier version of a changed one, to a taken title, to a parent that is not here. `ingest` takes a session in the form of an
 export: one that is not here (or was deleted) is stored, under its own ids where they are free; what happens to one that is here
-is the caller's policy.
+is the caller's policy. `export` is the way out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hermes.errors import InvalidInput
-from hermes.store import (
-    carried_messages,
-    codec,
-    lineage,
-    masking,
-    message_values,
-    messages,
-    session_events,
-    sessions,
-    titles,
-    transcript_replay,
-)
-from hermes.store.attachments import Attachments, listed, references
-from hermes.store.carried_messages import Moved, StoredMessages, StoredRow, usable_id
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
-from hermes.store.lineage import Place
-from hermes.store.message_values import Ready
+from hermes.store import codec, lineage, message_reading, messages, session_events, sessions, transcript_replay
+from hermes.store.attachments import ABSENT, Attachments, listed, references
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
+from hermes.store.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
+from hermes.store.message_values import Mask, Ready, make_ready, masked_session
+from hermes.store.retention import BACKUP, META_LAST_PRUNE, SHREDDING
+from hermes.store.titles import next_title, set_title, take_in
+from hermes.store.transcript_replay import SessionState
+from hermes.store.visibility import User, session_clause
+
+if TYPE_CHECKING:
+    from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
 FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
 Told = Mapping[str, Any]  # a session or a message as a file or another store tells it
@@ -47,7 +42,7 @@ _COUNTED = ("model", "input_tokens", "output_tokens", "cache_read_tokens", "cach
 
 def ready(told: Told) -> Ready:
     """A message that was masked and lifted before, in the shape of its row."""
-    return message_values.make_ready(told, mask=None, lift=None)
+    return make_ready(told, mask=None, lift=None)
 
 
 class Ingest:
@@ -74,11 +69,9 @@ class Ingest:
         """Store a message that is there for others than its owner; an owner that is not here gets a tombstone."""
         at: Any = told.get("timestamp")
         number: Any = told.get("id")
-        self.tx.run(
-            "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING",
-            (owner, at if isinstance(at, (int, float)) else 0.0),
-        )
-        if not usable_id(number) or not carried_messages.are_free(self.tx, owner, [number]):
+        sql = "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING"
+        self.tx.run(sql, (owner, at if isinstance(at, (int, float)) else 0.0))
+        if not usable_id(number) or not lineage.are_free(self.tx, owner, [number]):
             number = None
         else:
             self.tx.reserve(number)
@@ -89,12 +82,12 @@ class Ingest:
         """A session's own messages in their order, each with its row if it is here; the id of each.
 
         New ones keep the ids they are told with, if all of them are free and in order. Else they get higher ones, and so do
-        the messages after them: `moved` has their places. (Within carried_messages.references_kept.)
+        the messages after them: `moved` has their places. (Within lineage.references_kept.)
         """
         wanted: list[Any] = [row.id if row is not None else (one or {}).get("id") for one, row in told]
         fresh = [number for number, (_, row) in zip(wanted, told, strict=True) if row is None]
         in_order = all(map(usable_id, wanted)) and all(first < second for first, second in pairwise(wanted))
-        keeps_ids = in_order and carried_messages.are_free(self.tx, session_id, fresh)
+        keeps_ids = in_order and lineage.are_free(self.tx, session_id, fresh)
         if keeps_ids and fresh:
             self.tx.reserve(max(fresh))
         given = [0]
@@ -151,12 +144,12 @@ class Ingest:
     def set_title(self, session_id: str, title: str | None) -> None:
         """Set a session's title, or the next of its family where another session has it."""
         taken = self.tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
-        titles.set_title(self.tx, session_id, titles.next_title(self.tx, title) if title and taken else title)
+        set_title(self.tx, session_id, next_title(self.tx, title) if title and taken else title)
 
     def refer(self, session_id: str, refs: Sequence[tuple[Sequence[Place], int, int | None, int | None]]) -> None:
         """Let a session show these messages of others: their places, the message before them, rewound, born."""
         named = ((lineage.ranges(self.tx, places), rest) for places, *rest in refs)
-        carried_messages.set_refs(self.tx, session_id, [(*one, *rest) for ranges, rest in named for one in ranges])
+        lineage.set_refs(self.tx, session_id, [(*one, *rest) for ranges, rest in named for one in ranges])
 
     def index(self) -> None:
         """Index the messages that came in."""
@@ -166,12 +159,17 @@ class Ingest:
     def finish(self, session_id: str) -> None:
         """The last step for each session: the index, its parent, its children, its counters."""
         self.index()
-        carried_messages.await_parent(self.tx, session_id)
-        carried_messages.find_children(self.tx, session_id, self.touched)
+        lineage.await_parent(self.tx, session_id)
+        lineage.find_children(self.tx, session_id, self.touched)
         messages.recount(self.tx, session_id)
 
 
-# ---------------------------------------------------------------------------------------------- exported sessions
+# ---------------------------------------------------------------------------------------------- export
+#
+# Export of sessions: one complete dict per session, which `ingest.py` brings back without loss.
+#
+# An export shows a session as the API shows it (carried messages in their places); separate keys hold what is needed to
+# restore the references.ed sessions
 
 
 @dataclass(slots=True)
@@ -198,7 +196,7 @@ def checked(data: Any) -> str:
     return sessions.checked_id(data["id"])
 
 
-def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) -> dict[str, Any]:
+def prepared(data: Told, attachments: Attachments, mask: Mask | None) -> dict[str, Any]:
     """An exported session as this store stores it: base64 payloads lifted into attachments, secrets masked.
 
     Each message lists its attachments; where neither the export nor a payload tells of any, its text does.
@@ -219,14 +217,14 @@ def prepared(data: Told, attachments: Attachments, mask: masking.Mask | None) ->
     lists = {key: [lifted(one) for one in data.get(key) or ()] for key in ("messages", "rewound_messages")}
     events = data.get("events")
     told = {**data, **lists, "events": events if isinstance(events, list) else []}
-    return told if mask is None else masking.session(told, mask)
+    return told if mask is None else masked_session(told, mask)
 
 
 def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, int]) -> Ingested:
     """Store a prepared session; the policy says what happens to one that is here.
 
     A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
-    Messages carried from other sessions stay theirs, also where those are not here (carried_messages.py).
+    Messages carried from other sessions stay theirs, also where those are not here (lineage.py).
     """
     session_id = data["id"]
     here = tx.row("SELECT trashed_at FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
@@ -255,7 +253,7 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
     if all(usable_id(one.get("id")) for one in own) and all(first < second for first, second in pairwise(numbers)):
         own.sort(key=itemgetter("id"))  # rewound messages at their place
     kept = StoredMessages(tx, session_id, kept=True)
-    with carried_messages.references_kept(tx, {session_id}, into.touched) as moved:
+    with lineage.references_kept(tx, {session_id}, into.touched) as moved:
         given = into.arrange(session_id, [(one, kept.take(one, one.get("id"))) for one in own], moved)
     here = {one["id"]: new for one, new in zip(own, given, strict=True) if usable_id(one.get("id"))}
     ids.update(here)
@@ -382,7 +380,7 @@ class _Follow:
         if self.source is None or there is None or there == (known := self.source.get("title")):
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
-            titles.take_in(self.tx)
+            take_in(self.tx)
             self.into.set_title(self.id, there)
             self._record(title=there)
             self.done.revised += 1
@@ -391,3 +389,95 @@ class _Follow:
         self.source = {**(self.source or {}), **values}
         self.meta["imported"] = self.source
         self.into.set_columns(self.id, {"meta": codec.to_json(self.meta)})
+
+
+# ---------------------------------------------------------------------------------------------- export
+#
+# Export of sessions: one complete dict per session, which `ingest.py` brings back without loss.
+#
+# An export shows a session as the API shows it (carried messages in their places); separate keys hold what is needed to
+# restore the references.
+
+# Keys in which a store records its own index, changes and tables.
+OWN_KEYS = (
+    "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "session_events", "sync_store",
+    "meaning",
+)  # fmt: skip
+_SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
+IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
+
+
+def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession | None:
+    """A session with its messages; None when there is none visible."""
+    row = sessions.get(tx, session_id, visible_to)
+    if row is None:
+        return None
+    shown = [message_reading.decode(one) for one in message_reading.shown_rows(tx, session_id)]
+    state = transcript_replay.session_state(tx, session_id)
+    rewound: list[Any] = _rewound(tx, session_id, shown, state)
+    if visible_to is not None:
+        rewound = [one for one in map(_for_others, rewound) if one is not None]
+    beside: dict[str, Any] = {key: state[key] for key in ("tags", "members", "refs", "rewinds")}
+    beside |= {"events": session_events.of_session(tx, session_id), "rewound_messages": rewound}
+    session = {**row, "messages": shown, **{key: value for key, value in beside.items() if value}}
+    attached = message_reading.attached(tx, session_id)
+    every = [*shown, *rewound]
+    listed = {str(one["id"]): attached[one["id"]] for one in every if one["id"] in attached}
+    if listed or any(message_reading.mentions(one["content"]) for one in every):
+        session["attached"] = listed  # {}: they only read like it
+    return cast("ExportedSession", session)
+
+
+def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: SessionState) -> list[HiddenMessage]:
+    """Messages a session no longer shows, its own and carried ones, each with `hidden`: the batch of the rewind that hid it,
+    or the code of a redaction or edit."""
+    hidden = {message_id: kind for message_id, kind in state["hidden"] if kind != KEPT}
+    found = {m["id"]: m for m in transcript_replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
+    told = {message["id"] for message in shown}
+    for _, owner, first, last, _, rewound, _ in state["refs"]:
+        sql = f"SELECT {message_reading.ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
+        if rewound is None:
+            sql += f" AND m.hidden = {REDACTED}"
+        for *row, kind in tx.rows(f"{sql} ORDER BY m.id", (owner, first, last)):
+            message_id = row[0]
+            if message_id not in told and kind != REPLACED:
+                found[message_id] = message_reading.decode(tuple(row))
+                hidden.setdefault(message_id, REDACTED if kind == REDACTED else rewound)
+    return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]
+
+
+def _for_others(message: HiddenMessage) -> HiddenMessage | RedactedMessage | None:
+    """A hidden message in an export for a user who is not the owner: a redacted one's place, no earlier version."""
+    if message["hidden"] == REPLACED:
+        return None
+    if message["hidden"] != REDACTED:
+        return message
+    place: Any = {name: message.get(name) for name in ("id", "session_id", "role", "timestamp", "hidden")}
+    return cast("RedactedMessage", {**place, "content": None})
+
+
+def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iterator[ExportedSession]:
+    """Exported sessions one by one, in constant memory: oldest first, so that a parent comes before its children."""
+    where, params = session_clause(visible_to, source=source)
+    with engine.read() as tx:
+        ids = tx.rows(f"SELECT s.id FROM sessions s WHERE {where} ORDER BY s.started_at, s.id", params)
+    for (session_id,) in ids:
+        with engine.read() as tx:
+            data = export(tx, session_id, visible_to)
+        if data is not None:
+            yield data
+
+
+def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
+    """Values that programs have set with set_meta, without the store's own keys."""
+    own = (lineage.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
+    rows = ((codec.restored(key), value) for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key"))
+    named = (row for row in rows if row[0] not in (*OWN_KEYS, META_LAST_PRUNE))
+    return [(codec.storable(key), value) for key, value in named if not str(key).startswith(own)]
+
+
+def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
+    """Set the values that are not set here yet."""
+    for key, value in values:
+        stored = codec.storable(value) if isinstance(value, str) else value
+        note_meta(tx, key, stored)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
 from hermes.store.arguments import checked_time
-from hermes.store.engines.base import Row, Tx, batched
+from hermes.store.engines.base import Row, Tx, rows_among
 from hermes.store.visibility import User, session_clause
 
 if TYPE_CHECKING:
@@ -153,9 +153,7 @@ def _candidates(
     tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
 ) -> Iterator[dict[str, Any]]:
     """Sessions that began in the period, or may have messages of it."""
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"{where} AND s.source = ?", [*params, source]
+    where, params = session_clause(visible_to, source=source)
     for row in tx.rows(
         f"SELECT {', '.join(f's.{name}' for name in _SESSION)} FROM sessions s"
         f" WHERE {where} AND (s.active_at >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
@@ -166,12 +164,9 @@ def _candidates(
 
 def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterator[Row]:
     """The messages these sessions own and show, of the period: never their text."""
-    for some in batched(session_ids):
-        these, ids = tx.among("m.session_id", some)
-        yield from tx.rows(
-            f"SELECT {_MESSAGE} FROM messages m WHERE {these} AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?",
-            [*ids, since, until],
-        )
+    shown = "m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?"
+    sql = f"SELECT {_MESSAGE} FROM messages m WHERE {{these}} AND {shown}"
+    return rows_among(tx, sql, session_ids, "m.session_id", (since, until))
 
 
 def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any, used: list[Any]) -> None:

@@ -78,10 +78,8 @@ def _taken(
 
 def held(tx: Tx, name: str) -> tuple[str, str | None, int] | None:
     """The holder of a lease, its reason and its token; None when it is free."""
-    row = tx.row(
-        "SELECT holder, reason, token FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?",
-        (name, tx.now()),
-    )
+    sql = "SELECT holder, reason, token FROM leases WHERE name = ? AND holder IS NOT NULL AND expires_at > ?"
+    row = tx.row(sql, (name, tx.now()))
     return None if row is None else (str(codec.restored(row[0])), row[1], int(row[2]))
 
 
@@ -98,10 +96,8 @@ def holder_of(tx: Tx, name: str) -> str | None:
 
 def holders(tx: Tx, prefix: str) -> dict[str, tuple[str, str | None]]:
     """The leases that are held and whose names begin with this, each with the name of its holder and its reason."""
-    rows = tx.rows(
-        "SELECT name, holder, reason FROM leases WHERE instr(name, ?) = 1 AND holder IS NOT NULL AND expires_at > ?",
-        (prefix, tx.now()),
-    )
+    sql = "SELECT name, holder, reason FROM leases WHERE instr(name, ?) = 1 AND holder IS NOT NULL AND expires_at > ?"
+    rows = tx.rows(sql, (prefix, tx.now()))
     return {str(name): (str(codec.restored(holder)), reason) for name, holder, reason in rows}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, listed
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, batched
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, rows_among
 from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.visibility import User, session_clause
 
@@ -76,16 +76,11 @@ def shown_rows(tx: Tx, session_id: str, columns: str = ROW, *, redacted: bool = 
 
 def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
     """How many messages of other sessions each of these shows, where it shows any."""
-    found: dict[str, int] = {}
-    for some in batched(session_ids):
-        these, ids = tx.among("r.session_id", some)
-        rows = tx.rows(
-            "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id"
-            f" BETWEEN r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {these} GROUP BY r.session_id",
-            ids,
-        )
-        found |= {codec.restored(session_id): int(count) for session_id, count in rows}
-    return found
+    sql = (
+        "SELECT r.session_id, count(*) FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN"
+        f" r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {{these}} GROUP BY r.session_id"
+    )
+    return {codec.restored(row[0]): int(row[1]) for row in rows_among(tx, sql, session_ids, "r.session_id")}
 
 
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
@@ -175,10 +170,8 @@ def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
 def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     """The session that shows a message to this caller: its own, else the first that carries it."""
     where, params = session_clause(visible_to)
-    own = tx.value(
-        f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}",
-        [message_id, *params],
-    )
+    sql = f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}"
+    own = tx.value(sql, [message_id, *params])
     if own is not None:
         return str(own)
     other = tx.value(
@@ -196,10 +189,8 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
 def refer(tx: Tx, message_id: int, lifted: Iterable[tuple[str, str, int]]) -> None:
     """Record which attachments a message refers to."""
     for digest, mime, size in lifted:
-        tx.run(
-            "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (digest, message_id, mime, size),
-        )
+        sql = "INSERT INTO attachments(hash, message_id, mime, bytes) VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        tx.run(sql, (digest, message_id, mime, size))
 
 
 def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
@@ -207,11 +198,9 @@ def payload_kinds(tx: Tx, rows: Sequence[Row]) -> dict[int, dict[str, str]]:
     texts = map(_TURN_ID_AND_CONTENT, rows)
     ids = [message_id for message_id, content in texts if isinstance(content, str) and PREFIX in content]
     kinds: dict[int, dict[str, str]] = {message_id: {} for message_id in ids}
-    for some in batched(ids):
-        these, params = tx.among("message_id", some)
-        sql = f"SELECT message_id, hash, mime FROM attachments WHERE {these}"
-        for message_id, digest, mime in tx.rows(sql, params):
-            kinds[message_id][digest] = mime or ""
+    sql = "SELECT message_id, hash, mime FROM attachments WHERE {these}"
+    for message_id, digest, mime in rows_among(tx, sql, ids, "message_id"):
+        kinds[message_id][digest] = mime or ""
     return kinds
 
 
@@ -244,10 +233,8 @@ def mentions(content: Any) -> bool:
 
 def attachments_of(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session's own messages refer to."""
-    rows = tx.rows(
-        "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?",
-        (session_id,),
-    )
+    sql = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
+    rows = tx.rows(sql, (session_id,))
     return [row[0] for row in rows]
 
 

@@ -30,10 +30,8 @@ _COUNT = (
 def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
     stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
-    message_id = tx.store_message(
-        (_COUNT, (ready.calls, stamp, stamp, preview, session_id)),
-        (_INSERT, (session_id, *ready.values.values())), stamp, _document(ready),
-    )  # fmt: skip
+    counted = _COUNT, (ready.calls, stamp, stamp, preview, session_id)
+    message_id = tx.store_message(counted, (_INSERT, (session_id, *ready.values.values())), _document(ready))
     if message_id is None:
         raise SessionNotFound(session_id)
     refer(tx, message_id, ready.lifted)
@@ -51,7 +49,7 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
         message_id = tx.insert(_INSERT, (session_id, *ready.values.values()))
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
-    tx.message_stored(message_id, ready.timestamp, *_document(ready))
+    tx.message_stored(message_id, _document(ready))
     refer(tx, message_id, ready.lifted)
     return message_id
 

@@ -17,10 +17,10 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store import codec, messages, retention, session_events, transcript_replay
-from hermes.store.carried_messages import StoredRow, references_kept
 from hermes.store.check import is_deleted, mend_orphans
-from hermes.store.engines.base import REDACTED, Engine, Tx
+from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
 from hermes.store.ingest import Ingest, ready
+from hermes.store.lineage import StoredRow, references_kept
 from hermes.store.transcript import Entry, TranscriptFolder, file_name, highest_id, tail
 from hermes.store.transcript_replay import ReplayedSession
 from hermes.store.transcript_writer import LOST
@@ -32,12 +32,12 @@ _HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
 def rebuild_store(path: Path, folder: Path) -> list[str]:
     """Make a database again from its readable rows and its transcripts; what was done. The old file is kept as a copy."""
     from hermes.store import encryption_keys
-    from hermes.store.engines.sqlite import cipher
+    from hermes.store.engines.sqlite import connection as driver
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.foreign_database import is_database
     from hermes.store.engines.sqlite.salvage import Later, copy_rows, set_aside, store_rest, write_lock
 
-    files = [] if cipher.is_encrypted(path) else TranscriptFolder(folder).all()
+    files = [] if driver.is_encrypted(path) else TranscriptFolder(folder).all()
     if not files and not (is_database(path) or has_key_file(path)):
         state = "is no database" if path.exists() else "does not exist"
         raise InvalidInput(f"{path} {state}, and {folder} has no transcripts: there is nothing to rebuild")
@@ -50,14 +50,14 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
         encryption_keys.share(path, fresh)  # an encrypted store stays encrypted
         engine = SqliteEngine(fresh)
         rows, later = copy_rows(engine, path) if path.exists() else (0, Later())
-        if not rows and cipher.is_encrypted(path):
+        if not rows and driver.is_encrypted(path):
             engine.close()
             _remove(fresh, "", "-wal", "-shm", "-queue", "-key")
             raise InvalidInput(
                 f"no row of {path} can be read, and an encrypted store has no transcripts; restore a backup"
             )
         with engine.write() as tx:
-            is_noted = tx.run("DELETE FROM state_meta WHERE key = ?", (LOST,)) > 0
+            is_noted = drop_meta(tx, LOST)
             is_lost = is_noted or any(_lacks_newest(tx, file) for file in files)
         sessions, count = _read_transcripts(engine, files, unread, is_lost=is_lost)
         rows += store_rest(engine, later)

@@ -9,23 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.store import (
-    carried_messages,
-    codec,
-    leases,
-    lineage,
-    message_reading,
-    messages,
-    model_choices,
-    session_events,
-    sessions,
-    titles,
-    usage,
-)
+from hermes.store import codec, leases, lineage, message_reading, messages, session_events, sessions, titles, usage
 from hermes.store.arguments import checked_period, checked_text
-from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, set_meta
+from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, meta_names, set_meta
 from hermes.store.message_reading import NEEDED, UNSETTLED
 
 if TYPE_CHECKING:
@@ -39,6 +28,7 @@ ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
 # Of the lease, renewed with every session: after so long another process goes on for a killed one.
 PRUNING_SECONDS = 3600.0  # a second process that prunes after that does no harm
+BACKUP = "backup:"  # keys of state_meta, followed by the path of a backup: when it was made
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
@@ -73,6 +63,19 @@ def deleted(tx: Tx) -> dict[str, bool]:
         else:
             found.pop(session_id, None)
     return found
+
+
+def note_backup(tx: Tx, path: Path) -> None:
+    """Remember where a backup lies, and forget those that were deleted since."""
+    for known in noted_backups(tx):
+        if not known.exists() and known.parent.is_dir():
+            drop_meta(tx, BACKUP + str(known))
+    set_meta(tx, BACKUP + str(path.absolute()), repr(time.time()))
+
+
+def noted_backups(tx: Tx) -> list[Path]:
+    """The backups that were made of this store."""
+    return [Path(path) for path in meta_names(tx, BACKUP)]
 
 
 # --------------------------------------------------------------------------------------------- trash
@@ -160,7 +163,7 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
     owners: list[str] = []
     while True:
         with engine.write() as tx:
-            is_live = _is_live(tx, session_id)
+            is_live = tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
             which = f"m.hidden = {KEPT} AND NOT {NEEDED}" if is_live else UNSETTLED
             hashes.update(message_reading.attachments_of(tx, session_id))
             if not messages.remove_own(engine, tx, session_id, which=which, cap=ROWS_AT_ONCE):
@@ -176,10 +179,6 @@ def finish_deletion(engine: Engine, session_id: str, transcripts: TranscriptWrit
     transcripts.unused(gone)
     for other in owners:
         finish_deletion(engine, other, transcripts)
-
-
-def _is_live(tx: Tx, session_id: str) -> bool:
-    return tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (session_id,)) is not None
 
 
 def is_used(tx: Tx, digest: str) -> bool:
@@ -205,9 +204,9 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
     session_events.forget(tx, session_id)
     leases.forget(tx, session_id)
-    keys = (titles.titled_key(session_id), usage.side_key(session_id), model_choices.choice_key(session_id))
-    for key in (*keys, carried_messages.AWAITED + session_id):
-        tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
+    keys = (titles.titled_key(session_id), usage.side_key(session_id), sessions.choice_key(session_id))
+    for key in (*keys, lineage.AWAITED + session_id):
+        drop_meta(tx, key)
     drop_empty_tombstone(tx, session_id)
     return [row[0] for row in owners]
 
@@ -332,7 +331,7 @@ def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
     token = leases.acquire(tx, leases.AUTO_PRUNE, leases.holder_name("prune"), PRUNING_SECONDS)
     if token is None:
         return None
-    last = tx.value("SELECT value FROM state_meta WHERE key = ?", (META_LAST_PRUNE,))
+    last = get_meta(tx, META_LAST_PRUNE)
     try:
         due = last is None or not 0 <= time.time() - float(last) < interval
     except (TypeError, ValueError):
@@ -341,8 +340,3 @@ def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
         return token
     leases.release(tx, leases.AUTO_PRUNE, token)
     return None
-
-
-def finish_auto_prune(tx: Tx) -> None:
-    """Begin the interval until the next automatic clean-up: one that was cut off goes on at the next start."""
-    set_meta(tx, META_LAST_PRUNE, str(time.time()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import InvalidInput
 from hermes.store import codec, lineage, sessions
 from hermes.store.arguments import checked_period
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, rows_among
 from hermes.store.message_values import preview_of
 from hermes.store.visibility import User, in_folder, session_clause
 
@@ -46,9 +46,7 @@ def rich(
 ) -> list[SessionRow]:
     """See SessionDB.list_sessions_rich."""
     limit, offset = checked_page(limit, offset)
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"{where} AND s.source = ?", [*params, source]
+    where, params = session_clause(visible_to, source=source)
     if exclude_sources:
         where = f"{where} AND s.source NOT IN ({', '.join('?' * len(exclude_sources))})"
         params = [*params, *exclude_sources]
@@ -186,7 +184,5 @@ def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
 
 def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """See SessionDB.session_states."""
-    among, values = tx.among("s.id", list(session_ids))
-    columns = "s.id, s.message_count, s.active_at, s.ended_at, s.trashed_at"
-    rows = tx.rows(f"SELECT {columns} FROM sessions s WHERE {among}", values)
-    return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows}
+    sql = "SELECT id, message_count, active_at, ended_at, trashed_at FROM sessions WHERE {these}"
+    return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows_among(tx, sql, list(session_ids))}

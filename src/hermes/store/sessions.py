@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store import codec
-from hermes.store.engines.base import KEPT, REDACTED, Tx, batched
+from hermes.store.engines.base import KEPT, REDACTED, Tx, drop_meta, get_meta, rows_among, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.visibility import User, in_folder, session_clause
 
@@ -92,10 +92,8 @@ def keep_prompt(tx: Tx, text: str | None) -> str | None:
     digest = hashlib.sha256(stored if isinstance(stored, bytes) else stored.encode()).hexdigest()
     if tx.row("SELECT 1 FROM system_prompts WHERE hash = ?", (digest,)) is None:
         base_hash, shared = _common_beginning(tx, text) if isinstance(stored, str) else (None, 0)
-        tx.run(
-            "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)",
-            (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]),
-        )
+        sql = "INSERT INTO system_prompts(hash, base_hash, base_chars, text) VALUES(?, ?, ?, ?)"
+        tx.run(sql, (digest, base_hash, shared or None, stored if base_hash is None else text[shared:]))
     return digest
 
 
@@ -115,12 +113,12 @@ def _common_beginning(tx: Tx, text: str) -> tuple[str | None, int]:
 def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Add the system prompts to rows of `LISTED` columns; each different one is read once."""
     hashes = [row.pop("system_prompt_hash") for row in rows]
-    texts: dict[str, Any] = {}
-    for some in batched(sorted({digest for digest in hashes if digest is not None})):
-        these, params = tx.among("s.system_prompt_hash", some)
-        # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
-        given = f"(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
-        texts |= dict(tx.rows(f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}", params))
+    # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
+    given = "(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
+    sql = f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}"
+    texts: dict[str, Any] = dict(
+        rows_among(tx, sql, sorted({digest for digest in hashes if digest is not None}), "s.system_prompt_hash")
+    )
     for row, digest in zip(rows, hashes, strict=True):
         if row["system_prompt"] is None and digest is not None:
             row["system_prompt"] = texts.get(digest)
@@ -196,28 +194,22 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    rows = tx.rows(
-        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?",
-        [prefix, prefix + "\U0010ffff", *params, limit],
-    )
+    sql = f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?"
+    rows = tx.rows(sql, [prefix, prefix + "\U0010ffff", *params, limit])
     return [row[0] for row in rows]
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:
     """The number of sessions (of a source)."""
-    where, params = session_clause(visible_to)
-    if source is not None:
-        where, params = f"s.source = ? AND {where}", [source, *params]
+    where, params = session_clause(visible_to, source=source)
     return int(tx.value(f"SELECT count(*) FROM sessions s WHERE {where}", params))
 
 
 def count_by_source(tx: Tx, visible_to: User | None) -> dict[str, int]:
     """How many sessions each source has, the largest first."""
     where, params = session_clause(visible_to)
-    rows = tx.rows(
-        f"SELECT s.source, count(*) FROM sessions s WHERE {where} GROUP BY s.source ORDER BY count(*) DESC, s.source",
-        params,
-    )
+    sql = f"SELECT s.source, count(*) FROM sessions s WHERE {where} GROUP BY s.source ORDER BY count(*) DESC, s.source"
+    rows = tx.rows(sql, params)
     return {codec.restored(source): number for source, number in rows}
 
 
@@ -251,14 +243,11 @@ def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
 def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None) -> dict[str, list[str]]:
     """The tags of each of these sessions, sorted."""
     where, params = session_clause(visible_to)
-    these, ids = tx.among("s.id", session_ids)
-    rows = tx.rows(
-        "SELECT t.session_id, t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id"
-        f" WHERE {these} AND {where} ORDER BY t.tag",
-        [*ids, *params],
-    )
+    tags = "SELECT t.session_id, t.tag FROM session_tags t JOIN sessions s ON s.id = t.session_id"
     found: dict[str, list[str]] = {one: [] for one in session_ids}
-    for session_id, tag in rows:
+    for session_id, tag in rows_among(
+        tx, f"{tags} WHERE {{these}} AND {where} ORDER BY t.tag", session_ids, "s.id", params
+    ):
         found[codec.restored(session_id)].append(tag)
     return found
 
@@ -273,10 +262,8 @@ def share(tx: Tx, session_id: str, source: str, user_id: str) -> bool:
     """Let a user see a session; False when there is no such session."""
     if get(tx, session_id) is None:
         return False
-    tx.run(
-        "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
-        (session_id, str(source), str(user_id)),
-    )
+    sql = "INSERT INTO session_members(session_id, source, user_id) VALUES(?, ?, ?) ON CONFLICT DO NOTHING"
+    tx.run(sql, (session_id, str(source), str(user_id)))
     return True
 
 
@@ -297,3 +284,47 @@ def held_in(tx: Tx, folder: str) -> list[tuple[str, str]]:
     inside, values = in_folder("s", folder)
     rows = tx.rows(f"SELECT s.id, s.cwd FROM sessions s WHERE s.purged IS NULL AND {inside}", values)
     return [(codec.restored(session_id), codec.restored(cwd)) for session_id, cwd in rows]
+
+
+# ---------------------------------------------------------------------------------------------- the chosen model
+#
+# The model a person has chosen for a conversation (/model): kept in state_meta, so that it outlives the process.
+#
+# A choice has the name of a session or, before the first message, of the conversation's key in the gateway. It passes to
+# branches and compressions, and is deleted with its session.
+
+CONFIGURED = ""  # the choice to use the configured model again
+
+
+def choice_key(conversation: str) -> str:
+    """The key of state_meta with a conversation's model."""
+    return f"model_choice:{conversation}"
+
+
+def chosen_model(tx: Tx, conversation: str) -> str | None:
+    """The chosen model, CONFIGURED, or None when nothing was chosen."""
+    value = get_meta(tx, choice_key(conversation))
+    return None if value is None else str(value)
+
+
+def choose_model(tx: Tx, conversation: str, model: str | None) -> None:
+    """Keep a choice; None forgets it."""
+    if model is None:
+        drop_meta(tx, choice_key(conversation))
+    else:
+        set_meta(tx, choice_key(conversation), model)
+
+
+def inherit_model(tx: Tx, parent: str, child: str) -> None:
+    """A session that continues another has the same model."""
+    chosen = chosen_model(tx, parent)
+    if chosen is not None:
+        choose_model(tx, child, chosen)
+
+
+def move_choice(tx: Tx, old: str, new: str) -> None:
+    """What was chosen before the first message belongs to the session that has begun."""
+    chosen = chosen_model(tx, old)
+    if chosen is not None:
+        choose_model(tx, old, None)
+        choose_model(tx, new, chosen)

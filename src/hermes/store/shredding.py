@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.home import has_key_file
 from hermes.store import codec, gateway_outbox, leases, lineage, prompt_history, retention
-from hermes.store.engines.base import Tx, set_meta
-from hermes.store.session_copies import copies_of, noted_backups
+from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
+from hermes.store.engines.sqlite.foreign_database import is_database
 from hermes.store.sync import tables as sync_tables
 from hermes.whole_files import write_whole
 
@@ -68,9 +69,9 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
         unfinished.append(f"deleted text may still be in {engine.where}, which could not be rewritten: {error}")
     if not unfinished:
         with engine.write() as tx:
-            tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + plan.parts[-1],))
+            drop_meta(tx, retention.SHREDDING + plan.parts[-1])
     with engine.read() as tx:
-        backups = noted_backups(tx)
+        backups = retention.noted_backups(tx)
     copies = [*map(str, copies_of(db.path, db._transcripts.files.folder, plan.parts, plan.attachments, backups))]
     if not engine.shared:  # on a stick, or a share that is not mounted
         away = (path for path in backups if not path.parent.is_dir())
@@ -94,8 +95,8 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
 
 def _noted(tx: Tx, session_id: str) -> Plan:
     """What an earlier try has left to do for this session; an empty plan when it was finished, or there was none."""
-    rows = tx.rows("SELECT value FROM state_meta WHERE key LIKE ?", (retention.SHREDDING + "%",))
-    plans = (Plan(**codec.from_json(value)) for (value,) in rows)
+    names = meta_names(tx, retention.SHREDDING)
+    plans = (Plan(**codec.from_json(get_meta(tx, retention.SHREDDING + one))) for one in names)
     return next((plan for plan in plans if session_id in plan.parts), Plan())
 
 
@@ -157,7 +158,7 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     for digest in prompts:
         _drop_prompt(tx, digest)
     if earlier.parts:
-        tx.run("DELETE FROM state_meta WHERE key = ?", (retention.SHREDDING + earlier.parts[-1],))
+        drop_meta(tx, retention.SHREDDING + earlier.parts[-1])
     set_meta(tx, retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan)))
     return plan, children
 
@@ -236,3 +237,64 @@ def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
     return [str(row[0]) for key in keys for row in tx.rows(sql, (key,))]
+
+
+# ------------------------------------------------------------------------------------------ copies
+#
+# Files near a store that hold a session of it: copies that backups and repairs made, exports. Looked at are the files beside
+# the database, folders beside it that are named after backups, what a repair put aside among the transcripts, and the backups
+# that were made elsewhere (their paths are noted). A database holds the session when the id is among its bytes, any other file
+# when it names the id as JSON does. An encrypted copy can't be searched: it counts as one.
+
+_PIECE = 1 << 20  # bytes read at once
+_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
+
+
+def copies_of(
+    database: Path,
+    transcripts: Path,
+    session_ids: Sequence[str],
+    attachments: Iterable[str],
+    backups: Iterable[Path] = (),
+) -> Iterator[Path]:
+    """The files that hold one of these sessions, or a copy of one of these attachments (by hash)."""
+    own = {database.with_name(database.name + end) for end in _OWN}
+    elsewhere = {path for path in backups if path.is_file()}
+    candidates = sorted(({*_candidates(database.parent, transcripts)} | elsewhere) - own)
+    for path in candidates:
+        try:
+            if _holds(path, session_ids):
+                yield path
+        except OSError:
+            continue  # not readable for the user who runs this
+    # A backup has its attachments beside it, so each may lie in the folder of any candidate.
+    folders = {database.parent, *(path.parent for path in candidates if ".attachments" not in str(path.parent))}
+    for digest in attachments:
+        yield from sorted(found for one in folders for found in one.glob(f"*.attachments/{digest[:2]}/{digest}"))
+
+
+def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
+    beside = [path for path in folder.iterdir() if not path.is_symlink()] if folder.is_dir() else []
+    for path in beside:
+        if path.is_file():
+            yield path
+        elif path.is_dir() and "backup" in path.name.lower():
+            yield from (one for one in path.rglob("*") if one.is_file() and not one.is_symlink())
+    yield from transcripts.glob("*.before-repair-*")
+
+
+def _holds(path: Path, session_ids: Sequence[str]) -> bool:
+    if has_key_file(path):
+        return True
+    words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
+    if is_database(path) or path.name.endswith("-wal"):
+        words = set(session_ids)
+    sought = [word.encode(errors="surrogatepass") for word in words]
+    longest, before = max(map(len, sought)), b""
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            seen = before + piece
+            if any(word in seen for word in sought):
+                return True
+            before = seen[-longest:]
+    return False

@@ -22,8 +22,8 @@ from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.gateway_tables import TABLES as GATEWAY_TABLES
 from hermes.store.gateway_tables import statements as gateway_statements
+from hermes.store.ingest import OWN_KEYS
 from hermes.store.meaning import vectors
-from hermes.store.session_exports import OWN_KEYS
 from hermes.store.sync import tables as sync_tables
 
 if TYPE_CHECKING:

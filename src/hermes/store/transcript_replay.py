@@ -250,10 +250,8 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
         values["title_seen"] = values["title"]
     names = list(values)
     free_id(tx, values["id"])
-    tx.run(
-        f"INSERT INTO sessions({', '.join(names)}) VALUES({', '.join('?' * len(names))})",
-        [codec.storable(value) if isinstance(value, str) else value for value in values.values()],
-    )
+    sql = f"INSERT INTO sessions({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
+    tx.run(sql, [codec.storable(value) if isinstance(value, str) else value for value in values.values()])
 
 
 def set_state(tx: Tx, session_id: str, state: ToldState) -> None:

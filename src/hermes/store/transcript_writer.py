@@ -18,7 +18,7 @@ from typing import Any
 from hermes.errors import StoreClosed, StoreError, StoreUnreachable
 from hermes.store import codec, message_reading, transcript, transcript_replay
 from hermes.store.attachments import Attachments, listed
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, Tx, get_meta, note_meta
 from hermes.store.message_values import Ready
 from hermes.store.transcript import Entry, TranscriptFile, TranscriptFolder, event, line
 
@@ -52,7 +52,7 @@ class TranscriptWriter:
         self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
         self._mark = f"UPDATE sessions SET transcript = 0 WHERE id = ? AND {_MARKED[which]}"
-        engine.on_adopted = engine.on_unsure = self.complete
+        engine.on_behind = self.complete
 
     def wanted(self, source: str) -> bool:
         """Whether sessions of this source have transcripts."""
@@ -115,7 +115,7 @@ class TranscriptWriter:
         paths = [*known]
         told = transcript.highest_known([*paths, *newest])
         with self._engine.read() as tx:  # a line follows its commit
-            is_noted = tx.row("SELECT 1 FROM state_meta WHERE key = ?", (LOST,)) is not None
+            is_noted = get_meta(tx, LOST) is not None
             is_newer = told > tx.last_number("messages")
         if is_newer:
             self._note_lost(is_known=bool(paths))
@@ -126,7 +126,7 @@ class TranscriptWriter:
         with self._engine.write() as tx:
             tx.reserve(told)
             if is_known:
-                tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING", (LOST,))
+                note_meta(tx, LOST)
 
     def complete(self, session_ids: Iterable[str]) -> None:
         """Write the transcripts of these sessions anew where they differ."""

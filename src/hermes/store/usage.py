@@ -9,7 +9,7 @@ import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store.arguments import checked_number, checked_text
-from hermes.store.engines.base import Tx, set_meta
+from hermes.store.engines.base import Tx, get_meta, set_meta
 
 COUNTERS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
@@ -86,34 +86,24 @@ def side_key(session_id: str) -> str:
     return f"side_usage:{session_id}"
 
 
-def checked_side(input_tokens: int, output_tokens: int, cost_usd: float | None) -> SideUsage:
-    """The usage of one call of a side task, as `add_side` expects it."""
-    return {
-        "calls": 1,
-        "input_tokens": int(checked_number(input_tokens, "input_tokens", "INTEGER")),
-        "output_tokens": int(checked_number(output_tokens, "output_tokens", "INTEGER")),
-        "cost_usd": None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL"),
-    }
-
-
 def side_of(tx: Tx, session_id: str) -> SideUsage | None:
     """What the side tasks of a session used; None when there were none."""
-    value = tx.value("SELECT value FROM state_meta WHERE key = ?", (side_key(session_id),))
+    value = get_meta(tx, side_key(session_id))
     try:
         return None if value is None else msgspec.json.decode(value, type=SideUsage)
     except msgspec.DecodeError:  # another program wrote it
         return None
 
 
-def add_side(tx: Tx, session_id: str, used: SideUsage) -> None:
-    """Add to what the side tasks of a session used."""
+def add_side(tx: Tx, session_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
+    """Add one call to what the side tasks of a session used."""
     tx.hold(session_id)
-    if (before := side_of(tx, session_id)) is not None:
-        costs = before["cost_usd"], used["cost_usd"]
-        used = {
-            "calls": before["calls"] + used["calls"],
-            "input_tokens": before["input_tokens"] + used["input_tokens"],
-            "output_tokens": before["output_tokens"] + used["output_tokens"],
-            "cost_usd": None if costs[0] is None or costs[1] is None else costs[0] + costs[1],
-        }
+    before = side_of(tx, session_id) or {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    was = before["cost_usd"]
+    used: SideUsage = {
+        "calls": before["calls"] + 1,
+        "input_tokens": before["input_tokens"] + input_tokens,
+        "output_tokens": before["output_tokens"] + output_tokens,
+        "cost_usd": None if was is None or cost_usd is None else was + cost_usd,
+    }
     set_meta(tx, side_key(session_id), msgspec.json.encode(used).decode())

@@ -14,9 +14,12 @@ User = tuple[str, str]
 SHOWN = "{s}.trashed_at IS NULL AND {s}.purged IS NULL"
 
 
-def session_clause(visible_to: User | None, alias: str = "s") -> tuple[str, list[Any]]:
-    """A condition on the sessions row `alias` and its parameters."""
+def session_clause(visible_to: User | None, alias: str = "s", source: str | None = None) -> tuple[str, list[Any]]:
+    """A condition on the sessions row `alias` and its parameters; with a source, only its sessions."""
     shown = SHOWN.format(s=alias)
+    if source is not None:
+        where, params = session_clause(visible_to, alias)
+        return f"{where} AND {alias}.source = ?", [*params, source]
     if visible_to is None:
         return shown, []
     try:

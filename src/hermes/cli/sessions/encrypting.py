@@ -95,7 +95,7 @@ def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path
 def _database() -> Path:
     """The file of the configured store."""
     from hermes.home import default_database, settled
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
     from hermes.store.opening import store_url
 
     url = store_url(configuration())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.shared import configuration, note, opened, progress
-from hermes.store.engines.store_address import without_password
+from hermes.store.engines import without_password
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _tenant(given: str) -> tuple[str, str, str]:
 
 def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]], removed: tuple[str, ...]) -> None:
     from hermes.errors import InvalidInput
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
     from hermes.store.opening import store_url
 
     url = url or store_url(configuration())
@@ -118,7 +118,7 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
     from hermes.errors import InvalidInput
     from hermes.home import default_database
     from hermes.store.db import SessionDB
-    from hermes.store.engines.store_address import same_server
+    from hermes.store.engines import same_server
     from hermes.store.opening import store_url
 
     if not same_server(store_url(configuration()), url):
@@ -137,7 +137,7 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
     from hermes.errors import InvalidInput
     from hermes.home import has_key_file
     from hermes.store import encryption_keys
-    from hermes.store.engines.store_address import file_of
+    from hermes.store.engines import file_of
 
     if source.is_shared or encryption_keys.vault_of(source.path) is None:
         return

@@ -42,10 +42,38 @@ def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[first : first + 500] for first in range(0, len(values), 500))
 
 
+def rows_among(tx: Tx, sql: str, values: Sequence[Any], column: str = "id", params: Params = ()) -> Iterator[Row]:
+    """The rows for any number of values of a column: `{these}` in the statement is the condition, before other parameters."""
+    for some in batched(values):
+        these, given = tx.among(column, some)
+        yield from tx.rows(sql.replace("{these}", these), (*given, *params))
+
+
+def get_meta(tx: Tx, key: str) -> Any:
+    """A value of state_meta; None when it is not set."""
+    return codec.restored(tx.value("SELECT value FROM state_meta WHERE key = ?", (key,)))
+
+
 def set_meta(tx: Tx, key: str, value: Any) -> None:
     """Set a value of state_meta."""
     sql = "INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
     tx.run(sql, (key, value))
+
+
+def note_meta(tx: Tx, key: str, value: Any = "1") -> None:
+    """Set a value of state_meta that is not set yet."""
+    tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (key, value))
+
+
+def drop_meta(tx: Tx, key: str) -> bool:
+    """Remove a value of state_meta; whether there was one."""
+    return bool(tx.run("DELETE FROM state_meta WHERE key = ?", (key,)))
+
+
+def meta_names(tx: Tx, prefix: str) -> list[str]:
+    """The rest of each key of state_meta that begins with this, in order."""
+    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1 ORDER BY key", (prefix,))
+    return [str(codec.restored(row[0])).removeprefix(prefix) for row in rows]
 
 
 def finding(kind: str, where: str, detail: str) -> Finding:
@@ -71,79 +99,57 @@ class Tx(Protocol):
 
     def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows."""
-        ...
 
     def row(self, sql: str, params: Params = ()) -> Row | None:
         """The first row, or None."""
-        ...
 
     def value(self, sql: str, params: Params = ()) -> Any:
         """The first column of the first row, or None."""
-        ...
 
     def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         """All rows as dicts keyed by column name; the caller, who names the columns, says which TypedDict that is."""
-        ...
 
     def run(self, sql: str, params: Params = ()) -> int:
         """Execute a statement that writes; returns the number of affected rows."""
-        ...
 
     def run_many(self, sql: str, many: Sequence[Params]) -> None:
         """Execute a statement that writes once with each of these parameters."""
-        ...
 
     def insert(self, sql: str, params: Params = ()) -> int:
         """Execute an INSERT into a table with an integer key; returns the new key."""
-        ...
 
     def has_table(self, name: str) -> bool:
         """Whether the table exists."""
-        ...
 
     def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
         """A condition: the column has one of these values, of which there may be hundreds; and its parameters."""
-        ...
 
     def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
         """Ranges of message ids, each in a session, as a table `a` (session_id, first, last) after FROM; and its parameters."""
-        ...
 
     def hold(self, session_id: str) -> None:
         """Lock this session: no other transaction changes it, or stores messages in it, until this one ends."""
-        ...
 
     def holds(self, lease: str, token: int) -> bool:
         """Whether this token holds a lease; if so, no process can take it before the transaction ends."""
-        ...
 
     def now(self) -> float:
         """The time, by the one clock that all users of the store share."""
-        ...
 
     def reserve(self, highest: int, table: str = "messages") -> None:
         """Rows will be stored under given ids, up to this one: none of these ids is generated again."""
-        ...
 
     def last_number(self, table: str) -> int:
         """The highest id the table has ever generated."""
-        ...
 
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         """This program itself changed or removed these messages: this is not a change by another program."""
-        ...
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
-        ...
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
-        """Called with each message row: its time, its whole content and the searched columns, as stored."""
-        ...
+    def message_stored(self, message_id: int, document: Document) -> None:
+        """Called with each message row that was stored otherwise."""
 
 
 # A message that matches, without what is shown of it: its id, how many words it has, its session and its role.
@@ -171,43 +177,33 @@ class FullText(Protocol):
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
         """The newest `cap` messages that match the query tree, newest first."""
-        ...
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
         """The newest `cap` messages that match each of these trees: all words of a question in one call."""
-        ...
 
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
         """The ids alone, of all users' messages: only to be intersected with ids that may be seen."""
-        ...
 
     def words_containing(self, tx: Tx, part: str, cap: int, *, at_end: bool = False) -> list[str]:
         """Words of the store (folded) that contain this part, or end with it."""
-        ...
 
     def words_starting(self, tx: Tx, starts: Sequence[str], cap: int) -> list[list[str]]:
         """Words of the store (folded) with each of these prefixes."""
-        ...
 
     def mark(self, tx: Tx) -> int:
         """The id up to which every message is indexed."""
-        ...
 
     def pending(self, tx: Tx) -> int:
         """How many messages are not in the index yet (search finds them nevertheless)."""
-        ...
 
     def index_now(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Index messages that were inserted under ids below the index mark (imports keep their ids)."""
-        ...
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Re-index messages whose row was changed."""
-        ...
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Remove messages from the index that are being deleted in this transaction."""
-        ...
 
 
 class Engine(Protocol):
@@ -219,29 +215,23 @@ class Engine(Protocol):
     """The store's location for display."""
     shared: bool
     """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
-    on_adopted: Callable[[Iterable[str]], None]
-    """Called with the sessions whose rows, written by another program, were just adopted."""
-    on_unsure: Callable[[Iterable[str]], None]
-    """Called with the sessions changed in a transaction that was committed, but may not be durable."""
+    on_behind: Callable[[Iterable[str]], None]
+    """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
     on_parts: Callable[[Sequence[int]], None]
     """Called with the messages that hold parts in another program's form, before they are indexed."""
 
     @property
     def fulltext(self) -> FullText:
         """The index over messages."""
-        ...
 
     def read(self) -> AbstractContextManager[Tx]:
         """A consistent view; never blocks writers and is not blocked by them."""
-        ...
 
     def query(self, sql: str, params: Params) -> list[dict[str, Any]]:
         """Rows of a caller's own query, in this database's SQL; InvalidInput when it is not read-only or fails."""
-        ...
 
     def searching(self) -> AbstractContextManager[Tx]:
         """The same for a search: it finds every message stored so far."""
-        ...
 
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
@@ -253,55 +243,42 @@ class Engine(Protocol):
         be stored in it (Tx.store_message). A write that is not `lasting` may be lost in a power failure of this machine:
         a lease, since no process that held one survives that.
         """
-        ...
 
     def make_tables(self, statements: Sequence[str]) -> None:
         """Create further tables and indexes, declared as for SQLite, if they do not exist."""
-        ...
 
     def size(self) -> int:
         """How many bytes the store takes."""
-        ...
 
-    def taking_in(self) -> AbstractContextManager[None]:
-        """Entered before a list or a title look-up: rows that another program wrote are adopted."""
-        ...
+    def take_in(self) -> None:
+        """Adopt rows that another program wrote: called before a list or a title look-up."""
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:
         """Index every message that is not indexed yet; returns how many."""
-        ...
 
     def appended(self, message_id: int, size: int) -> None:
         """Called after each append, to do a bounded piece of housekeeping."""
-        ...
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
         """Find damage in the stored data or its index."""
-        ...
 
     def rebuild_index(self) -> None:
         """Rebuild the full-text index from the messages."""
-        ...
 
     def start_background(self) -> None:
         """Start deferred work in the background, if there is much of it."""
-        ...
 
     def reclaim(self, *, full: bool = False) -> bool:
         """Return free space to the file system, if there is enough (or always, when `full`)."""
-        ...
 
     def scrub(self) -> list[str]:
         """Rewrite what holds deleted text: index, free pages, log. A line for each place that could not be rewritten."""
-        ...
 
     def backup(self, target: Path) -> None:
         """Write a consistent copy while others write."""
-        ...
 
     def close(self) -> None:
         """Close everything. May be called twice."""
-        ...
 
 
 # ----------------------------------------------------------------------------------------------------

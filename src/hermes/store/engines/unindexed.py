@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, NamedTuple
 
-from hermes.store.engines.base import could_match, phrase_words
+from hermes.errors import StoreCorrupt
+from hermes.store import codec
+from hermes.store.engines.base import Candidate, Scope, Tx, columns_of, could_match, phrase_words
 from hermes.store.index_text import WORD_BYTES, fold, index_words, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
@@ -18,8 +23,37 @@ HELD_CHARACTERS = (
     32_000_000  # of waiting messages, held for one search; further ones are read again by each of its steps
 )
 READ = 200  # messages read at once
+AT_ONCE = 500  # of those that match, compared with the scope of a search
+COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 _LONGEST = 1_000  # characters of a word that are compared; a longer one (base64, for example) is told by its beginning
 Columns = tuple[str, str, str]
+
+
+class IndexedRow(NamedTuple):
+    """What the index needs of a message, as it is stored."""
+
+    id: int
+    content: Any
+    content_rest: bytes | None
+    content_format: str | None
+    tool_name: Any
+    tool_calls: Any
+    session_id: str = ""
+    writer: int | None = None
+
+    @property
+    def holds_foreign_parts(self) -> bool:
+        """Whether its content is a list of parts as another program stores it."""
+        return self.content_format is None and str(self.content).startswith(codec.FOREIGN_PARTS)
+
+
+def document(row: IndexedRow) -> tuple[str, str, str]:
+    """The words of a message as its three index columns see them, not yet folded."""
+    try:
+        content = codec.joined(row.content, row.content_rest)
+    except StoreCorrupt:  # one damaged text must not prevent finding the others
+        content = str(row.content)
+    return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
 
 
 class UnindexedMessage:
@@ -154,3 +188,30 @@ def matching(tree: Node, messages: Iterable[UnindexedMessage]) -> Iterator[Unind
 def words_with(part: str, fits: Callable[[str], bool], messages: Iterable[UnindexedMessage]) -> list[str]:
     """The words of the messages that have this part and fit."""
     return list(dict.fromkeys(word for one in messages for word in one.words_with(part) if fits(word)))
+
+
+def read(tx: Tx, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
+    """Some of the messages that wait, as they are stored."""
+    these, ids = tx.among("id", message_ids)
+    for values in tx.rows(f"SELECT {COLUMNS} FROM messages WHERE {these}", ids):
+        row = IndexedRow(*values)
+        text, is_plain = str(row.content or ""), False
+        with suppress(StoreCorrupt):
+            text = codec.joined(row.content, row.content_rest) or ""
+            # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
+            is_plain = row.tool_calls is None and text.isascii() and "\\u" not in text
+        raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
+        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
+
+
+def newest(tx: Tx, tree: Node, waiting: WaitingMessages, scope: Scope, cap: int) -> list[Candidate]:
+    """The newest matches among the messages that wait, newest first."""
+    found: list[Candidate] = []
+    join = "JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
+    left = matching(tree, waiting)
+    while len(found) < cap and (some := {one.id: one.size for one in islice(left, AT_ONCE)}):
+        these, ids = tx.among("m.id", [*some])
+        sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {these} AND {scope.where} ORDER BY m.id DESC"
+        rows = tx.rows(sql, (*ids, *scope.params))
+        found += [(one, some[one], session_id, role) for one, session_id, role in rows]
+    return found[:cap]

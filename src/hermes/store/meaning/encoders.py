@@ -47,15 +47,12 @@ class Encoder(Protocol):
 
     def suits(self, text: str) -> bool:
         """Whether it knows the language of a text."""
-        ...
 
     def passages(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], list[int]]:
         """The vectors of messages, one a row and of length 1, and how many tokens (or characters) each was made of."""
-        ...
 
     def questions(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
         """The vectors of questions, one a row and of length 1."""
-        ...
 
 
 def looks_english(text: str) -> bool:

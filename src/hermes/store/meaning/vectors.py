@@ -15,7 +15,7 @@ import msgspec
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx
+from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.index_text import plain, plain_parts
 from hermes.store.meaning.encoders import CHARACTERS, KNOWN, Encoder
 
@@ -82,7 +82,7 @@ class MessageWithoutVector(msgspec.Struct, frozen=True):
 
 def are_kept(tx: Tx) -> bool:
     """Whether search by meaning was switched on for this store. (The key may remain where the table was dropped with SQL.)"""
-    return tx.row("SELECT 1 FROM state_meta WHERE key = ?", (META,)) is not None and tx.has_table("message_vectors")
+    return get_meta(tx, META) is not None and tx.has_table("message_vectors")
 
 
 def prepare(engine: Engine) -> None:
@@ -92,7 +92,7 @@ def prepare(engine: Engine) -> None:
             return
     engine.make_tables((*TABLES, *TRIGGERS[engine.name]))
     with engine.write() as tx:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO NOTHING", (META,))
+        note_meta(tx, META)
 
 
 def counts(tx: Tx) -> dict[str, tuple[int, int]]:
@@ -131,11 +131,8 @@ def encoded(encoder: Encoder, some: Sequence[MessageWithoutVector]) -> list[tupl
 
 def store(tx: Tx, model: str, some: Sequence[MessageWithoutVector], made: Sequence[tuple[int, bytes | None]]) -> None:
     """Store them, without those whose message was changed or deleted while they were made."""
-    these, params = tx.among("m.id", [one.id for one in some])
-    now = {
-        row[0]: MessageWithoutVector(*row).text()
-        for row in tx.rows(f"SELECT {_COLUMNS} FROM messages m WHERE {these}", params)
-    }
+    found = rows_among(tx, f"SELECT {_COLUMNS} FROM messages m WHERE {{these}}", [one.id for one in some], "m.id")
+    now = {row[0]: MessageWithoutVector(*row).text() for row in found}
     rows = [
         (one.id, model, size, None if vector is None else codec.Blob(vector))
         for one, (size, vector) in zip(some, made, strict=True)

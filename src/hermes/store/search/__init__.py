@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
 from hermes.store import codec
-from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.base import Engine, Tx, rows_among
 from hermes.store.index_text import fold, id_word, phrase
 from hermes.store.query import Leaf, Node, Query, dropped, parse, positive
-from hermes.store.search.hits import RANKED, Hits
-from hermes.store.search.message_texts import passing, rows_of, with_source
+from hermes.store.search.hits import RANKED, Hits, passing, with_source
 from hermes.store.search.query_trees import Check, is_name, is_question, looks_like_a_name, may_relax
 from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.showing import shown
@@ -115,7 +114,7 @@ def _add_calls(hits: Hits, leaf: Leaf) -> None:
     holding = hits.candidates(Leaf(word, "phrase"), RANKED)
     written = f'"{leaf.text}"'.lower()
     sql = "SELECT id, tool_calls FROM messages WHERE tool_calls IS NOT NULL AND {these}"
-    calls = rows_of(hits.tx, sql, [one[0] for one in holding])
+    calls = rows_among(hits.tx, sql, [one[0] for one in holding])
     called = {one for one, text in calls if written in str(codec.restored(text)).lower()}
     found = [one for one in holding if one[0] in called]
     hits.add(found, "match")

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store.engines.base import Candidate, Engine, Scope, Tx
+from hermes.store import codec
+from hermes.store.engines.base import Candidate, Engine, Scope, Tx, rows_among
+from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
 from hermes.store.query import Leaf, Node
-from hermes.store.search.message_texts import passing, rows_of
 from hermes.store.search.query_trees import Check
 from hermes.store.snippet import Needle
+
+if TYPE_CHECKING:
+    from hermes.store.search.query_trees import Check
 
 RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on
 MORE = 4
@@ -140,7 +145,7 @@ class Hits:
         equal ones the newest is first."""
         often = Counter((size, role) for _, size, _, role in found)
         equal = [message_id for message_id, size, _, role in found if often[size, role] > 1]
-        times: dict[int, float] = dict(rows_of(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
+        times: dict[int, float] = dict(rows_among(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
         by_session: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
         for message_id, size, session_id, role in found:
             by_session[session_id].append((relevance(size, role), times.get(message_id, 0.0), message_id))
@@ -153,3 +158,47 @@ class Hits:
                 value *= 0.5
         order.sort(reverse=True)
         return [Ranked(one, session_id, round(value, 6), reason) for value, _, one, session_id in order[:most]]
+
+
+# ---------------------------------------------------------------------------------------------- texts
+
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
+
+
+def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
+    """The readable text of a message: its content, its tool calls and the ids of these, without JSON's syntax."""
+    texts = []
+    if whole:
+        value = codec.content_value(whole, form)
+        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
+    if calls is not None:
+        value = codec.from_json(calls)
+        texts += [plain_calls(value), *call_ids(value)]
+    return texts
+
+
+def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
+    """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
+    skipped so."""
+    passed = set()
+    for message_id, content, rest, form, calls in rows_among(tx, _TEXTS, ids):
+        whole = codec.joined(content, rest)
+        if check.required and lacks_one(_source(whole, calls), check.required):
+            continue
+        if (form is None and check.is_certain(whole or "")) or check(fold("\n".join(texts_of(whole, form, calls)))):
+            passed.add(message_id)
+    return passed
+
+
+def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
+    """The messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
+    wanted = part.lower()
+    return {
+        message_id
+        for message_id, content, rest, _, calls in rows_among(tx, _TEXTS, ids)
+        if wanted in _source(codec.joined(content, rest), calls).lower()
+    }
+
+
+def _source(whole: str | None, calls: Any) -> str:
+    return whole or "" if calls is None else f"{whole or ''}\n{codec.restored(calls)}"

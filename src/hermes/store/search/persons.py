@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hermes.store import codec
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, rows_among
 from hermes.store.index_text import fold
 from hermes.store.meaning.encoders import looks_english
-from hermes.store.search.message_texts import rows_of
 from hermes.store.stems import STOP_WORDS
 
 LOOKED_AT = 24  # messages that hold a name
@@ -46,7 +45,7 @@ def spoken(tx: Tx, asked: str, holders: Mapping[str, Sequence[int]]) -> str | No
         return None
     samples = {name: holders[name][:: max(1, len(holders[name]) // LOOKED_AT)][:LOOKED_AT] for name in names}
     ids = sorted({one for some in samples.values() for one in some})
-    heads = {row[0]: fold(str(codec.restored(row[1]) or "")) for row in rows_of(tx, _HEADS, ids)}
+    heads = {row[0]: fold(str(codec.restored(row[1]) or "")) for row in rows_among(tx, _HEADS, ids)}
     known = {name for name in names if _is_addressed(name, [heads.get(one, "") for one in samples[name]])}
     found = _in_first_person(asked, known) if known else asked
     return found if found != asked else None

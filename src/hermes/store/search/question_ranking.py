@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store.engines.base import Holder, Scope, Tx
+from hermes.store.engines.base import Holder, Scope, Tx, rows_among
 from hermes.store.query import Leaf
 from hermes.store.search.hits import Ranked
 
@@ -197,9 +197,8 @@ class QuestionRanking:
         return sorted(again, key=_place, reverse=True), sequences, near
 
     def _sizes(self, session_ids: Sequence[str]) -> list[Any]:
-        these, params = self._tx.among("id", session_ids)
         columns = "id, message_count, started_at, coalesce(active_at, started_at)"
-        return self._tx.rows(f"SELECT {columns} FROM sessions WHERE {these}", params) if session_ids else []
+        return [*rows_among(self._tx, f"SELECT {columns} FROM sessions WHERE {{these}}", session_ids)]
 
     def _middles(self, sessions: Sequence[Session]) -> dict[str, int]:
         """The best message of each session."""

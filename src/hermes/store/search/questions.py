@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hermes import times
-from hermes.store.engines.base import Scope, Tx
+from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query
 from hermes.store.search import periods
 from hermes.store.search.hits import Hits, Ranked
-from hermes.store.search.message_texts import rows_of
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
 from hermes.store.search.substrings import MOST_WORDS, is_one_word, words_around
@@ -79,7 +78,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
             hits.add_ranked(found.hits)
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
-        at = [row[0] for row in rows_of(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
+        at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
         if not any(start <= one < end for one in at for start, end in named):
             hits.add_ranked(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED))
 

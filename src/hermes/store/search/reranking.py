@@ -23,9 +23,8 @@ import msgspec
 import numpy as np
 
 from hermes.errors import StoreError
-from hermes.store.engines.base import Engine, Scope, Tx
+from hermes.store.engines.base import Engine, Scope, Tx, rows_among
 from hermes.store.meaning import encoders, vectors
-from hermes.store.search.message_texts import rows_of
 
 LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
 WEIGHT = 12.0  # of a deviation
@@ -210,7 +209,7 @@ class Reranking:
         sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
         rows = {
             row[0]: row
-            for row in rows_of(self._tx, sql, [one for ids in sequences.values() for one in ids], "message_id")
+            for row in rows_among(self._tx, sql, [one for ids in sequences.values() for one in ids], "message_id")
         }
         found = {session_id: [rows[one] for one in ids if one in rows] for session_id, ids in sequences.items()}
         return {session_id: some for session_id, some in found.items() if some}

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec, message_reading
-from hermes.store.engines.base import COMPACTED, Row, Tx
+from hermes.store.engines.base import COMPACTED, Row, Tx, rows_among
 from hermes.store.index_text import plain_calls, plain_parts
-from hermes.store.search.hits import Ranked
-from hermes.store.search.message_texts import rows_of, texts_of
+from hermes.store.search.hits import Ranked, texts_of
 from hermes.store.search.scope import Filters, session_filter
 from hermes.store.snippet import Needle, snippet
 from hermes.store.visibility import User
@@ -56,7 +55,7 @@ def shown(
     hits: dict[int, SearchHit] = {}
     beside: dict[int, Sequence[int | None]] = {}
     places = {one.id: one for one in ranking}
-    for row in rows_of(tx, _MESSAGES, [*places], "m.id"):
+    for row in rows_among(tx, _MESSAGES, [*places], "m.id"):
         message_id, at, hidden, is_linked = row[:4]
         role, tool, call_id, model = map(codec.restored, row[6:10])
         content, rest, form, calls = row[10:14]
@@ -74,7 +73,7 @@ def shown(
             "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why,
         }  # fmt: skip
     around = sorted({number for pair in beside.values() for number in pair if number is not None})
-    neighbours = {row[0]: _context(*row) for row in rows_of(tx, _NEIGHBOURS, around)}
+    neighbours = {row[0]: _context(*row) for row in rows_among(tx, _NEIGHBOURS, around)}
     for message_id, hit in hits.items():
         hit["context"] = [neighbours[i].copy() for i in beside[message_id] if i in neighbours]
     return [hits[one] for one in places if one in hits]

@@ -8,8 +8,7 @@ from functools import partial
 
 from hermes.store.index_text import fold, has_no_word_border, pieces
 from hermes.store.query import And, Leaf, Node, dropped, positive
-from hermes.store.search.hits import Hits
-from hermes.store.search.message_texts import passing
+from hermes.store.search.hits import Hits, passing
 from hermes.store.search.query_trees import DIGITS, Check, either, runs, widened
 from hermes.store.snippet import needle
 

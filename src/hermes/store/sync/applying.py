@@ -12,19 +12,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, TitleClash
-from hermes.store import (
-    carried_messages,
-    leases,
-    messages,
-    retention,
-    session_events,
-    sessions,
-    titles,
-    transcript_replay,
-)
-from hermes.store.carried_messages import Moved, StoredRow
+from hermes.store import leases, lineage, messages, retention, session_events, sessions, titles, transcript_replay
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx
 from hermes.store.ingest import Ingest
+from hermes.store.lineage import Moved, StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync import documenting, snapshots, tables
 from hermes.store.sync.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
@@ -111,7 +102,7 @@ class _Work:
         self.done.expired = [one for one, (state, at) in lives.items() if state == DELETED and 0 < at < expired_before]
         self._keep_carried(here)
         self._require_carried()
-        with carried_messages.references_kept(self.tx, self._owners(here), self.done.sessions) as moved:
+        with lineage.references_kept(self.tx, self._owners(here), self.done.sessions) as moved:
             self._keep_ancestors(here)
             for session_id in here:
                 self._arrange(session_id, moved)
@@ -325,10 +316,8 @@ class _Work:
         for origin in self.placement.order.get(session_id, ()):
             row = self.rows.get(origin)
             if row is not None and not self.merged["messages"][origin].get("gone"):
-                self.tx.run(
-                    f"UPDATE messages SET hidden = ? WHERE id = ? AND (hidden IS NULL OR hidden > 0 OR hidden = {COMPACTED})",
-                    (view["hidden"].get(origin), row.id),
-                )
+                sql = f"UPDATE messages SET hidden = ? WHERE id = ? AND (hidden IS NULL OR hidden > 0 OR hidden = {COMPACTED})"
+                self.tx.run(sql, (view["hidden"].get(origin), row.id))
         names = {name for _, some, _, _ in view["refs"] for name in some}
         every = {**tables.rows_of(self.tx, names), **self.rows}
 

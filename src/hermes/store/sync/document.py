@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store import masking
+from hermes.store import message_values
 
 VERSION = 1
 TICKS = 1_000_000  # of a clock, in a second
@@ -141,7 +141,7 @@ def _session(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
     return out
 
 
-def masked(document: Document, bodies: dict[str, Any], mask: masking.Mask) -> None:
+def masked(document: Document, bodies: dict[str, Any], mask: message_values.Mask) -> None:
     """Mask the secrets in a document of another store and in the texts it comes with.
 
     A masked value follows the one it was made of by one tick of the clock, in every store that masks: so it is the same
@@ -149,21 +149,21 @@ def masked(document: Document, bodies: dict[str, Any], mask: masking.Mask) -> No
     """
     for origin, body in bodies.items():
         if "tree" in body:  # of another document
-            bodies[origin] = {**body, "body": masking.message(body["body"], mask)}
-        elif (changed := masking.message(body, mask)) is not body:
+            bodies[origin] = {**body, "body": message_values.masked_message(body["body"], mask)}
+        elif (changed := message_values.masked_message(body, mask)) is not body:
             bodies[origin] = changed
             record = document["messages"].get(origin, {})
             if "b" in record:
                 record["b"] = [digest(changed), record["b"][1] + 1, record["b"][2]]
     for one in document["sessions"].values():
         for name, (value, clock, store) in one["fields"].items():
-            if (masked_value := masking.column(name, value, mask)) is not value:
+            if (masked_value := message_values.masked_column(name, value, mask)) is not value:
                 one["fields"][name] = [masked_value, clock + 1, store]
         for tag, (there, clock, store) in list(one["tags"].items()):
             if (masked_tag := mask(tag)) != tag:
                 one["tags"][tag] = [False, clock + 1, store]
                 one["tags"][masked_tag] = later(one["tags"].get(masked_tag), [there, clock, store])
-        one["events"] = {at: masking.event(event, mask) for at, event in one["events"].items()}
+        one["events"] = {at: message_values.masked_event(event, mask) for at, event in one["events"].items()}
 
 
 def normal(document: Document) -> Document:

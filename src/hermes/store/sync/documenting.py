@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.store import lineage, masking, message_reading
-from hermes.store.carried_messages import StoredRow, await_again
+from hermes.store import lineage, message_reading, message_values
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx
+from hermes.store.lineage import StoredRow, await_again
 from hermes.store.redact import redact
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
@@ -246,7 +246,7 @@ class _Comparison:
 
     def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
         """A name made of what the message is, so that every store gives it the same, whether it masks secrets or not."""
-        number, body = 0, dict(masking.message(body, redact))
+        number, body = 0, dict(message_values.masked_message(body, redact))
         while True:
             origin = digest([session_id, number, body])
             record = self.document["messages"].get(origin)

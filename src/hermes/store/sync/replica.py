@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import HermesError, InvalidInput
 from hermes.store import lineage, retention, session_events
 from hermes.store.attachments import note
-from hermes.store.engines.base import REDACTED, Tx
+from hermes.store.engines.base import REDACTED, Tx, drop_meta, meta_names, note_meta
 from hermes.store.sync import applying, documenting, snapshots, tables
 from hermes.store.sync import document as documents
 from hermes.store.sync.applying import Applied, Counts, NotYet
@@ -41,7 +41,8 @@ class Replica:
         """Put what was changed here into the documents; what no session shows any more, and no deletion has removed, goes."""
         self._shred_late()
         retention.finish_deletions(self._engine, self._db._transcripts)
-        with self._engine.taking_in(), self._engine.read() as tx:
+        self._engine.take_in()
+        with self._engine.read() as tx:
             changed = documenting.changed_trees(tx)
         for start in range(0, len(changed), _AT_ONCE):
             with self._engine.write() as tx:
@@ -96,10 +97,7 @@ class Replica:
             before = time.time() - self._grace * retention.DAY
             done = applying.take(self._engine, tx, state, told, bodies, before)
             for session_id in done.to_shred:
-                tx.run(
-                    "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT DO NOTHING",
-                    (_TO_SHRED + session_id,),
-                )
+                note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
             tables.see(tx, name)
         return self._follow(done), done.attachments
@@ -116,14 +114,12 @@ class Replica:
     def _shred_late(self) -> int:
         """Shred here what was shredded elsewhere, unless a process uses it."""
         with self._engine.read() as tx:
-            rows = tx.rows("SELECT key FROM state_meta WHERE key LIKE ?", (_TO_SHRED + "%",))
-        done = 0
-        for key in (str(row[0]) for row in rows):
-            if self._shred(key.removeprefix(_TO_SHRED)):
-                with self._engine.write(alone=False) as tx:
-                    tx.run("DELETE FROM state_meta WHERE key = ?", (key,))
-                done += 1
-        return done
+            waiting = meta_names(tx, _TO_SHRED)
+        done = [session_id for session_id in waiting if self._shred(session_id)]
+        for session_id in done:
+            with self._engine.write(alone=False) as tx:
+                drop_meta(tx, _TO_SHRED + session_id)
+        return len(done)
 
     def _shred(self, session_id: str) -> bool:
         with self._engine.read() as tx:

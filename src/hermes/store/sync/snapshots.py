@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hermes.store import codec, message_reading, session_events, transcript_replay
-from hermes.store.carried_messages import StoredRow
 from hermes.store.engines.base import COMPACTED, KEPT, REPLACED, Tx
+from hermes.store.lineage import StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync import tables
 from hermes.store.sync.document import LIVE, TRASHED, digest
@@ -138,10 +138,5 @@ def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, A
 
 def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
     """A message without what differs between stores: its id, and its session's."""
-    message = dict(message_reading.decode(row))
-    number = message.pop("id")
-    message.pop("session_id")
-    body = {name: value for name, value in message.items() if value is not None}
-    if number in attached or message_reading.mentions(message["content"]):
-        body["attachments"] = attached.get(number, [])
-    return body
+    entry = transcript_replay.message_entry(message_reading.decode(row), attached.get(row[0], ()))
+    return {name: value for name, value in entry.items() if name not in ("type", "id")}

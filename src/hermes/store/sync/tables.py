@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes.store import codec
-from hermes.store.carried_messages import StoredRow
-from hermes.store.engines.base import Engine, Tx, batched
+from hermes.store.engines.base import Engine, Tx, get_meta, note_meta, rows_among
+from hermes.store.lineage import StoredRow
 from hermes.store.sync import document as documents
 from hermes.store.sync.document import Document
 
@@ -47,13 +47,13 @@ def prepare(engine: Engine) -> str:
     """Create the tables, if they do not exist; returns the permanent id of this store. Not inside a transaction."""
     with engine.read() as tx:
         there = tx.has_table("sync_seen")
-        known = tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)) if there else None
+        known = get_meta(tx, STORE) if there else None
     if known is not None:
         return str(known)
     engine.make_tables(TABLES)
     with engine.write() as tx:
-        tx.run("INSERT INTO state_meta(key, value) VALUES(?, ?) ON CONFLICT DO NOTHING", (STORE, os.urandom(8).hex()))
-        return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (STORE,)))
+        note_meta(tx, STORE, os.urandom(8).hex())
+        return str(get_meta(tx, STORE))
 
 
 def load(tx: Tx, tree: str) -> TreeState:
@@ -112,29 +112,20 @@ def remember(tx: Tx, tree: str, origin: str, message_id: int) -> None:
 
 def origins(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
     """By id, the names of these messages, as far as they have one."""
-    found: dict[int, str] = {}
-    for some in batched(ids):
-        these, params = tx.among("message_id", some)
-        found |= dict(tx.rows(f"SELECT message_id, origin FROM sync_messages WHERE {these}", params))
-    return found
+    return dict(rows_among(tx, "SELECT message_id, origin FROM sync_messages WHERE {these}", ids, "message_id"))
 
 
 def rows_of(tx: Tx, names: Iterable[str]) -> dict[str, StoredRow]:
     """By name, the rows of these messages that are here."""
-    found: dict[str, StoredRow] = {}
     sql = "SELECT y.origin, m.id, m.session_id, m.hidden FROM sync_messages y JOIN messages m ON m.id = y.message_id"
-    for some in batched(list(names)):
-        these, params = tx.among("y.origin", some)
-        found |= {origin: StoredRow(*row) for origin, *row in tx.rows(f"{sql} WHERE {these}", params)}
-    return found
+    rows = rows_among(tx, f"{sql} WHERE {{these}}", list(names), "y.origin")
+    return {origin: StoredRow(*row) for origin, *row in rows}
 
 
 def forget_missing(tx: Tx, tree: str) -> None:
     """Forget the names of messages of a session that are no longer stored."""
-    tx.run(
-        "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)",
-        (tree,),
-    )
+    sql = "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)"
+    tx.run(sql, (tree,))
 
 
 # ------------------------------------------------------------------------------------------ what was seen

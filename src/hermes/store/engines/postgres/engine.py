@@ -24,12 +24,11 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, columns_of
-from hermes.store.engines.postgres import error_mapping, migrate, schema, transaction
+from hermes.store.engines.postgres import error_mapping, migrate, transaction
 from hermes.store.engines.postgres.connection import PooledConnection, conninfo
-from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
-from hermes.store.engines.postgres.word_lists import take_out_unused
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -60,8 +59,7 @@ class PostgresEngine:
         self.read_only = read_only
         self._patience = patience
         self.notice: str | None = None
-        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None
+        self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._keeper = Indexer(self._begun, self.fulltext)
@@ -341,7 +339,7 @@ class PostgresEngine:
 
         with self.write() as tx:
             for statement in statements:
-                tx.run(schema.translated(statement))
+                tx.run(migrate.translated(statement))
             if security.is_on(tx.connection.execute):  # close them to tenants as well
                 security.cover(tx.connection.execute)
 
@@ -352,9 +350,8 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------ housekeeping
 
-    @contextmanager
-    def taking_in(self) -> Iterator[None]:
-        yield  # other programs don't write here
+    def take_in(self) -> None:
+        """Nothing to do: other programs don't write here."""
 
     def start_background(self) -> None:
         """Nothing to begin: the indexer starts with the first append, or with a search that sees waiting messages."""
@@ -415,13 +412,13 @@ class PostgresEngine:
         return True
 
     def scrub(self) -> list[str]:
-        from hermes.store.engines.postgres import scrubbing
+        from hermes.store.engines.postgres import inspection
 
         self.catch_up()
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
-            return scrubbing.rewrite_tables(connection, self.where)
+            return inspection.rewrite_tables(connection, self.where)
 
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")

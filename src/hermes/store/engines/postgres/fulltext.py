@@ -2,42 +2,39 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store are in `words`; trigrams find parts of them
-(word_lists.py). Appended messages are indexed a moment later (indexer.py), and until then searched directly
+(below). Appended messages are indexed a moment later (indexer.py), and until then searched directly
 (engines/unindexed.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Params, Scope, columns_of
-from hermes.store.engines.postgres import text_encoding
+from hermes.store.engines.base import Candidate, Holder, Params, Scope
+from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.expressions import expression, in_parts, is_unit
-from hermes.store.engines.postgres.id_ranges import Widening, Window, window
-from hermes.store.engines.postgres.lexemes import LONG, Entry, distinct_words, entries
 from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.postgres.text_encoding import array
-from hermes.store.engines.postgres.transaction import PostgresTx
-from hermes.store.engines.postgres.word_lists import COUNTED as COUNTED_REMOVALS
-from hermes.store.engines.postgres.word_lists import HELD_TOGETHER, KnownWords
-from hermes.store.engines.unindexed import Columns, UnindexedMessage, WaitingMessages
+from hermes.store.engines.postgres.transaction import PostgresTx, array_text
+from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.index_text import worth_keeping
 from hermes.store.query import Node
 
+KNOWN = 300_000  # words cached, which need not be looked up again
+REMOVALS = "words_removed"  # in state_meta: how often words were removed
+COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
+LOOKED_AT = 1_000  # words looked for at once
+HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
+_HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 BATCH = 200  # messages indexed in one transaction
 # Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
 # common one, all of whose matches would be read, a smaller window is remembered.
 FIRST_WINDOW = 1 << 17
 REMEMBERED = 4096  # common words
-WAITING_AT_ONCE = 500  # messages that wait and match, read together
 _ADD_WORDS = (
     b"INSERT INTO words(word) SELECT word FROM unnest(%b::text[]) AS given(word)"
     b" WHERE NOT EXISTS (SELECT 1 FROM words o WHERE o.word = given.word)"
@@ -46,7 +43,7 @@ _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) A
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
     # A newer program has upgraded the store: it indexes the rest itself.
-    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED_REMOVALS} = %s"
+    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED} = %s"
     f" AND (SELECT max(version) FROM hermes_migrations) <= {VERSION} RETURNING message_id)"
     f" {_ADD_ENTRIES} WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
@@ -58,11 +55,10 @@ _BEGIN = (
     " EXISTS (SELECT 1 FROM message_words WHERE NOT whole AND part = 0) FROM message_words"
 )
 _SIZE = "(SELECT p.size FROM message_words p WHERE p.message_id = m.id LIMIT 1)"  # the same in every part
-COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 Numbered = tuple[int, tuple[str, str, str]]  # a message as its index columns
 
 
-def _columns(rows: Sequence[Entry]) -> list[list[Any]]:
+def _columns(rows: Sequence[lexemes.Entry]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] or [[], [], [], [], []]
 
 
@@ -95,10 +91,6 @@ def listed(found: set[bytes]) -> list[str]:
     return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
 
 
-def _same(columns: Columns) -> Columns:
-    return columns
-
-
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
@@ -121,7 +113,7 @@ class PostgresFullText:
                 connection.execute(HELD_TOGETHER)
                 self._add_to_list(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                said = connection.execute(f"SELECT {COUNTED_REMOVALS}".encode())
+                said = connection.execute(f"SELECT {COUNTED}".encode())
             (now,) = said.fetchone() or (removals,)
             self._known.agree(now)
             if now == removals:
@@ -132,11 +124,11 @@ class PostgresFullText:
         """Those of these messages that exist, as stored."""
         return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
-    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[Entry], set[bytes]]:
+    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:
         """The rows of the index for some messages, and the words in them that are not known."""
-        rows = [row for message_id, columns in documents for row in entries(message_id, columns)]
+        rows = [row for message_id, columns in documents for row in lexemes.entries(message_id, columns)]
         found: set[bytes] = set()
-        return rows, found.union(*(distinct_words(columns) - known for _, columns in documents))
+        return rows, found.union(*(lexemes.distinct_words(columns) - known for _, columns in documents))
 
     def _add_to_list(self, tx: PostgresTx, found: set[bytes]) -> None:
         if words := listed(found):
@@ -175,15 +167,9 @@ class PostgresFullText:
 
     def documents(self, tx: Any, message_ids: Sequence[int]) -> list[Numbered]:
         """Messages as they are stored, for the index."""
-        found = []
-        rows = tx.ask(f"SELECT {COLUMNS} FROM messages WHERE id = ANY(%s)", (list(message_ids),)).fetchall()
-        for message_id, head, rest, form, name, calls in text_encoding.rows(rows):
-            try:
-                content = codec.joined(head, rest)
-            except StoreCorrupt:  # one damaged text must not prevent finding the others
-                content = head
-            found.append((message_id, columns_of(content, form, name, calls)))
-        return found
+        these, ids = tx.among("id", message_ids)
+        rows = tx.rows(f"SELECT {unindexed.COLUMNS} FROM messages WHERE {these}", ids)
+        return [(row[0], document(IndexedRow(*row))) for row in rows]
 
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
         gone = set(message_ids)
@@ -196,7 +182,7 @@ class PostgresFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Any, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        match, loose = expression(tree), expression(tree, loose=True)
+        match, loose = lexemes.expression(tree), lexemes.expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
         waiting = self._waiting_ones(tx, tree, scope, cap)
@@ -204,8 +190,8 @@ class PostgresFullText:
         in_parts = some_enormous
         if " <-> " in match:  # for a long message the parts decide
             in_parts = in_parts or some_long
-            match, loose = f"{match} & !'{LONG}'", f"{loose} & !'{LONG}'"
-        widening = Widening(newest, cap)
+            match, loose = f"{match} & !'{lexemes.LONG}'", f"{loose} & !'{lexemes.LONG}'"
+        widening = lexemes.Widening(newest, cap)
         found: list[Candidate] = []
         for looked_at in widening:
             found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
@@ -222,7 +208,7 @@ class PostgresFullText:
         )
         found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
         for number, tree in enumerate(trees):
-            search = self.candidates if _has_places(expression(tree)) else self._waiting_ones
+            search = self.candidates if _has_places(lexemes.expression(tree)) else self._waiting_ones
             if some := search(tx, tree, scope, cap):
                 also = [(one, session_id, role) for one, _, session_id, role in some]
                 found[number] = sorted([*also, *found[number]], reverse=True)[:cap]
@@ -234,7 +220,7 @@ class PostgresFullText:
             for rows in self._newest(tx, trees, "place FROM ({words}) w ORDER BY place DESC", (), cap)
         ]
         for number, tree in enumerate(trees):
-            if _has_places(expression(tree)):
+            if _has_places(lexemes.expression(tree)):
                 found[number] = [one[0] for one in self.candidates(tx, tree, Scope(), cap)]
             elif waiting := [one.id for one in unindexed.matching(tree, self.begin(tx))]:
                 found[number] = sorted([*waiting, *found[number]], reverse=True)[:cap]
@@ -256,15 +242,18 @@ class PostgresFullText:
         found: list[list[Any]] = [[] for _ in trees]
         left = []
         for tree, rows in zip(trees, found, strict=True):
-            match = expression(tree)
+            match = lexemes.expression(tree)
             if match is not None and cap > 0 and not _has_places(match):
-                widening = Widening(newest, cap, self._enough.get(match, self.first_window))
+                widening = lexemes.Widening(newest, cap, self._enough.get(match, self.first_window))
                 left.append((rows, match, widening, iter(widening)))
         while left:
             windows = [next(steps) for *_, steps in left]
             matches = [where.within(one[1]) for one, where in zip(left, windows, strict=True)]
-            ends, most = array([where.end for where in windows]), array([cap - len(rows) for rows, *_ in left])
-            for row in tx.rows(sql, (array(matches), ends, most, *params)):
+            ends, most = (
+                array_text([where.end for where in windows]),
+                array_text([cap - len(rows) for rows, *_ in left]),
+            )
+            for row in tx.rows(sql, (array_text(matches), ends, most, *params)):
                 left[row[0] - 1][0].append(row[1:])
             for rows, match, widening, _ in left:
                 widening.found = len(rows)
@@ -286,29 +275,17 @@ class PostgresFullText:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
         if tx.unindexed is None:
             _, waiting, *tx.extent = tx.row(_BEGIN)
-
-            def read(ids: Sequence[int]) -> Iterator[UnindexedMessage]:
-                for one, columns in self.documents(tx, ids):
-                    yield UnindexedMessage(one, sum(map(len, columns)), partial(_same, columns))
-
-            tx.unindexed = WaitingMessages(read, waiting or ())
+            tx.unindexed = WaitingMessages(partial(unindexed.read, tx), waiting or ())
         found: WaitingMessages = tx.unindexed
         return found
 
     def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches among the messages that wait, newest first."""
-        found: list[Candidate] = []
-        matching = unindexed.matching(tree, self.begin(tx))
-        while len(found) < cap and (some := {one.id: one for one in islice(matching, WAITING_AT_ONCE)}):
-            rows = tx.rows(
-                f"SELECT m.id, m.session_id, m.role FROM messages m {_join(scope)} WHERE m.id = ANY(?::bigint[])"
-                f" AND {scope.where} ORDER BY m.id DESC",
-                (array([*some]), *scope.params),
-            )
-            found += [(one, some[one].size, session_id, role) for one, session_id, role in rows]
-        return found[:cap]
+        return unindexed.newest(tx, tree, self.begin(tx), scope, cap)
 
-    def _whole_ones(self, tx: Any, match: str, loose: str, where: Window, scope: Scope, cap: int) -> list[Candidate]:
+    def _whole_ones(
+        self, tx: Any, match: str, loose: str, where: lexemes.Window, scope: Scope, cap: int
+    ) -> list[Candidate]:
         """The newest matches in a window, newest first.
 
         They are read from the index and sorted before anything else is checked (OFFSET 0 forces the planner to do so;
@@ -330,9 +307,9 @@ class PostgresFullText:
 
     def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches from an id on among the messages that have parts in the index, newest first."""
-        where = window(newest, newest - oldest)
-        if is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
-            match, loose = str(expression(tree)), str(expression(tree, loose=True))
+        where = lexemes.window(newest, newest - oldest)
+        if lexemes.is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
+            match, loose = str(lexemes.expression(tree)), str(lexemes.expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
                 "SELECT DISTINCT place FROM (SELECT message_id + 0 AS place, words FROM message_words WHERE NOT whole"
@@ -341,7 +318,7 @@ class PostgresFullText:
             )
             asked: list[Any] = [where.within(loose), oldest, *params]
         else:
-            sets = in_parts(tree, where)
+            sets = lexemes.in_parts(tree, where)
             if sets is None:
                 return []
             chosen, asked = sets[0], [*sets[1]]
@@ -373,7 +350,7 @@ class PostgresFullText:
             "SELECT a.number, w.word FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS a(first, after, number)"
             ' CROSS JOIN LATERAL (SELECT DISTINCT word FROM words WHERE word >= a.first COLLATE "C"'
             " AND word < a.after COLLATE \"C\" LIMIT ?) w WHERE a.first <> ''",
-            (array(starts), array([f"{start}\U0010ffff" for start in starts]), cap),
+            (array_text(starts), array_text([f"{start}\U0010ffff" for start in starts]), cap),
         )
         for number, word in rows:
             found[number - 1].append(word)
@@ -383,3 +360,81 @@ class PostgresFullText:
                 also = unindexed.words_with(start, lambda word, s=start: word.startswith(s), waiting)  # type: ignore[misc]
                 found[number] = list(dict.fromkeys([*found[number], *also]))[:cap]
         return found
+
+
+# ---------------------------------------------------------------------------------------------- the list of words
+#
+# A process caches which words are in the list and does not look them up again. So a removal of words is counted in
+# `state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one at which its words were chosen. The
+# two can't overlap: indexing holds a shared lock of the table `words`, a removal an exclusive one. (Only the store's owner
+# has a right on that table; an advisory lock could be held by every role that can log in.)
+
+
+class KnownWords:
+    """Words that are in the list, as cached by this process, and the count of removals at that time."""
+
+    def __init__(self) -> None:
+        self.words: set[bytes] = set()
+        self.removals = "0"
+
+    def learn(self, words: set[bytes], removals: str) -> None:
+        """Cache these as listed; called after the commit, with the count at which they were inserted."""
+        if removals != self.removals:
+            return
+        if len(self.words) > KNOWN:
+            self.words = set()
+        self.words.update(words)
+
+    def agree(self, removals: str) -> None:
+        """Set the count: if it differs from before, the cache is cleared."""
+        if removals != self.removals:
+            self.words = set()
+            self.removals = removals
+
+
+Work = Callable[[], AbstractContextManager["PostgresTx"]]
+
+
+def take_out_unused(read: Work, write: Work) -> int:
+    """Remove the words that no message has; returns how many. Waiting messages add theirs when they are indexed."""
+    return sum(_take_out(write, some) for some in _unused(read))
+
+
+def _unused(read: Work) -> Iterator[list[str]]:
+    """Words of the list that no message seems to have, some at a time."""
+    last = ""
+    while True:
+        with read() as tx:
+            rows = tx.rows(f"SELECT DISTINCT word FROM words WHERE word > ? ORDER BY 1 LIMIT {LOOKED_AT}", (last,))
+            if not rows:
+                return
+            last = rows[-1][0]
+            unused = _without_message(tx, [row[0] for row in rows])
+        if unused:
+            yield unused
+
+
+def _without_message(tx: Any, listed: list[str]) -> list[str]:
+    tx.run("SET LOCAL enable_seqscan = off")
+    none = "NOT EXISTS (SELECT 1 FROM message_words m WHERE {} AND m.words @@ given.query::tsquery)"
+    rows = tx.ask(
+        "SELECT word FROM unnest(%s::text[], %s::text[]) AS given(word, query)"
+        f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
+        (listed, [lexemes.quoted(lexemes.lexeme(one)) for one in listed]),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def _take_out(write: Work, unused: list[str]) -> int:
+    """Remove these, unless a message has got them meanwhile."""
+    with write() as tx:
+        tx.ask(_HELD_ALONE)
+        gone = _without_message(tx, unused)
+        if gone:
+            tx.ask("DELETE FROM words WHERE word = ANY(%s)", (gone,))
+            tx.run(
+                "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
+                " SET value = (state_meta.value::bigint + 1)::text",
+                (REMOVALS,),
+            )
+        return len(gone)

@@ -10,7 +10,7 @@ is ever indexed twice, and a stopped process blocks no other.
 
 New words go to a list of the server (GIN's pending list) that every search reads. Moving them from there into the index
 costs more the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
-server does it, when the list has become as long as the index allows (schema.py), for one process at a time. When it
+server does it, when the list has become as long as the index allows (migrate.py), for one process at a time. When it
 is quiet, a process that has indexed many moves the rest. If it dies, autovacuum does.
 """
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from hermes.store.engines.postgres.id_ranges import ranges
+from hermes.store.engines.base import phrase_words
 from hermes.store.index_text import index_words, vocabulary
-from hermes.store.query import MAX_PHRASE_WORDS
+from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not, Or
 
 WHOLE_WORDS = 12_000
 PART_WORDS = 3_000  # a phrase search reads the words of a part
@@ -97,3 +98,155 @@ def _written(words: Sequence[str]) -> str:
 def quoted(word: str) -> str:
     """A word in quotes, for a tsquery. (No word of the index has a quote or a backslash in it.)"""
     return f"'{word}'"
+
+
+# ---------------------------------------------------------------------------------------------- queries
+#
+# Translates a query tree for PostgreSQL: to a tsquery, and for messages indexed in several parts to SQL over them.
+#
+# User text is always quoted, or in a parameter.
+
+
+def expression(tree: Node | None, *, loose: bool = False) -> str | None:
+    """A query tree as a tsquery; None when nothing in it is indexed. User text is always quoted.
+
+    `loose` requires of a phrase only that its words occur, which the index alone can answer: all matches of the tree match
+    this, and perhaps others.
+    """
+    if tree is None:
+        return None
+    link = " & " if loose else " <-> "
+    if isinstance(tree, Leaf):
+        return next(iter(_one_of([tree], link)), None)
+    if isinstance(tree, Not):
+        keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
+        if keep is None or drop is None or (loose and "<->" in drop):
+            return keep
+        return f"({keep} & !{drop})"
+    if isinstance(tree, Or):
+        found = _one_of((child for child in tree.children if isinstance(child, Leaf)), link)
+        others: Iterable[Node] = (child for child in tree.children if not isinstance(child, Leaf))
+    else:
+        found, others = [], tree.children
+    found += [part for child in others if (part := expression(child, loose=loose)) is not None]
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else f"({(' & ' if isinstance(tree, And) else ' | ').join(found)})"
+
+
+def _words(leaf: Leaf) -> list[str]:
+    """The words of a leaf as in a tsquery; none when nothing in it is indexed."""
+    words, open_end = phrase_words(leaf)
+    written = [quoted(lexeme(word)) for word in words]
+    return [*written[:-1], f"{written[-1]}:*"] if open_end else written
+
+
+def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
+    """Leaves of which one is enough. Those with the same continuation are combined: ('a' | 'b') <-> 'c':* reads c… once."""
+    beginnings: dict[tuple[str, ...], dict[str, None]] = {}
+    for leaf in leaves:
+        if words := _words(leaf):
+            beginnings.setdefault(tuple(words[1:]), {})[words[0]] = None
+    found: list[str] = []
+    for rest, firsts in beginnings.items():
+        if not rest:
+            found += firsts
+            continue
+        first = next(iter(firsts)) if len(firsts) == 1 else f"({' | '.join(firsts)})"
+        found.append(f"({link.join((first, *rest))})")
+    return found
+
+
+def is_unit(tree: Node) -> bool:
+    """Whether one position in a message can match it: a leaf, or alternative leaves."""
+    return isinstance(tree, Leaf) or (isinstance(tree, Or) and all(isinstance(child, Leaf) for child in tree.children))
+
+
+def in_parts(tree: Node, where: Window) -> tuple[str, list[str]] | None:
+    """SQL for the long messages that match a tree, from those that have a part which matches a unit of it; None when
+    nothing of it is indexed."""
+    if is_unit(tree):
+        match = expression(tree)
+        if match is None:
+            return None
+        return "SELECT message_id FROM message_words WHERE NOT whole AND words @@ ?::tsquery", [where.within(match)]
+    if isinstance(tree, Not):
+        keep, drop = in_parts(tree.keep, where), in_parts(tree.drop, where)
+        if keep is None or drop is None:
+            return keep
+        return f"({keep[0]}) EXCEPT ({drop[0]})", [*keep[1], *drop[1]]
+    assert isinstance(tree, And | Or)
+    sets = [found for child in tree.children if (found := in_parts(child, where)) is not None]
+    if not sets:
+        return None
+    link = " INTERSECT " if isinstance(tree, And) else " UNION "
+    return link.join(f"({sql})" for sql, _ in sets), [one for _, params in sets for one in params]
+
+
+# ---------------------------------------------------------------------------------------------- newest first
+#
+# Ranges of message ids as words of the index, so that a search reads the newest messages first.
+#
+# Only the newest few hundred matches are ranked, but a GIN index knows no order: it would return every message that has a
+# common word. So the index entry of each message also has words for the id ranges it is in (4,096 messages, eight times as
+# many, and so on), and a search queries "these words, in the last two ranges" and widens from there. The server steps through
+# the shorter of the two lists, so the work is bounded by the query, not by the size of the store.
+
+FIRST_SHIFT = 12
+STEP = 3
+LAST_SHIFT = 30
+SHIFTS = range(FIRST_SHIFT, LAST_SHIFT + 1, STEP)
+MOST_AT_ONCE = 4  # ranges of one length in a query
+WIDEN = 512  # times as many messages, at most, from one window to the next
+
+
+def ranges(message_id: int) -> str:
+    """The id ranges of a message, as PostgreSQL reads them in a tsvector. (No word of a text has a # in it.)"""
+    return " ".join([f"'#{shift}.{message_id >> shift}'" for shift in SHIFTS])
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Messages from the id `first` on up to one before `end`, as a part of a tsquery; None where that is the whole store."""
+
+    first: int
+    end: int
+    condition: str | None
+
+    def within(self, match: str) -> str:
+        """A tsquery that finds the matches in this window, and perhaps more from `end` on."""
+        return match if self.condition is None else f"({match}) & {self.condition}"
+
+
+def window(newest: int, length: int, end: int | None = None) -> Window:
+    """The window that holds at least the newest `length` ids, up to `end`."""
+    end = newest + 1 if end is None else end
+    for shift in SHIFTS:
+        last, first = (end - 1) >> shift, max(0, newest - length) >> shift
+        if first == 0:
+            break
+        if last - first < MOST_AT_ONCE:
+            blocks = " | ".join(f"'#{shift}.{block}'" for block in range(last, first - 1, -1))
+            return Window(first << shift, end, f"({blocks})")
+    return Window(0, end, None)
+
+
+class Widening:
+    """From the newest messages to all of them, each window below the one before, until a search has what it needs."""
+
+    def __init__(self, newest: int, needed: int, first: int = 1 << FIRST_SHIFT) -> None:
+        """`first`: how many of the newest ids the first window has at least."""
+        self._newest, self._needed, self._first = newest, needed, first
+        self.found = 0  # in all windows so far: set by the caller after each
+
+    def __iter__(self) -> Iterator[Window]:
+        length, end = self._first, self._newest + 1
+        while True:
+            now = window(self._newest, length, end)
+            yield now
+            end = now.first
+            if end == 0 or self.found >= self._needed:
+                return
+            looked_at = self._newest - end + 1
+            likely = int(1.3 * looked_at * self._needed / self.found) if self.found else looked_at * WIDEN
+            length = max(looked_at * 2, min(likely, looked_at * WIDEN))

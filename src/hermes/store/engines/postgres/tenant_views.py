@@ -19,7 +19,7 @@ from typing import Any
 from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import StoreError
-from hermes.store.engines.postgres import schema
+from hermes.store.engines.postgres import migrate
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.sqlite.schema import CARRIABLE
 
@@ -140,7 +140,7 @@ def build(run: Run, place: str) -> None:
     )
     (before,) = run(b"SELECT current_setting('search_path')").fetchone()
     run(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
-    for statement in (schema.INSTR, *schema.ALL_VIEWS):
+    for statement in (migrate.INSTR, *migrate.ALL_VIEWS):
         run(statement.encode())
     run("SELECT set_config('search_path', %s, true)", (before,))
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from hermes.errors import InvalidInput, StoreReadOnly
+from hermes.store.codec import Blob
 from hermes.store.engines.base import HELD, Document, Params, Row
-from hermes.store.engines.postgres import text_encoding
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
 
@@ -71,13 +71,13 @@ class PostgresTx:
         return self._cursor.execute(sql if isinstance(sql, bytes) else sql.encode(), params)
 
     def _execute(self, sql: str, params: Params, *, prepare: bool | None = None) -> Any:
-        return self._cursor.execute(translated(sql), text_encoding.values(params), prepare=prepare)
+        return self._cursor.execute(translated(sql), fit_values(params), prepare=prepare)
 
     def rows(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Row]:
         cursor = self._execute(sql, params, prepare=prepare)
         if cursor.pgresult is None or not cursor.pgresult.nfields:  # (`description` makes an object a column)
             return []
-        return text_encoding.rows(cursor.fetchall())
+        return restored_rows(cursor.fetchall())
 
     def planned(self, sql: str, params: Params = ()) -> list[Row]:
         """All rows of a query that is planned for its parameters each time: the frequency of a word decides the plan."""
@@ -115,7 +115,7 @@ class PostgresTx:
         return int(self._execute(sql, params).rowcount)
 
     def run_many(self, sql: str, many: Sequence[Params]) -> None:
-        self._cursor.executemany(translated(sql), [text_encoding.values(params) for params in many])
+        self._cursor.executemany(translated(sql), [fit_values(params) for params in many])
 
     def insert(self, sql: str, params: Params = ()) -> int:
         return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])
@@ -125,13 +125,15 @@ class PostgresTx:
 
     def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
         """As one parameter: the driver takes a millisecond to read a statement with hundreds, and the server plans it again."""
-        kind = "bigint" if values and isinstance(values[0], int) else "text"
-        return f"{column} = ANY(?::{kind}[])", [text_encoding.array(values)]
+        if not values:
+            return "FALSE", []
+        kind = "bigint" if isinstance(values[0], int) else "text"
+        return f"{column} = ANY(?::{kind}[])", [array_text(values)]
 
     def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
         ids, firsts, lasts = zip(*spans, strict=True) if spans else ((), (), ())
         given = "unnest(?::text[], ?::bigint[], ?::bigint[]) AS a(session_id, first, last)"
-        return given, [text_encoding.array(column) for column in (ids, firsts, lasts)]
+        return given, [array_text(column) for column in (ids, firsts, lasts)]
 
     def hold(self, session_id: str) -> None:
         self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
@@ -155,18 +157,14 @@ class PostgresTx:
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         """Nothing to do: on a server, changes with SQL are not recorded."""
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         message_id = store_message(self, count, insert)
         if message_id is not None:
             self.waiting.append((message_id, document))
         return message_id
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
-        self.stored.append((message_id, (content, form, tool_name, tool_calls)))
+    def message_stored(self, message_id: int, document: Document) -> None:
+        self.stored.append((message_id, document))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -272,7 +270,7 @@ def _statement(count: str, insert: str, keyed: bool) -> bytes:
 
 def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
     """Store a message; returns its id, or None when there is no such session."""
-    values = text_encoding.values([*count[1], *insert[1]])
+    values = fit_values([*count[1], *insert[1]])
     row = tx.ask(_statement(count[0], insert[0], tx.keyed), values if tx.keyed else [tx.key, *values]).fetchone()
     tx.keyed = True
     if row is None:
@@ -280,3 +278,84 @@ def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, 
     message_id, *told = row
     tx.begun(*told)
     return int(message_id)
+
+
+# ---------------------------------------------------------------------------------------------- Text as PostgreSQL can hold it
+#
+# A column of type text accepts every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
+# reserves for such uses and never assigns to a character) and four hex digits, and so is U+FDD0 itself: every text comes back
+# as it went in, equal texts stay equal, and common prefixes stay common.
+
+ESCAPE = "\ufdd0"
+_UNFIT = re.compile("[\0\ud800-\udfff\ufdd0]")
+_WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
+
+
+def fit(text: str) -> str:
+    """Text with the characters that PostgreSQL can't store escaped."""
+    if text.isascii():
+        return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
+    return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
+
+
+def unfit(text: str) -> str:
+    """The inverse of fit()."""
+    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def fit_value(given: Any) -> Any:
+    """A parameter as it is stored.
+
+    Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite converts silently is converted
+    here: a bool is a number, and NaN is NULL.
+    """
+    kind = type(given)
+    if kind is str:
+        return fit(given)
+    if kind is int or given is None:
+        return given
+    if kind is float:
+        return given if given == given else None
+    if kind is bytes:
+        return fit(given.decode("utf-8", "surrogatepass"))
+    if kind is Blob:
+        return bytes(given)
+    if isinstance(given, int):
+        return int(given)
+    if isinstance(given, str):
+        return fit(str(given))
+    if isinstance(given, float):
+        return float(given)
+    raise TypeError(f"a value of type {kind.__name__} can't be stored")
+
+
+def array_text(given: Sequence[int] | Sequence[str]) -> str:
+    """Numbers or texts as one parameter, to be cast to an array. (The driver's own arrays are made element by element.)"""
+    if not given or isinstance(given[0], int):
+        return f"{{{','.join(map(str, given))}}}"
+    joined = "\x01".join(given)  # type: ignore[arg-type]
+    if joined.count("\x01") != len(given) - 1:
+        return f"{{{','.join(map(_quoted, given))}}}"  # type: ignore[arg-type]
+    return f"{{{_quoted(joined)}}}".replace("\x01", '","')
+
+
+def _quoted(text: str) -> str:
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+
+
+def fit_values(given: Sequence[Any]) -> list[Any]:
+    """Parameters as they are stored."""
+    return [fit_value(one) for one in given]
+
+
+def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(unfit(one) if type(one) is str and ESCAPE in one else one for one in row)
+
+
+def restored_rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows as they went in; nearly always they are unchanged."""
+    for row in found:
+        for one in row:
+            if type(one) is str and ESCAPE in one:
+                return [_restored(row) for row in found]
+    return found

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
+from hermes.store import titles
 from hermes.store.engines.base import NothingThere, Progress, from_os
-from hermes.store.engines.sqlite import cipher, migrate, upkeep
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, codes, identity, is_busy, pragma
 from hermes.store.engines.sqlite.error_mapping import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.titles import take_in
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -59,8 +59,7 @@ class SqliteEngine:
         self._spare_lock = threading.Condition()
         self._lent = 0  # spare connections in use
         self._forking = False  # a thread is about to fork: no further connection is lent
-        self.on_adopted: Callable[[Iterable[str]], None] = lambda sessions: None  # called after rows were adopted
-        self.on_unsure: Callable[[Iterable[str]], None] = lambda sessions: None  # for commits that may be lost
+        self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = ""  # why it can't be used any more
         self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
@@ -155,7 +154,7 @@ class SqliteEngine:
     def _set_up_writer(self, state: migrate.State) -> None:
         main = self._main
         if state.kind == "empty":
-            if not cipher.is_encrypted(self.path):  # SQLCipher's pages have a size of their own
+            if not driver.is_encrypted(self.path):  # SQLCipher's pages have a size of their own
                 main.execute(f"PRAGMA page_size={PAGE}")
             main.execute("PRAGMA auto_vacuum=INCREMENTAL")
         in_wal = main.execute("PRAGMA journal_mode=wal").fetchone()[0] == "wal"
@@ -199,7 +198,7 @@ class SqliteEngine:
                 self._mutex.release()
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        self._follow_other_programs()
+        self.take_in()
         return self.read()
 
     @contextmanager
@@ -285,7 +284,7 @@ class SqliteEngine:
         except OSError as error:
             if self._closed:
                 return
-            self.on_unsure(sessions)
+            self.on_behind(sessions)
             mapped = as_ours(error, self.path)
             raise (type(mapped) if isinstance(mapped, StoreError) else StoreError)(
                 f"{mapped}; this change was stored, but may not survive a power failure: check before you repeat it",
@@ -341,11 +340,7 @@ class SqliteEngine:
     scrub = upkeep.scrub
     backup = upkeep.backup
 
-    def taking_in(self) -> AbstractContextManager[None]:
-        self._follow_other_programs()
-        return nullcontext()
-
-    def _follow_other_programs(self) -> None:
+    def take_in(self) -> None:
         """Adopt rows that another program wrote and reindex those it changed, if any connection but ours committed something.
 
         If that fails (another process holds the lock, the disk is full) it has to wait: search finds the old words.
@@ -359,19 +354,16 @@ class SqliteEngine:
             retitled = tx.row("SELECT 1 FROM sessions WHERE title IS NOT title_seen LIMIT 1") is not None
             has_changes = retitled or self.fulltext.has_changes(tx)
             foreign = self.fulltext.foreign_sessions(tx)
-            parts = self.fulltext.foreign_parts(tx) if foreign else []
         if not has_changes and not foreign:
             self._followed_to = version
             return
         with suppress(StoreError):
-            if parts:
-                self.on_parts(parts)
             with self.write() as tx:
                 self.fulltext.follow_changes(tx)
-                take_in(tx)
+                titles.take_in(tx)
                 for session_id in foreign:
                     adopt(tx, session_id)
-            self.on_adopted(foreign)
+            self.on_behind(foreign)
 
     def start_background(self) -> None:
         """After an upgrade there is much to index: the maintenance thread does it."""
@@ -381,11 +373,11 @@ class SqliteEngine:
                     self._maintenance.index_soon()
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        from hermes.store.engines.sqlite import readonly_sql
+        from hermes.store.engines.sqlite import transaction
 
         self._require_open()
         with self._translated(), self._borrowed() as connection:
-            return readonly_sql.rows(connection, sql, params)
+            return transaction.read_only_rows(connection, sql, params)
 
     def appended(self, message_id: int, size: int) -> None:
         if not self.fulltext.due(message_id, size):
@@ -462,7 +454,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
     """A connection with our settings. Read-only, where nothing can be created beside the file, it is read alone."""
     if read_only and not path.exists():
         raise StoreError(f"{path} does not exist; there is nothing to read")
-    key = cipher.key_of(path)
+    key = driver.key_of(path)
     try:
         opened = driver.connect(path, key=key, read_only=read_only)
         pragma(opened, "application_id")  # the first actual read of the file

@@ -7,19 +7,10 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
-from hermes.errors import (
-    InvalidInput,
-    NotADatabase,
-    StoreBusy,
-    StoreClosed,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-)
+from hermes import errors
 from hermes.home import default_database
 from hermes.store.engines.base import FULL, from_os
-from hermes.store.engines.sqlite import cipher
+from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import code, codes, identity, is_busy
 
 # SQLite's messages for damaged pages that it reports as another problem.
@@ -33,13 +24,13 @@ _DAMAGE = (
     "vtable constructor failed",  # a table of the full-text index is not listed any more
     "Could not decode",  # text that is no valid UTF-8
 )
-_HINTS: dict[int, tuple[type[StoreError], str]] = {
-    codes.SQLITE_NOTADB: (NotADatabase, "is not a database; move it away, or choose another file"),
-    codes.SQLITE_CORRUPT: (StoreCorrupt, "is damaged"),
-    codes.SQLITE_FULL: (StoreFull, FULL),
-    codes.SQLITE_READONLY: (StoreReadOnly, "can't be written; check its permissions and its folder's"),
-    codes.SQLITE_CANTOPEN: (StoreError, "can't be opened; check the path and its permissions"),
-    codes.SQLITE_PERM: (StoreReadOnly, "can't be used; check its permissions"),
+_HINTS: dict[int, tuple[type[errors.StoreError], str]] = {
+    codes.SQLITE_NOTADB: (errors.NotADatabase, "is not a database; move it away, or choose another file"),
+    codes.SQLITE_CORRUPT: (errors.StoreCorrupt, "is damaged"),
+    codes.SQLITE_FULL: (errors.StoreFull, FULL),
+    codes.SQLITE_READONLY: (errors.StoreReadOnly, "can't be written; check its permissions and its folder's"),
+    codes.SQLITE_CANTOPEN: (errors.StoreError, "can't be opened; check the path and its permissions"),
+    codes.SQLITE_PERM: (errors.StoreReadOnly, "can't be used; check its permissions"),
 }
 
 
@@ -48,26 +39,26 @@ def as_ours(error: BaseException, path: Path) -> Exception:
     if isinstance(error, OSError):
         return from_os(error, path)
     number = code(error)
-    if number == codes.SQLITE_NOTADB and (encrypted := cipher.unreadable(path)) is not None:
+    if number == codes.SQLITE_NOTADB and (encrypted := driver.unreadable(path)) is not None:
         return encrypted
     if is_busy(error):
-        return StoreBusy(f"{path} is held by another process{holder_of(path)}; try again")
+        return errors.StoreBusy(f"{path} is held by another process{holder_of(path)}; try again")
     if number in _HINTS:
         ours, hint = _HINTS[number]
-        return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is StoreCorrupt else ""))
+        return ours(f"{path} {hint}" + (f"; {_repair_hint(path)}" if ours is errors.StoreCorrupt else ""))
     if any(sign in str(error) for sign in _DAMAGE) or isinstance(error, UnicodeDecodeError):
-        return StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
+        return errors.StoreCorrupt(f"{path} is damaged ({error}); {_repair_hint(path)}")
     if number == codes.SQLITE_IOERR:
-        return StoreFull(f"{path} {FULL}") if _no_space(path) else StoreError(
+        return errors.StoreFull(f"{path} {FULL}") if _no_space(path) else errors.StoreError(
             f"{path} could not be read or written ({error})"
         )  # fmt: skip
     if "binding parameter" in str(error):
-        return InvalidInput(f"a value can't be stored: {error}")
+        return errors.InvalidInput(f"a value can't be stored: {error}")
     if number == codes.SQLITE_TOOBIG or "too big" in str(error):
-        return InvalidInput("a value is larger than the database can hold (1 GB)")
+        return errors.InvalidInput("a value is larger than the database can hold (1 GB)")
     if "closed database" in str(error):
-        return StoreClosed(f"{path} was closed")
-    return StoreError(f"{path}: {error}")
+        return errors.StoreClosed(f"{path} was closed")
+    return errors.StoreError(f"{path}: {error}")
 
 
 def holder_of(path: Path) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError
-from hermes.store.engines.sqlite import cipher
 from hermes.store.engines.sqlite import connection as driver
 
 Row = dict[str, Any]
@@ -26,7 +25,7 @@ class UnreadableDatabase(HermesError):
 
 def is_database(path: Path) -> bool:
     """Whether a file is an SQLite database."""
-    return os.path.isfile(path) and cipher.is_plain(path)  # a pipe would wait for who writes into it
+    return os.path.isfile(path) and driver.is_plain(path)  # a pipe would wait for who writes into it
 
 
 def tables_of(path: Path) -> frozenset[str]:

@@ -10,19 +10,15 @@ Only the newest matches are looked at, so that a common word costs no more in a 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, phrase_words
+from hermes.store.engines.base import Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.words import Words, number, set_number
-from hermes.store.engines.unindexed import UnindexedMessage, WaitingMessages
-from hermes.store.index_text import index_text
+from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
+from hermes.store.index_text import index_text, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
 Bounds = tuple[int, int]  # messages and characters indexed in one transaction
@@ -36,34 +32,7 @@ _ENTRY = f"(rowid, {schema.FTS_COLUMNS}) VALUES(?, ?, ?, ?)"
 _UNINDEX = f"INSERT INTO messages_fts(messages_fts, rowid, {schema.FTS_COLUMNS}) VALUES('delete', ?, ?, ?, ?)"
 
 
-class IndexedRow(NamedTuple):
-    """What the index needs of a message, as it is stored."""
-
-    id: int
-    content: Any
-    content_rest: bytes | None
-    content_format: str | None
-    tool_name: Any
-    tool_calls: Any
-    session_id: str = ""
-    writer: int | None = None
-
-    @property
-    def holds_foreign_parts(self) -> bool:
-        """Whether its content is a list of parts as another program stores it."""
-        return self.content_format is None and str(self.content).startswith(codec.FOREIGN_PARTS)
-
-
 COLUMNS = ", ".join(IndexedRow._fields)
-
-
-def document(row: IndexedRow) -> tuple[str, str, str]:
-    """The words of a message as its three index columns see them, not yet folded."""
-    try:
-        content = codec.joined(row.content, row.content_rest)
-    except StoreCorrupt:  # one damaged text must not prevent finding the others
-        content = str(row.content)
-    return columns_of(content, row.content_format, row.tool_name, row.tool_calls)
 
 
 def text_crc(row: IndexedRow) -> int:
@@ -137,15 +106,6 @@ class SqliteFullText:
         )
         return [row[0] for row in rows]
 
-    def foreign_parts(self, tx: Tx) -> list[int]:
-        """Unindexed messages that hold parts as another program stores them."""
-        rows = tx.rows(
-            "SELECT id FROM messages WHERE id > ? AND writer IS NULL AND content_format IS NULL"
-            f" AND {migrate.HOLDS_PARTS}",
-            (self.mark(tx),),
-        )
-        return [row[0] for row in rows]
-
     def next_rows(self, tx: Any, most: Bounds) -> list[IndexedRow]:
         """The next messages above the mark."""
         rows: list[IndexedRow] = []
@@ -164,7 +124,7 @@ class SqliteFullText:
         adopted = number(tx, migrate.META_ADOPTED)
         foreign = {row.session_id for row in rows if row.writer is None and row.id > adopted}
         self._index(tx, rows)
-        set_number(tx, migrate.META_INDEXED, rows[-1].id)
+        set_meta(tx, migrate.META_INDEXED, str(rows[-1].id))
         for session_id in foreign:
             adopt(tx, session_id)
         self._mark, self._waiting = rows[-1].id, 0
@@ -260,16 +220,10 @@ class SqliteFullText:
         match = expression(tree)
         if match is None or cap <= 0:
             return []
-        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
-        recent: list[Any] = []
-        sizes = {one.id: one.size for one in unindexed.matching(tree, self._unindexed(tx))}
-        for start in range(0, len(sizes), 500):
-            among, ids = tx.among("m.id", list(sizes)[start : start + 500])
-            sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {among} AND {scope.where}"
-            recent += [(one, sizes[one], *rest) for one, *rest in tx.rows(sql, (*ids, *scope.params))]
-        recent.sort(reverse=True)
+        recent: list[Any] = unindexed.newest(tx, tree, self._unindexed(tx), scope, cap)
         if not self.indexed or len(recent) >= cap:
-            return recent[:cap]
+            return recent
+        join = "CROSS JOIN sessions s ON s.id = m.session_id" if scope.needs_sessions else ""
         sql = (
             f"SELECT {columns} FROM messages_fts f CROSS JOIN messages m ON m.id = f.rowid {join}"
             f" WHERE messages_fts MATCH ? AND {scope.where} ORDER BY f.rowid DESC LIMIT ?"
@@ -298,22 +252,9 @@ class SqliteFullText:
         """The messages above the mark."""
         if tx.waiting is None:
             ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE id > ?", (self.mark(tx),))]
-            tx.waiting = WaitingMessages(lambda some: _read(tx, some), ids)
+            tx.waiting = WaitingMessages(partial(unindexed.read, tx), ids)
         found: WaitingMessages = tx.waiting
         return found
-
-
-def _read(tx: Any, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
-    among, ids = tx.among("id", message_ids)
-    for values in tx.cursor(f"SELECT {COLUMNS} FROM messages WHERE {among}", ids):
-        row = IndexedRow._make(values)
-        text, is_plain = str(row.content or ""), False
-        with suppress(StoreCorrupt):
-            text = codec.joined(row.content, row.content_rest) or ""
-            # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
-            is_plain = row.tool_calls is None and text.isascii() and "\\u" not in text
-        raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
-        yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
 
 
 def _words_in(sizes: bytes | None) -> int:
@@ -343,3 +284,89 @@ def merge(tx: Any, table: str, pages: int) -> bool:
     before = tx.connection.total_changes
     tx.run(f"INSERT INTO {table}({table}, rank) VALUES('merge', ?)", (pages,))
     return bool(tx.connection.total_changes - before >= 2)
+
+
+# ---------------------------------------------------------------------- the distinct words, for parts of words
+#
+# They are recorded together with the index entries.
+
+KNOWN = 300_000  # words cached, which need not be looked up again
+REMOVALS = "words_removed"  # in state_meta: how often words were removed
+LOOKED_AT = 1_000  # words looked for at once
+
+
+class Words:
+    """The list of words, and this process's cache of it."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._removals = 0  # the count of removals when the cache was filled
+
+    def add(self, tx: Any, texts: Iterable[str]) -> None:
+        """Record the words of these texts, and the three-letter pieces of those that are new."""
+        removals = number(tx, REMOVALS)
+        if removals != self._removals or len(self._known) > KNOWN:
+            self._known, self._removals = set(), removals
+        words: set[bytes] = set()
+        for text in texts:
+            if text:
+                words |= vocabulary(text)
+        words = words - self._known  # not -=, which iterates over the whole cache
+        self._known |= words  # a rollback makes these unlisted: `forget` is called then
+        if kept := b'","'.join(worth_keeping(words)):  # no word has a quote in it
+            fresh = tx.rows(
+                "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (f'["{kept.decode()}"]',)
+            )
+            first = 1 + (tx.value("SELECT max(id) FROM words") or 0)
+            numbered = [(place, word) for place, (word,) in enumerate(fresh, first)]
+            tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
+            tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
+
+    def forget(self) -> None:
+        """Clear the cache: words that it has may not be listed."""
+        self._known = set()
+
+    # ------------------------------------------------------------------ taking out
+
+    def listed_after(self, tx: Tx, word: str) -> list[tuple[int, str]]:
+        """Some words of the list in order, with their ids, starting after this one."""
+        rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
+        return [(row[0], row[1]) for row in rows]
+
+    def take_out(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
+        """Remove these from the list, in a write transaction in which no message has them."""
+        tx.run_many(
+            "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words
+        )
+        tx.run_many("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
+        set_meta(tx, REMOVALS, str(number(tx, REMOVALS) + 1))
+
+    # ------------------------------------------------------------------ looking up
+
+    def containing(self, tx: Tx, part: str, cap: int, *, at_end: bool) -> list[str]:
+        """Listed words that contain this part of at least three characters, or end with it."""
+        # Two pieces select enough; whether the word contains the whole part is checked afterwards.
+        pieces = dict.fromkeys((part[:3], part[-3:]))
+        match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
+        fits, given = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
+        rows = tx.rows(
+            "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
+            f" WHERE messages_fts_trigram MATCH ? AND {fits} LIMIT ?",
+            (match, *given, cap),
+        )
+        return [row[0] for row in rows]
+
+    def starting(self, tx: Tx, start: str, cap: int) -> list[str]:
+        """Listed words with this prefix."""
+        rows = tx.rows(
+            "SELECT word FROM words WHERE word >= ? AND word < ? LIMIT ?", (start, start + "\U0010ffff", cap)
+        )
+        return [row[0] for row in rows]
+
+
+def number(tx: Tx, key: str) -> int:
+    """A number of state_meta; 0 when it is missing or unreadable: the work then starts over."""
+    try:
+        return int(get_meta(tx, key) or 0)
+    except ValueError:
+        return 0

@@ -12,13 +12,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.connection import Connection, beginning, pragma
-from hermes.store.engines.sqlite.fulltext import IndexedRow, text_crc
+from hermes.store.engines.sqlite.fulltext import text_crc
+from hermes.store.engines.unindexed import IndexedRow
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -152,22 +152,10 @@ def _rows(connection: Connection, table: str, mark: int, progress: Progress | No
 
 def _message(row: IndexedRow, mark: int, crc: int | None, was_changed: bool) -> Iterator[Finding]:
     """A text that can't be unpacked or parsed, or an index entry that was made of another text."""
-    if (damage := _text_damage(row)) is not None:
+    if (damage := codec.text_damage(*row[1:4])) is not None:
         yield finding("damaged-text", f"message {row.id}", damage)
     elif row.id <= mark and crc != text_crc(row):
         if crc is None or was_changed:
             yield finding("fts-stale", f"message {row.id}", "the full-text index has another text")
         else:  # no program changed it
             yield finding("damaged-text", f"message {row.id}", "its text is not the one that was stored")
-
-
-def _text_damage(row: IndexedRow) -> str | None:
-    try:
-        content = codec.joined(row.content, row.content_rest)
-    except StoreCorrupt:
-        return "its text can't be unpacked"
-    if row.content_format not in (None, "json", "text"):
-        return f"its content has an unknown format ({row.content_format!r})"
-    if row.content_format == "json" and not isinstance(codec.from_json(content), (list, dict)):
-        return "its content is no valid JSON"
-    return None

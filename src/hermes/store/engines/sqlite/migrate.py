@@ -24,8 +24,6 @@ META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM
 META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
-# Content that holds parts as other programs store them (codec.FOREIGN_PARTS). Text functions end at its NUL.
-HOLDS_PARTS = "substr(CAST(content AS BLOB), 1, 6) = x'006a736f6e3a'"
 
 
 _WIDE = {"sessions": schema.SESSION_COLUMNS, "messages": schema.MESSAGE_COLUMNS}  # the tables that gained columns
@@ -99,10 +97,8 @@ def upgrade(connection: Connection) -> None:
                 "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, coalesce(max(id), 0) FROM messages",
                 (META_ADOPTED,),
             )
-        connection.execute(
-            "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)",
-            (schema.SCHEMA_VERSION,),
-        )
+        sql = "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)"
+        connection.execute(sql, (schema.SCHEMA_VERSION,))
     for statement in (*schema.CHANGE_TRIGGERS.values(), *schema.INERT_TRIGGERS):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hermes.errors import StoreBusy, StoreCorrupt
+from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
 from hermes.store import codec
-from hermes.store.engines.sqlite import cipher, migrate
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, identity, is_busy
 from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.error_mapping import holder_of
@@ -71,7 +71,7 @@ def write_lock(path: Path) -> Iterator[None]:
         if identity(path) != file:
             raise StoreBusy(f"another process has just replaced {path}; try again")
         try:
-            connection = driver.connect(path, key=cipher.key_of(path), busy=_PATIENCE)
+            connection = driver.connect(path, key=driver.key_of(path), busy=_PATIENCE)
             connection.execute("BEGIN IMMEDIATE")
         except driver.Error as error:
             if is_busy(error):
@@ -91,7 +91,7 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
     """
     count, later = 0, Later()
     try:
-        connection = driver.connect(damaged, key=cipher.key_of(damaged), read_only=True)
+        connection = driver.connect(damaged, key=driver.key_of(damaged), read_only=True)
         connection.execute("PRAGMA cell_size_check=ON")
         connection.text_factory = decoded  # text that is no UTF-8 must not end the reading
         tables = connection.execute(_TABLES).fetchall()
@@ -177,17 +177,8 @@ def _readable(kinds: dict[str, tuple[str, bool]], row: Any) -> tuple[dict[str, A
         elif kind == "TEXT" and isinstance(left, int | float):
             left, is_whole = None if name == "id" else str(left), False
         values[name] = 0 if left is None and required and kind != "TEXT" else left
-    if not codec.is_whole(values.get("content_rest")):
+    if codec.text_damage("", values.get("content_rest"), None) is not None:
         values["content"], values["content_rest"], is_whole = (values["content"] or "") + codec.DAMAGED, None, False
-    if values.get("content_format") not in (None, "json", "text") or not _is_parts(values):
+    if codec.text_damage(*(values.get(name) for name in ("content", "content_rest", "content_format"))) is not None:
         values["content_format"], is_whole = None, False
     return values, is_whole
-
-
-def _is_parts(values: dict[str, Any]) -> bool:
-    if values.get("content_format") != "json":
-        return True
-    try:
-        return isinstance(codec.from_json(codec.joined(values["content"], values["content_rest"])), (list, dict))
-    except StoreCorrupt:
-        return False

@@ -13,86 +13,35 @@ FORMAT_VERSION = 1  # PRAGMA user_version
 INDEX_FORM = 1
 SCHEMA_VERSION = 11  # table schema_version, shared with older programs
 
-SESSION_COLUMNS: dict[str, str] = {
-    "id": "TEXT PRIMARY KEY",
-    "source": "TEXT NOT NULL",
-    "user_id": "TEXT",
-    "model": "TEXT",
-    "model_config": "TEXT",
-    "system_prompt": "TEXT",
-    "parent_session_id": "TEXT REFERENCES sessions(id)",
-    "started_at": "REAL NOT NULL",
-    "ended_at": "REAL",
-    "end_reason": "TEXT",
-    "message_count": "INTEGER DEFAULT 0",
-    "tool_call_count": "INTEGER DEFAULT 0",
-    "input_tokens": "INTEGER DEFAULT 0",
-    "output_tokens": "INTEGER DEFAULT 0",
-    "cache_read_tokens": "INTEGER DEFAULT 0",
-    "cache_write_tokens": "INTEGER DEFAULT 0",
-    "reasoning_tokens": "INTEGER DEFAULT 0",
-    "billing_provider": "TEXT",
-    "billing_base_url": "TEXT",
-    "billing_mode": "TEXT",
-    "estimated_cost_usd": "REAL",
-    "actual_cost_usd": "REAL",
-    "cost_status": "TEXT",
-    "cost_source": "TEXT",
-    "pricing_version": "TEXT",
-    "title": "TEXT",
-    "api_call_count": "INTEGER DEFAULT 0",
-    "handoff_state": "TEXT",
-    "handoff_platform": "TEXT",
-    "handoff_error": "TEXT",
-    # from here on: this program's own
-    "kind": "TEXT",
-    "cwd": "TEXT",
-    "transcript": "INTEGER",
-    "system_prompt_hash": "TEXT",
-    "active_at": "REAL",
-    "first_words": "TEXT",
-    "title_base": "TEXT",
-    "title_no": "INTEGER",
-    "title_seen": "TEXT",
-    "pinned_at": "REAL",
-    "archived_at": "REAL",
-    "trashed_at": "REAL",
-    "trashed_title": "TEXT",
-    "purged": "INTEGER",
-    "handoff_requested_at": "REAL",
-    "meta": "TEXT",
-}
 
-MESSAGE_COLUMNS: dict[str, str] = {
-    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
-    "session_id": "TEXT NOT NULL REFERENCES sessions(id)",
-    "role": "TEXT NOT NULL",
-    "content": "TEXT",
-    "tool_call_id": "TEXT",
-    "tool_calls": "TEXT",
-    "tool_name": "TEXT",
-    "timestamp": "REAL NOT NULL",
-    "token_count": "INTEGER",
-    "finish_reason": "TEXT",
-    "reasoning": "TEXT",
-    "reasoning_content": "TEXT",
-    "reasoning_details": "TEXT",
-    "codex_reasoning_items": "TEXT",
-    "codex_message_items": "TEXT",
+def _columns(declared: str) -> dict[str, str]:
+    """By name, the declaration of each column."""
+    return {name: kind for name, _, kind in (column.partition(" ") for column in declared.split(", "))}
+
+
+SESSION_COLUMNS = _columns(
+    "id TEXT PRIMARY KEY, source TEXT NOT NULL, user_id TEXT, model TEXT, model_config TEXT, system_prompt TEXT, "
+    "parent_session_id TEXT REFERENCES sessions(id), started_at REAL NOT NULL, ended_at REAL, end_reason TEXT, "
+    "message_count INTEGER DEFAULT 0, tool_call_count INTEGER DEFAULT 0, input_tokens INTEGER DEFAULT 0, "
+    "output_tokens INTEGER DEFAULT 0, cache_read_tokens INTEGER DEFAULT 0, cache_write_tokens INTEGER DEFAULT 0, "
+    "reasoning_tokens INTEGER DEFAULT 0, billing_provider TEXT, billing_base_url TEXT, billing_mode TEXT, "
+    "estimated_cost_usd REAL, actual_cost_usd REAL, cost_status TEXT, cost_source TEXT, pricing_version TEXT, "
+    "title TEXT, api_call_count INTEGER DEFAULT 0, handoff_state TEXT, handoff_platform TEXT, handoff_error TEXT, "
     # from here on: this program's own
-    "writer": "INTEGER",
-    "hidden": "INTEGER",
-    "content_format": "TEXT",
-    "model": "TEXT",
-    "input_tokens": "INTEGER",
-    "output_tokens": "INTEGER",
-    "cache_read_tokens": "INTEGER",
-    "cache_write_tokens": "INTEGER",
-    "cost_usd": "REAL",
-    "content_rest": "BLOB",
-    "platform_message_id": "TEXT",
-    "meta": "TEXT",
-}
+    "kind TEXT, cwd TEXT, transcript INTEGER, system_prompt_hash TEXT, active_at REAL, first_words TEXT, "
+    "title_base TEXT, title_no INTEGER, title_seen TEXT, pinned_at REAL, archived_at REAL, trashed_at REAL, "
+    "trashed_title TEXT, purged INTEGER, handoff_requested_at REAL, meta TEXT"
+)
+MESSAGE_COLUMNS = _columns(
+    "id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL REFERENCES sessions(id), role TEXT NOT NULL, "
+    "content TEXT, tool_call_id TEXT, tool_calls TEXT, tool_name TEXT, timestamp REAL NOT NULL, token_count INTEGER, "
+    "finish_reason TEXT, reasoning TEXT, reasoning_content TEXT, reasoning_details TEXT, codex_reasoning_items TEXT, "
+    "codex_message_items TEXT, "
+    # from here on: this program's own
+    "writer INTEGER, hidden INTEGER, content_format TEXT, model TEXT, input_tokens INTEGER, output_tokens INTEGER, "
+    "cache_read_tokens INTEGER, cache_write_tokens INTEGER, cost_usd REAL, content_rest BLOB, "
+    "platform_message_id TEXT, meta TEXT"
+)
 
 
 def _table(name: str, columns: dict[str, str]) -> str:

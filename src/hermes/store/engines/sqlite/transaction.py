@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import InvalidInput
 from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
-from hermes.store.engines.sqlite.connection import Connection
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite.connection import Connection, code, codes
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.fulltext import SqliteFullText
@@ -96,16 +97,49 @@ class SqliteTx:
     def changed_by_us(self, message_ids: Sequence[int]) -> None:
         self._fulltext.follow_changes(self, message_ids)
 
-    def store_message(
-        self, count: tuple[str, Params], insert: tuple[str, Params], at: float, document: Document
-    ) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         return self.insert(*insert) if self.run(*count) else None
 
-    def message_stored(
-        self, message_id: int, at: float, content: Any, form: Any, tool_name: Any, tool_calls: Any
-    ) -> None:
+    def message_stored(self, message_id: int, document: Document) -> None:
         """Nothing to do: messages above the mark are indexed later."""
 
 
 def _too_large(error: OverflowError) -> str:
     return "a number has more than 64 bits" if "int" in str(error) else "it is larger than the database can hold (1 GB)"
+
+
+# -------------------------------------------------------- a caller's own SQL, allowed to read and nothing else
+
+_READING = frozenset((codes.SQLITE_SELECT, codes.SQLITE_READ, codes.SQLITE_FUNCTION, codes.SQLITE_RECURSIVE))
+# Those that would change something with an argument can't: the connection is opened for reading only.
+_ABOUT = frozenset(
+    "application_id collation_list compile_options data_version database_list encoding foreign_key_list freelist_count"
+    " function_list index_info index_list index_xinfo integrity_check module_list page_count page_size pragma_list quick_check"
+    " schema_version table_info table_list table_xinfo user_version".split()
+)
+_OTHERS_FAULT = (codes.SQLITE_CORRUPT, codes.SQLITE_BUSY, codes.SQLITE_IOERR, codes.SQLITE_NOTADB)
+
+
+def read_only_rows(connection: Connection, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
+    """All rows of a query; InvalidInput when the statement would write, or SQLite rejects it."""
+    connection.execute("PRAGMA table_list").fetchall()  # virtual tables are set up by statements that would be refused
+    connection.set_authorizer(_judge)
+    try:
+        cursor = connection.execute(sql, params)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+    except (Warning, TypeError, ValueError, OverflowError, *driver.Error) as error:  # type: ignore[misc]
+        if code(error) in _OTHERS_FAULT:
+            raise
+        if code(error) == codes.SQLITE_AUTH or "one statement" in str(error):
+            raise InvalidInput(
+                "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
+            ) from error
+        raise InvalidInput(f"sql(): {error}") from error
+    finally:
+        connection.set_authorizer(None)
+
+
+def _judge(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
+    is_allowed = action in _READING or (action == codes.SQLITE_PRAGMA and first in _ABOUT)
+    return codes.SQLITE_OK if is_allowed else codes.SQLITE_DENY

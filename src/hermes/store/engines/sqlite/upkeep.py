@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreError
 from hermes.home import make_private
-from hermes.store.engines.sqlite import cipher, migrate
 from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import pragma
 from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import BATCH, PIECE, Bounds, merge
@@ -118,7 +118,7 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     if parts := [row.id for row in rows if row.holds_foreign_parts]:
         engine.on_parts(parts)
     if foreign:
-        engine.on_adopted(foreign)
+        engine.on_behind(foreign)
     return len(rows) + swept
 
 
@@ -212,7 +212,7 @@ def backup(engine: SqliteEngine, target: Path) -> None:
     part.unlink(missing_ok=True)
     with engine._translated(), engine._borrowed() as source:
         os.close(os.open(part, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        key = cipher.key_of(engine.path)
+        key = driver.key_of(engine.path)
         with closing(driver.connect(part, key=key)) as copy:
             source.backup(copy)  # in one step: it reads one state of the database, whatever is written meanwhile
             copy.execute("PRAGMA journal_mode=DELETE")
