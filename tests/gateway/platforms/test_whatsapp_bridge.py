@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
 from tests.support import program
 from tests.support.echo import Echo
@@ -111,7 +111,7 @@ def test_the_gateway_starts_a_bridge_restarts_it_and_ends_it(model: Echo, hermes
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from tests.support.labs.recording import Recorder
 
 async def live():
