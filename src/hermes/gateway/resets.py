@@ -24,6 +24,7 @@ from hermes.gateway.hooks import RESETS
 from hermes.gateway.inbox import Reset
 from hermes.gateway.notices import language_of, say
 from hermes.gateway.participants import Participant
+from hermes.gateway.timings import repeat
 from hermes.store import routes
 from hermes.times import zone_of
 
@@ -104,15 +105,13 @@ class Resets:
 
     async def run(self) -> None:
         """Reset quiet conversations; a conversation with a new message is checked when that is answered. Until cancelled."""
-        while True:
-            try:
-                for key, connection in await asyncio.to_thread(self._expired):
-                    fence = self._holding.fence(connection)
-                    if fence is not None and self._turns.get(key) is None:
-                        self._turns.add(key, Reset(fence))
-            except HermesError as error:
-                _log.warning("could not look for conversations to reset: %s", error)
-            await asyncio.sleep(self._services.timings.reset_check)
+        await repeat(self._look, self._services.timings.reset_check, "could not look for conversations to reset")
+
+    async def _look(self) -> None:
+        for key, connection in await asyncio.to_thread(self._expired):
+            fence = self._holding.fence(connection)
+            if fence is not None and self._turns.get(key) is None:
+                self._turns.add(key, Reset(fence))
 
     def _expired(self) -> list[tuple[str, str]]:
         """The keys whose conversation is due for a reset, each with its connection."""

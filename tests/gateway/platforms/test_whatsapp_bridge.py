@@ -397,7 +397,7 @@ export default function makeWASocket ({ auth }) {
     fs.appendFileSync(`${auth.folder}/out`, JSON.stringify({ chat, ...shown, ...options }) + '\\n')
     return { key: { id: options.messageId }, message: content }
   }
-  setTimeout(() => ev.emit('connection.update', { qr: '2@abc' }), 10)
+  if (!fs.existsSync(`${auth.folder}/scanned`)) setTimeout(() => ev.emit('connection.update', { qr: '2@abc' }), 10)
   setInterval(() => {
     if (!sock.user && fs.existsSync(`${auth.folder}/scanned`)) {
       sock.user = { id: '15550783881:7@s.whatsapp.net', lid: '201122334455667:7@lid', name: 'Lab' }
