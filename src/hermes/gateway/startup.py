@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.leases import Lease, kept
 from hermes.config.settings_schema import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra
+from hermes.gateway.adapter import Adapter, Capabilities, Link
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, listening, platform_settings, section_key
-from hermes.gateway.turns import start
 from hermes.store import connections
 from hermes.store.db import Transactions
 from hermes.store.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.gateway.adapter import Adapter
     from hermes.gateway.runner import Gateway
     from hermes.serve.server import HttpServer
     from hermes.store.db import SessionDB
@@ -34,7 +33,6 @@ API = "api-server"  # the API server's name among the platforms
 WEBHOOK = "webhook"
 _PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # an error in one does not affect the others
 _NOTHING = "no platform is enabled: `hermes gateway setup` sets one up"
-API_PAUSE = 5.0  # seconds before the API server tries again to listen
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -227,11 +225,14 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
     from hermes.agent.model_choice import choose_model
     from hermes.gateway.runner import Gateway, end_for_sure
 
+    if made.api_server and not made.adapters:
+        from hermes.serve.server import check_address
+
+        check_address(config.api_server.host, config.api_server.port)
     with announced(db):
         model = await asyncio.to_thread(choose_model, config, db)
         _log.info("%s answers", model.describe())
         gateway = Gateway(db, config, model, made.adapters, home)
-        server = ApiServer(config, gateway, insecure=insecure) if made.api_server else None
         ending = asyncio.Event()
 
         def asked_to_end() -> None:
@@ -244,98 +245,69 @@ async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecu
             """Stop everything at the same time, so that it takes ten seconds and not the sum."""
             await ending.wait()
             gateway.stop()
-            if server is not None:
-                await server.stop()
+            serving.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, asked_to_end)
         for name, problem in made.left_out.items():
             _log.error("%s does not start: %s", name, problem)
             await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))
-        if server is not None:
-            await server.start(alone=not made.adapters)
+        serving = asyncio.gather(*([_serving(config, gateway, insecure)] if made.api_server else []))
         stopping = asyncio.create_task(end())
         try:
             await gateway.run()
         finally:
             ending.set()
-            await stopping
+            await asyncio.gather(stopping, serving, return_exceptions=True)
 
 
-class ApiServer:
+async def _serving(config: Config, gateway: Gateway, insecure: bool) -> None:
+    """Keep the API server listening, as a platform is kept connected, until cancelled."""
+    from hermes.gateway.connection import Connection
+
+    async def take(platform: str, what: Any) -> None:
+        """It brings no events."""
+
+    server, settings = ApiServer(config, gateway, insecure=insecure), PlatformSettings(API)
+    connection = Connection(server, settings, gateway.store, config, take, take, take, gateway.services.timings)
+    try:
+        await connection.run()
+    finally:
+        connection.tell("stopped")
+        await connection.told()
+
+
+class ApiServer(Adapter):
     """The API server beside the platforms: while its port is taken, it retries and the platforms keep running."""
 
+    platform = API
+    title = "the API server"
+    capabilities = Capabilities(longest=1)
+
     def __init__(self, config: Config, gateway: Gateway, *, insecure: bool) -> None:
+        super().__init__({}, gateway.home)
         self._config, self._gateway, self._insecure = config, gateway, insecure
         self._server: HttpServer | None = None
-        self._lost = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self, *, alone: bool) -> None:
-        """Listen, now or as soon as the port is free. `alone`: nothing else runs, so that a failure is raised."""
-        try:
-            await self._listen()
-        except HermesError as error:
-            if alone:
-                raise
-            await self._failed(error)
-        start(self._keep(), self._tasks)
-
-    async def _listen(self) -> None:
-        try:
-            from hermes.serve.api import api_app
-            from hermes.serve.connection_limits import Limits
-            from hermes.serve.server import HttpServer
-        except ImportError as error:
-            raise MissingExtra("the API server", "serve") from error
+    async def connect(self, link: Link) -> None:
+        """Begin to listen."""
+        from hermes.serve.api import api_app
+        from hermes.serve.connection_limits import Limits
+        from hermes.serve.server import HttpServer
 
         gateway, settings, http = self._gateway, self._config.api_server, self._config.gateway.http
         app = api_app(
             gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
-        limits = Limits(http.max_connections, http.max_per_address, http.header_seconds)
-        server = HttpServer(app, settings.host, settings.port, died=self._died, limits=limits, crowded=self._crowded)
+        limits, host = Limits(http.max_connections, http.max_per_address, http.header_seconds), settings.host
+        server = HttpServer(app, host, settings.port, died=link.lost, limits=limits, crowded=link.troubled)
         port = await server.start()
         self._server = server
-        where = f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}/v1"
-        _log.info("the API server listens on %s", where)
-        await self._tell("connected", identity=where)
+        link.connected(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
 
-    def _crowded(self, text: str) -> None:
-        """Connections were refused: `hermes gateway status` shows it."""
-        start(self._tell("connected", error=text), self._tasks)
-
-    def _died(self, error: Exception) -> None:
-        _log.error("%s", error)
-        self._lost.set()
-
-    async def _keep(self) -> None:
-        """Listen again whenever the server has stopped listening."""
-        while True:
-            await self._lost.wait()
-            await asyncio.sleep(API_PAUSE)
-            try:
-                await self._listen()
-                self._lost.clear()
-            except HermesError as error:
-                await self._failed(error)
-
-    async def _failed(self, error: HermesError) -> None:
-        _log.error("the API server does not listen: %s; trying again in %.0f s", error, API_PAUSE)
-        self._lost.set()
-        await self._tell("lost", error=str(error))
-
-    async def _tell(self, state: str, **more: str) -> None:
-        try:
-            await asyncio.to_thread(self._gateway.store.set_status, API, state, **more)
-        except HermesError as error:
-            _log.warning("the state of the API server could not be stored: %s", error)
-
-    async def stop(self) -> None:
+    async def disconnect(self) -> None:
         """Accept no more requests; running ones may finish for a moment."""
-        for task in self._tasks:
-            task.cancel()
-        if self._server is not None:
-            await self._server.stop(5.0)
-        await self._tell("stopped")
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(5.0)
