@@ -278,7 +278,7 @@ def test_status_says_what_is_lost_while_no_gateway_is_connected(hermes_home: Pat
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
-    from hermes.gateway.startup import LEASE, holder
+    from hermes.gateway.startup import announced
     from hermes.store.gateway_db import GatewayDB
 
     names = ("telegram", "discord", "homeassistant", "matrix")
@@ -291,8 +291,8 @@ def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
         store.set_status(
             "matrix", "lost", identity="@\x1b[31mhermes:例え.jp", error="no answer\x1b]0;x\x07 from 例え.jp"
         )
-        db.acquire_lease(LEASE, holder(), 60)
-        looked = program.run("gateway", "status", home=hermes_home, width=width)
+        with announced(db):
+            looked = program.run("gateway", "status", home=hermes_home, width=width)
     from hermes.cli.table import cells
 
     assert looked.status == 0

@@ -125,10 +125,9 @@ def test_the_gateway_has_a_line_when_there_is_something_to_run(lab: Lab, hermes_
     assert lines(hermes_home, "gateway") == []
     ((state, text),) = lines(hermes_home, "gateway", lab.settings)
     assert (state, "hermes gateway" in text) == ("remark", True)
-    from hermes.gateway.startup import LEASE, holder
+    from hermes.gateway.startup import announced
 
-    with SessionDB(hermes_home / "state.db") as db:
-        db.acquire_lease(LEASE, holder(), 60)
+    with SessionDB(hermes_home / "state.db") as db, announced(db):
         ((state, text),) = lines(hermes_home, "gateway", lab.settings)
     assert (state, f"process {os.getpid()}" in text) == ("well", True)
 

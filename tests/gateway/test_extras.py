@@ -41,7 +41,11 @@ PARTS: dict[str, list[str]] = {
     "meaning": ["hermes.store.meaning.vector_indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
     "multilingual": ["hermes.store.meaning.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
-    **{extra: [*GATEWAY, module] for module, _, extra in BUILT_IN.values() if extra is not None},
+    **{
+        extra: [*GATEWAY, module.removesuffix(".adapter")]
+        for module, _, extra in BUILT_IN.values()
+        if extra is not None
+    },
 }
 
 # One process for extras of which each brings what the first one does: what the first one needs is loaded once, and each

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 from hermes.config import Config
 from hermes.config.loading import parse_config
+from hermes.config.settings_schema import SessionReset
 from hermes.gateway import resets
-from hermes.gateway.resets import Policy, boundary, due, notice, policy, time_zone
+from hermes.gateway.resets import boundary, due, notice, policy
 from hermes.gateway.runner import Gateway
 from hermes.gateway.timings import Timings
 from hermes.store import routes
 from hermes.store.db import SessionDB
+from hermes.times import zone_of
 from tests.support import gateway as in_process
 from tests.support.echo import Echo
 from tests.support.gateway import Clock
@@ -34,6 +36,10 @@ running = partial(in_process.running, timings=Timings(reset_check=0.05))
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, DAY = 3600.0, 86400.0
+
+
+def reset(mode: str, idle_minutes: float, at_hour: int, notify: bool) -> SessionReset:
+    return SessionReset(mode=mode, idle_minutes=idle_minutes, at_hour=at_hour, notify=notify)
 
 
 def at(text: str, zone: ZoneInfo = BERLIN, *, fold: int = 0) -> float:
@@ -61,11 +67,11 @@ def at(text: str, zone: ZoneInfo = BERLIN, *, fold: int = 0) -> float:
     ],
 )
 def test_the_four_modes(mode: str, said: str, now: str, reason: str | None) -> None:
-    assert due(Policy(mode, 60, 4, True), at(said), at(now), BERLIN) == reason
+    assert due(reset(mode, 60, 4, True), at(said), at(now), BERLIN) == reason
 
 
 def test_where_nobody_has_spoken_nothing_is_over() -> None:
-    assert due(Policy("both", 1, 4, True), None, time.time(), BERLIN) is None
+    assert due(reset("both", 1, 4, True), None, time.time(), BERLIN) is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,7 @@ def test_hours_are_those_of_the_clock_on_the_wall_when_it_is_changed(now: str, h
 
 
 def test_a_daily_reset_happens_once_in_a_night_with_two_of_its_hour() -> None:
-    daily = Policy("daily", 60, 2, True)
+    daily = reset("daily", 60, 2, True)
     first, second = at("2026-10-25 02:30", fold=0), at("2026-10-25 02:30", fold=1)
     assert due(daily, at("2026-10-25 01:30"), first, BERLIN) == "daily"
     assert due(daily, first, second, BERLIN) is None
@@ -118,8 +124,8 @@ def machine_in(zone: str) -> Iterator[None]:
 )
 def test_the_machines_own_zone_is_reckoned_like_a_configured_one(now: float, hour: int, zone: str) -> None:
     with machine_in(zone):
-        local = boundary(now, hour, time_zone(None))
-    assert local == boundary(now, hour, time_zone(zone))
+        local = boundary(now, hour, zone_of(None))
+    assert local == boundary(now, hour, zone_of(zone))
     assert local <= now < local + DAY + 2 * HOUR
 
 
@@ -135,23 +141,23 @@ def test_what_is_said_of_the_platform_wins_then_of_the_type_then_of_all() -> Non
         "session_reset: {mode: idle, idle_minutes: 10, notify: false, by_platform: {telegram: {mode: daily, at_hour: 6}},"
         " by_type: {group: {mode: both, idle_minutes: 5, at_hour: 7, notify: true}}}"
     )
-    assert policy(config, "signal", "dm") == Policy("idle", 10, 4, False)
-    assert policy(config, "signal", "group") == Policy("both", 5, 7, True)
-    assert policy(config, "telegram", "dm") == Policy("daily", 10, 6, False)
-    assert policy(config, "telegram", "group") == Policy("daily", 5, 6, True)
-    assert policy(Config(), "telegram", "dm") == Policy("none", 1440, 4, True)
+    assert policy(config, "signal", "dm") == reset("idle", 10, 4, False)
+    assert policy(config, "signal", "group") == reset("both", 5, 7, True)
+    assert policy(config, "telegram", "dm") == reset("daily", 10, 6, False)
+    assert policy(config, "telegram", "group") == reset("daily", 5, 6, True)
+    assert policy(Config(), "telegram", "dm") == reset("none", 1440, 4, True)
 
 
 @pytest.mark.parametrize(
     ("policy", "reason", "words"),
     [
-        (Policy("idle", 90, 4, True), "idle", "90 minutes"),
-        (Policy("idle", 1440, 4, True), "idle", "24 hours"),
-        (Policy("both", 4320, 4, True), "idle", "3 days"),
-        (Policy("both", 4320, 4, True), "daily", "at 4:00"),
+        (reset("idle", 90, 4, True), "idle", "90 minutes"),
+        (reset("idle", 1440, 4, True), "idle", "24 hours"),
+        (reset("both", 4320, 4, True), "idle", "3 days"),
+        (reset("both", 4320, 4, True), "daily", "at 4:00"),
     ],
 )
-def test_the_notice_says_why_and_how_to_go_back(policy: Policy, reason: str, words: str) -> None:
+def test_the_notice_says_why_and_how_to_go_back(policy: SessionReset, reason: str, words: str) -> None:
     text = notice(reason, policy, "my talk")
     assert words in text
     assert "`/resume my talk`" in text

@@ -20,7 +20,7 @@ from nio.crypto import decrypt_attachment, encrypt_attachment
 
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
-from hermes.gateway.platforms.matrix import Matrix
+from hermes.gateway.platforms.matrix.adapter import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Choice, OutgoingFile
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from tests.support.labs import whatsapp as stub
 from tests.support.labs.recording import Recorder, connected
 from tests.support.node import npm_folder, run_script

@@ -12,7 +12,7 @@ CODE = "K7QF-2MZB"
 @contextmanager
 def guide(home: Path) -> Iterator[dict[str, str]]:
     """A home where this process is the gateway, as far as the record knows."""
-    from hermes.gateway.startup import LEASE, holder
+    from hermes.gateway.startup import announced
     from hermes.store import approvals
     from hermes.store.db import SessionDB
     from hermes.store.gateway_db import GatewayDB
@@ -29,7 +29,5 @@ def guide(home: Path) -> Iterator[dict[str, str]]:
             "Ada",
             '{"platform":"telegram","chat_id":"987654321"}',
         )
-        token = db.acquire_lease(LEASE, holder(), 600)
-        yield {"HERMES_NO_LOCAL": "1"}
-        if token is not None:
-            db.release_lease(LEASE, token)
+        with announced(db):
+            yield {"HERMES_NO_LOCAL": "1"}

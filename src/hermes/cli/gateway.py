@@ -98,8 +98,8 @@ def stop() -> int:
                 raise click.ClickException(
                     f"process {one.process} belongs to another user; stop it as that user"
                 ) from None
-        deadline, names = time.monotonic() + 20, {one.name for one in here}
-        while left := [one for one in running(db) if one.name in names]:
+        deadline = time.monotonic() + 20
+        while left := [one for one in running(db) if one in here]:
             if time.monotonic() > deadline:
                 raise click.ClickException(f"process {left[0].process} does not stop; see its log")
             time.sleep(0.05)

@@ -164,10 +164,9 @@ class Media(Section):
 
 
 class BrakeSettings(Section):
-    """When answers to one person begin to wait, so that two programs that answer each other come to rest; 0: never."""
+    """Rate limit per sender, so that two programs do not answer each other without end; 0 disables it."""
 
     per_minute: int = 30
-    alike: int = 6
 
 
 class Http(Section):
@@ -418,7 +417,6 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.media.max_mb": (0, None),
     "gateway.debounce_seconds": (0, 60),
     "gateway.brake.per_minute": (0, None),
-    "gateway.brake.alike": (0, None),
     "gateway.http.max_connections": (1, None),
     "gateway.http.max_per_address": (1, None),
     "gateway.http.header_seconds": (0.1, None),

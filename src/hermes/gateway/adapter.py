@@ -46,9 +46,7 @@ class Capabilities:
     tells_deletions: bool = False  # … and deleted ones
     files: bool = False  # send_file works
     largest_file: int = 20_000_000  # bytes of a file that send_file takes
-    longest_caption: int = (
-        0  # of the text that goes with a file, as `measure` counts; 0: texts are messages of their own
-    )
+    longest_caption: int = 0  # of a file's text, as `measure` counts; 0: texts are messages of their own
     choices: int = 0  # how many buttons send_choices takes; 0: none
     longest_choice: int = 64  # bytes of Choice.says
     tells_reactions: bool = False  # the adapter reports reactions (`Link.reacted`)

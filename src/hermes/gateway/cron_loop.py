@@ -11,6 +11,7 @@ from hermes.agent.turn import Stop
 from hermes.errors import HermesError, PlatformError
 from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import as_json
+from hermes.gateway.timings import repeat
 from hermes.jobs.cron import Claimed, Part, Runner, claim_due
 from hermes.store.cron_jobs import CronDB
 
@@ -27,27 +28,20 @@ class CronJobs:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._store = CronDB(services.db, clock=services.clock)
-        agents = services.agents
-        self._runner = Runner(
-            self._store, services.config, agents.model, services.home, agents.toolbox.tools, self._parts
-        )
+        model, tools = services.agents.model, services.agents.toolbox.tools
+        self._runner = Runner(self._store, services.config, model, services.home, tools, self._parts)
         self._stops: set[Stop] = set()
 
     async def run(self) -> None:
         """Look again and again, until cancelled; then runs under way are left for the next start."""
         try:
-            while not self._services.halted.is_set():
-                try:
-                    await asyncio.to_thread(self._look)
-                except HermesError as error:
-                    _log.warning("jobs could not be looked for: %s", error)
-                await asyncio.sleep(LOOK_SECONDS)
+            await repeat(self._look, LOOK_SECONDS, "jobs could not be looked for")
         finally:
             for stop in list(self._stops):
                 stop.want()
 
-    def _look(self) -> None:
-        for claimed in claim_due(self._store):
+    async def _look(self) -> None:
+        for claimed in await asyncio.to_thread(claim_due, self._store):
             stop = Stop()
             self._stops.add(stop)
             threading.Thread(target=self._work, args=(claimed, stop), name="hermes-cron", daemon=True).start()
@@ -71,6 +65,5 @@ class CronJobs:
         if home is None:
             raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where replies should go")
         place = router.delivered_to(home)
-        return [
-            (place.connection, as_json(place), piece) for piece in parts_of(text, router.adapters.get(place.connection))
-        ]
+        pieces = parts_of(text, router.adapters.get(place.connection))
+        return [(place.connection, as_json(place), piece) for piece in pieces]

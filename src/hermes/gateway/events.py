@@ -106,9 +106,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_at: float | None = None
     addressed: bool = True  # in groups: it mentions the bot, or answers one of its messages
     reply_context: dict[str, Any] | None = None  # what `send` needs for answers to it (a token, a request id): JSON
-    queued: bool = (
-        False  # the gateway sets it for `/queue TEXT`: it waits for the running reply, and interrupts nothing
-    )
+    queued: bool = False  # set by the gateway for `/queue TEXT`: it waits for the running reply, interrupting nothing
 
     @property
     def words(self) -> str:

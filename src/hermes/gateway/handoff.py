@@ -19,6 +19,8 @@ from hermes.commands.handoff_commands import patience  # seconds a claim lasts w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
+from hermes.gateway.timings import repeat
+from hermes.gateway.turns import start
 from hermes.store import routes
 from hermes.store.gateway_outbox import OWN_ID, PendingNotice
 from hermes.store.handoffs import REQUEST_SECONDS
@@ -52,7 +54,12 @@ class Claim:
 
     async def do(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Change something in the store; Fenced when another gateway has the claim."""
-        return await asyncio.to_thread(self._fenced, change, *given, **named)
+
+        def fenced() -> Any:
+            with self.db.fenced(handoff_lease(self.session_id), self.token):
+                return change(*given, **named)
+
+        return await asyncio.to_thread(fenced)
 
     def lease(self) -> Lease:
         """The lease of the claim."""
@@ -62,10 +69,6 @@ class Claim:
 
         return Lease(self.db, (handoff_lease(self.session_id), self.token), patience(), failed=failed)
 
-    def _fenced(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with self.db.fenced(handoff_lease(self.session_id), self.token):
-            return change(*given, **named)
-
 
 class Handoffs:
     """Looks for sessions to be handed over to this gateway's platforms."""
@@ -73,31 +76,19 @@ class Handoffs:
     def __init__(self, services: Services, inbox: Inbox) -> None:
         self._services, self._inbox = services, inbox
         self._under_way: set[str] = set()
-        self._notices: dict[str, PendingNotice | None] = {}  # for the chats whose sessions are handed over
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
         """Poll for requests, until cancelled."""
-        while True:
-            try:
-                waiting = await asyncio.to_thread(self._services.db.list_pending_handoffs)
-            except HermesError as error:
-                _log.warning("could not look for handoffs: %s", error)
-                waiting = []
-            for session in waiting:
-                platform = session["handoff_platform"] or ""
-                delivery = self._services.outbox.deliveries.get(platform)
-                if delivery is not None and delivery.connected.is_set():
-                    self._start(session["id"], platform, session["handoff_requested_at"] or 0.0)
-            await asyncio.sleep(LOOK_SECONDS)
+        await repeat(self._look, LOOK_SECONDS, "could not look for handoffs")
 
-    def _start(self, session_id: str, platform: str, asked_at: float) -> None:
-        if session_id in self._under_way:
-            return
-        self._under_way.add(session_id)
-        task = asyncio.create_task(self._take(session_id, platform, asked_at))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _look(self) -> None:
+        for session in await asyncio.to_thread(self._services.db.list_pending_handoffs):
+            session_id, platform = session["id"], session["handoff_platform"] or ""
+            delivery = self._services.outbox.deliveries.get(platform)
+            if delivery is not None and delivery.connected.is_set() and session_id not in self._under_way:
+                self._under_way.add(session_id)
+                start(self._take(session_id, platform, session["handoff_requested_at"] or 0.0), self._tasks)
 
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
         db, placed, claim = self._services.db, None, None
@@ -107,11 +98,11 @@ class Handoffs:
                 return
             claim = Claim(db, session_id, token)
             with kept(claim.lease()):
-                placed, event = await self._bring(claim, platform, asked_at)
+                placed, event, notice = await self._bring(claim, platform, asked_at)
                 await self._inbox.speak(placed.key, event, lambda: is_running(db, session_id))
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("the request was withdrawn")
-            if (notice := self._notices.get(session_id)) is not None:
+            if notice is not None:
                 await asyncio.to_thread(self._services.outbox.post, from_json(notice.chat, Chat), notice.text)
             _log.info("session %s continues on %s", session_id, platform)
         except Exception as error:
@@ -122,7 +113,6 @@ class Handoffs:
                 await self._undo(claim, placed, why)
         finally:
             self._under_way.discard(session_id)
-            self._notices.pop(session_id, None)
 
     async def _undo(self, claim: Claim, placed: Binding | None, why: str) -> None:
         """Undo the handoff, and store the reason for the process that requested it.
@@ -143,24 +133,26 @@ class Handoffs:
         except HermesError as error:
             _log.error("could not record a failed handoff: %s", error)  # its lease expires
 
-    async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Binding, Event]:
-        """Make the thread and bind it to the session; the binding, and the event that the agent answers there."""
+    async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Binding, Event, PendingNotice | None]:
+        """Make the thread and bind it to the session; the binding, the event that the agent answers there, and the notice for
+        the chat that the session is taken from."""
         services, asked = self._services, claim.session_id
         session_id = await asyncio.to_thread(services.db.get_compression_tip, asked)
         session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} no longer exists")
         route = await asyncio.to_thread(services.store.read, routes.of_session, session_id)
-        there = None if route is None else from_json(route.chat, Chat).connection
-        if route is not None and there == platform and route.updated_at >= asked_at:
-            # an earlier claim got this far
-            placed, chat = Binding(route.key, session_id, None, None), from_json(route.chat, Chat)
+        chat, notice = None if route is None else from_json(route.chat, Chat), None
+        if route is not None and chat is not None and chat.connection == platform and route.updated_at >= asked_at:
+            placed = Binding(route.key, session_id, None, None)  # an earlier claim got this far
         else:
-            placed, chat = await self._bind(claim, session, platform)
+            placed, chat, notice = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
-        return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN)
+        return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN), notice
 
-    async def _bind(self, claim: Claim, session: SessionRow, platform: str) -> tuple[Binding, Chat]:
+    async def _bind(
+        self, claim: Claim, session: SessionRow, platform: str
+    ) -> tuple[Binding, Chat, PendingNotice | None]:
         services = self._services
         home = await asyncio.to_thread(services.router.home_chat, platform)
         if home is None:
@@ -173,8 +165,7 @@ class Handoffs:
             services.store.write, routes.bind_chat, key, session["id"], platform=chat.platform, chat_type=chat.type,
             chat=as_json(chat), display_name=chat.name, shared=shared,
         )  # fmt: skip
-        self._notices[claim.session_id] = notice
-        return placed, chat
+        return placed, chat, notice
 
     async def _place(self, home: Chat, name: str) -> Chat:
         """A new thread if the platform has threads, else the home chat itself, which counts as a direct chat."""

@@ -31,9 +31,9 @@ from hermes.store.gateway_inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
-    from hermes.gateway.brake import Brake
     from hermes.gateway.holding import Holding
     from hermes.gateway.participants import Services
+    from hermes.gateway.rate_limit import RateLimit
     from hermes.gateway.turns import Conversation, Turns
     from hermes.store.gateway_inbox import Received
 
@@ -102,8 +102,8 @@ def _is_for(question: PendingQuestion, event: Event) -> bool:
 class Inbox:
     """Stores events and hands them to their conversations. Methods run on the event loop unless they say otherwise."""
 
-    def __init__(self, services: Services, turns: Turns, holding: Holding, brake: Brake) -> None:
-        self._services, self._turns, self._holding, self._brake = services, turns, holding, brake
+    def __init__(self, services: Services, turns: Turns, holding: Holding, limit: RateLimit) -> None:
+        self._services, self._turns, self._holding, self._limit = services, turns, holding, limit
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._taken: dict[int, Request] = {}  # events that wait in their conversation, or are being answered
@@ -243,12 +243,12 @@ class Inbox:
 
     def answered(self, inbox_id: int) -> None:
         """Note that a reply is about to be sent; from any thread."""
-        self._brake.done(inbox_id)
+        self._limit.done(inbox_id)
 
     def done(self, item: Any) -> None:
         """Note that an item has left its conversation."""
         if isinstance(item, Request):
-            self._brake.done(item.inbox_id)
+            self._limit.done(item.inbox_id)
             if self._taken.get(item.inbox_id) is item:
                 del self._taken[item.inbox_id]
 
@@ -265,11 +265,9 @@ class Inbox:
             return
         event, who = request.event, request.event.sender.id
         if who is not None and parse(event.text.strip()) is None:  # people's commands are never delayed
-            wait, begins = self._brake.delay(
-                request.inbox_id, event.chat.connection, who, event.words, time.monotonic()
-            )
+            wait, begins = self._limit.delay(request.inbox_id, event.chat.connection, who, time.monotonic())
             if begins:
-                self._braked(event, who)
+                self._slowed(event, who)
             request.due = time.monotonic() + wait if wait > 0 else 0.0
         self._add(key, request)
 
@@ -385,12 +383,12 @@ class Inbox:
         self._outbox.post(event.chat, text, answers=event)
         self._is_heard(request)
 
-    def _braked(self, event: Event, who: str) -> None:
+    def _slowed(self, event: Event, who: str) -> None:
         """Report to the owner that a chat may be two programs answering each other."""
         platform = event.chat.connection
         text = (
-            f"{who} on {platform} writes so fast, or repeats itself so often, that it may be a program: answers are delayed"
-            " more and more from now on (gateway.brake in config.yaml)"
+            f"{who} on {platform} writes so fast that it may be a program: no more than"
+            f" {self._services.config.gateway.brake.per_minute} messages a minute are answered (gateway.brake.per_minute)"
         )
         _log.getChild(platform).warning("%s", text)
         self.note_trouble(platform, text)

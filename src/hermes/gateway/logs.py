@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -25,30 +25,15 @@ _SHORTEST = 6  # a "secret" of five letters would mask half of everything
 _SPACING = 1.0  # seconds between two lines that strangers can cause
 
 
-class Masking(logging.Filter):
-    """Masks secrets in a line before it is written."""
+class Masking:
+    """Masks secrets in texts: given ones by their text, others by their shape."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        super().__init__()
         from urllib.parse import quote
 
         plain = {one for one in secrets if len(one) >= _SHORTEST}
         written = plain | {quote(one, safe="") for one in plain} | {json.dumps(one)[1:-1] for one in plain}
         self._secrets = sorted(written, key=len, reverse=True)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Replace the record's text, and that of its exception, by the masked text."""
-        try:
-            text = record.getMessage()
-        except Exception:  # a library's broken format string
-            text = f"{record.msg} {record.args}"
-        if record.exc_info and record.exc_info[0] is not None:
-            text += "\n" + logging.Formatter().formatException(record.exc_info)
-        if record.stack_info:
-            text += "\n" + record.stack_info
-        record.exc_info = record.exc_text = record.stack_info = None
-        record.msg, record.args = self.masked(text), None
-        return True
 
     def masked(self, text: str) -> str:
         """The text without secrets."""
@@ -59,38 +44,51 @@ class Masking(logging.Filter):
         return redact(text)
 
 
-class Sparing(logging.Filter):
-    """At most one line a second of those that strangers can cause at will; the next one has the number of omitted lines."""
+class Output(logging.Handler):
+    """Hands masked lines to other handlers.
 
-    _NAMES = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")
+    Of those that strangers can cause at will it hands on one a second; the next one has the number of omitted lines.
+    """
 
-    def __init__(self) -> None:
+    _STRANGERS = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")
+
+    def __init__(self, masked: Callable[[str], str], *handlers: logging.Handler) -> None:
         super().__init__()
-        self._last: dict[tuple[str, str], tuple[float, int]] = {}
-        self._lock = threading.Lock()
+        self._masked, self._handlers = masked, handlers
+        self._last: dict[
+            tuple[str, str], tuple[float, int]
+        ] = {}  # when a line was written, and how many were omitted since
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is written."""
-        if record.levelno < logging.WARNING or not record.name.startswith(self._NAMES):
-            return True
-        decided = record.__dict__  # once, for the screen and the file
-        if "due" not in decided:
-            decided["due"] = self._is_due(record)
-        return bool(decided["due"])
-
-    def _is_due(self, record: logging.LogRecord) -> bool:
-        key = (record.name, str(record.msg)[:80])
-        with self._lock:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Replace the record's text, and that of its exception, by the masked text, and hand it on."""
+        key, left_out = (record.name, str(record.msg)[:80]), 0
+        if record.levelno >= logging.WARNING and record.name.startswith(self._STRANGERS):
             at, left_out = self._last.get(key, (float("-inf"), 0))
             if record.created - at < _SPACING:
                 self._last[key] = (at, left_out + 1)
-                return False
+                return
             if len(self._last) > 1000:
                 self._last.clear()
             self._last[key] = (record.created, 0)
-        if left_out:
-            record.msg, record.args = f"{record.getMessage()} (and {left_out} more like this)", None
-        return True
+        try:
+            text = record.getMessage()
+        except Exception:  # a library's broken format string
+            text = f"{record.msg} {record.args}"
+        text += f" (and {left_out} more like this)" if left_out else ""
+        if record.exc_info and record.exc_info[0] is not None:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        if record.stack_info:
+            text += "\n" + record.stack_info
+        record.exc_info = record.exc_text = record.stack_info = None
+        record.msg, record.args = self._masked(text), None
+        for one in self._handlers:
+            one.handle(record)
+
+    def close(self) -> None:
+        """Close the other handlers, too."""
+        for one in self._handlers:
+            one.close()
+        super().close()
 
 
 class Line(logging.Formatter):
@@ -128,17 +126,12 @@ def start_logging(home: Path, secrets: Iterable[str], *, verbose: bool = False, 
     folder = home / "logs"
     make_private(folder)
     path = folder / "gateway.jsonl"
-    mask = Masking(secrets)
     screen = logging.StreamHandler()
     screen.setFormatter(Line())
     file = PrivateFile(path, maxBytes=file_bytes, backupCount=FILES, encoding="utf-8")
     file.setFormatter(Json())
     root = logging.getLogger()
-    sparing = Sparing()
-    for handler in (screen, file):
-        handler.addFilter(sparing)
-        handler.addFilter(mask)
-        root.addHandler(handler)
+    root.addHandler(Output(Masking(secrets).masked, screen, file))
     root.setLevel(logging.WARNING)
     logging.getLogger("hermes").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(True)

@@ -11,8 +11,8 @@ import asyncio
 import base64
 import codecs
 import logging
+import mimetypes
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import msgspec
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms.http import TooLarge, no_more_than
+from hermes.store.attachments import mime_of
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
@@ -41,6 +42,7 @@ _MARKED = (
 _CHARSET = re.compile(r"charset=[\"']?([\w.:-]+)", re.IGNORECASE)
 _MARK = re.compile(r"<(?=[\W_]{0,20}attached[\W_]{0,5}file)", re.IGNORECASE)
 _DESCRIBE = "Describe this picture for a person who can't see it. Write out any text in it."
+_SEEN = ("image/png", "image/jpeg", "image/gif", "image/webp")  # pictures that models can see
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -87,7 +89,8 @@ def _taken(services: Services, event: Event, attachment: Attachment, room: int) 
         return too_large, None
     except Exception as error:  # also a bug in the adapter: the message itself is answered all the same
         _log.warning("%s could not be fetched: %s", name, error, exc_info=not isinstance(error, (HermesError, OSError)))
-        why = str(error) if isinstance(error, HermesError) else "it took too long" if _is_late(error) else "it failed"
+        why = "it took too long" if isinstance(error, TimeoutError) else "it failed"
+        why = str(error) if isinstance(error, HermesError) else why
         return f"[{name} was sent, but could not be fetched: {why}]", None
     if len(data) > most * 1_000_000:
         return too_large, None
@@ -108,22 +111,22 @@ def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes
     adapter, loop = services.router.adapters.get(platform), services.outbox.loop
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
-    end, pause = time.monotonic() + FETCH_SECONDS, 0.5
     most = int(services.config.gateway.media.max_mb * 1_000_000)
-    while True:
-        try:
-            waiting = asyncio.run_coroutine_threadsafe(no_more_than(most, adapter.fetch(attachment)), loop)
-            try:
-                return waiting.result(max(1.0, end - time.monotonic()))
-            except TimeoutError:
-                waiting.cancel()
-                raise
-        except (SlowDown, PlatformUnreachable) as error:
-            wait = error.retry_after if isinstance(error, SlowDown) else pause
-            if services.stopping or time.monotonic() + wait > end:
-                raise
-            time.sleep(max(0.05, wait))
-            pause = min(pause * 2, 10.0)
+
+    async def fetch() -> bytes:
+        pause, end = 0.5, loop.time() + FETCH_SECONDS
+        async with asyncio.timeout_at(end):
+            while True:
+                try:
+                    return await no_more_than(most, adapter.fetch(attachment))
+                except (SlowDown, PlatformUnreachable) as error:
+                    wait = error.retry_after if isinstance(error, SlowDown) else pause
+                    if services.stopping or loop.time() + wait > end:
+                        raise
+                    await asyncio.sleep(max(0.05, wait))
+                    pause = min(pause * 2, 10.0)
+
+    return asyncio.run_coroutine_threadsafe(fetch(), loop).result(FETCH_SECONDS + 1)
 
 
 def _named(services: Services, platform: str, attachment: Attachment) -> Attachment:
@@ -132,13 +135,7 @@ def _named(services: Services, platform: str, attachment: Attachment) -> Attachm
     name = adapter.fetched_name(attachment) if adapter is not None and not attachment.name else None
     if not name:
         return attachment
-    import mimetypes
-
     return msgspec.structs.replace(attachment, name=name, mime=attachment.mime or mimetypes.guess_type(name)[0])
-
-
-def _is_late(error: Exception) -> bool:
-    return isinstance(error, TimeoutError)
 
 
 def _kept(services: Services, data: bytes, *, owner: bool) -> str:
@@ -173,15 +170,11 @@ def _picture(services: Services, name: str, mime: str, data: bytes, path: str) -
     if vision is None:
         if model.kind in ("endpoint", "local"):
             return f"[Picture {name}, saved as {path}]", part
-        return (
-            f"[Picture {name}, saved as {path}; the model here can't see pictures (gateway.media.vision_model)]",
-            None,
-        )
+        why = "the model here can't see pictures (gateway.media.vision_model)"
+        return f"[Picture {name}, saved as {path}; {why}]", None
     question = {"role": "user", "content": [{"type": "text", "text": _DESCRIBE}, part]}
     try:
-        described = named_model(vision, services.agents.model).complete(
-            [question], max_tokens=800, timeout=FETCH_SECONDS
-        )
+        described = named_model(vision, model).complete([question], max_tokens=800, timeout=FETCH_SECONDS)
     except HermesError as error:
         return f"[Picture {name}, saved as {path}; it could not be described: {error}]", None
     return f"[Picture {name}, saved as {path}. {vision} describes it:]\n{_enclosed(described.strip())}", None
@@ -192,9 +185,8 @@ def _speech(services: Services, name: str, attachment: Attachment, data: bytes, 
     if model is None:
         return f"[Recording {name}, saved as {path}; no speech model is configured (gateway.media.stt_model)]"
     try:
-        heard = (
-            named_model(model, services.agents.model).transcribe(data, _file_name(attachment), attachment.mime).strip()
-        )
+        listener = named_model(model, services.agents.model)
+        heard = listener.transcribe(data, _file_name(attachment), attachment.mime).strip()
     except HermesError as error:
         return f"[Recording {name}, saved as {path}; it could not be transcribed: {error}]"
     if not heard:
@@ -204,8 +196,6 @@ def _speech(services: Services, name: str, attachment: Attachment, data: bytes, 
 
 def _file_name(attachment: Attachment) -> str:
     """A file name whose extension shows a speech server the kind of recording."""
-    import mimetypes
-
     name = Path(attachment.name or "voice").name or "voice"
     if Path(name).suffix:
         return name
@@ -251,10 +241,5 @@ def _without_mark(data: bytes) -> str | None:
 
 def image_type(data: bytes) -> str | None:
     """The type of a picture, if models can see it, by its bytes; the type the sender gives does not count."""
-    if data.startswith(b"\x89PNG\r\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+    found = mime_of(data)
+    return found if found in _SEEN else None

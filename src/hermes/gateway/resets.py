@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
@@ -23,11 +24,14 @@ from hermes.gateway.hooks import RESETS
 from hermes.gateway.inbox import Reset
 from hermes.gateway.notices import language_of, say
 from hermes.gateway.participants import Participant
+from hermes.gateway.timings import repeat
 from hermes.store import routes
+from hermes.times import zone_of
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.config import Config
+    from hermes.config.settings_schema import SessionReset
     from hermes.gateway.holding import Holding
     from hermes.gateway.participants import Services
     from hermes.gateway.turns import Turns
@@ -45,32 +49,17 @@ FAREWELL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """When a conversation is reset."""
-
-    mode: str  # "none", "idle", "daily" or "both"
-    idle_minutes: float
-    at_hour: int
-    notify: bool
-
-
-def policy(config: Config, platform: str, chat_type: str) -> Policy:
+def policy(config: Config, platform: str, chat_type: str) -> SessionReset:
     """The policy of a chat: that of its platform, else of its type, else the general one."""
     reset = config.session_reset
-    layers = [reset.by_platform.get(platform), reset.by_type.get(chat_type)]
-
-    def pick(name: str) -> object:
-        for layer in layers:
-            value = getattr(layer, name) if layer is not None else None
-            if value is not None:
-                return value
-        return getattr(reset, name)
-
-    return Policy(str(pick("mode")), float(str(pick("idle_minutes"))), int(str(pick("at_hour"))), bool(pick("notify")))
+    chosen: dict[str, Any] = {}
+    for layer in (reset.by_type.get(chat_type), reset.by_platform.get(platform)):
+        if layer is not None:
+            chosen |= {name: value for name, value in msgspec.structs.asdict(layer).items() if value is not None}
+    return msgspec.structs.replace(reset, by_platform={}, by_type={}, **chosen)
 
 
-def due(policy: Policy, last_user_at: float | None, now: float, zone: tzinfo) -> str | None:
+def due(policy: SessionReset, last_user_at: float | None, now: float, zone: tzinfo | None) -> str | None:
     """Why a conversation is due for a reset now: "idle" or "daily"; None when it is not."""
     if last_user_at is None:
         return None
@@ -81,8 +70,8 @@ def due(policy: Policy, last_user_at: float | None, now: float, zone: tzinfo) ->
     return None
 
 
-def boundary(now: float, hour: int, zone: tzinfo) -> float:
-    """The last moment, up to now, at which the clock showed that hour."""
+def boundary(now: float, hour: int, zone: tzinfo | None) -> float:
+    """The last moment, up to now, at which the clock of a time zone (None: the machine's) showed that hour."""
     today = datetime.fromtimestamp(now, zone).date()
     for back in range(3):
         day = today - timedelta(days=back)
@@ -92,32 +81,7 @@ def boundary(now: float, hour: int, zone: tzinfo) -> float:
     raise AssertionError("a day without that hour three times in a row")
 
 
-def time_zone(name: str | None) -> tzinfo:
-    """The configured time zone; None: the machine's."""
-    if name is None:
-        return _Local()
-    from zoneinfo import ZoneInfo
-
-    return ZoneInfo(name)
-
-
-class _Local(tzinfo):
-    """The machine's time zone with its clock changes (`astimezone` alone fixes today's offset for ever)."""
-
-    def utcoffset(self, moment: datetime | None) -> timedelta | None:
-        return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
-
-    def dst(self, moment: datetime | None) -> timedelta | None:
-        return None if moment is None else moment.replace(tzinfo=None).astimezone().dst()
-
-    def tzname(self, moment: datetime | None) -> str | None:
-        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
-
-    def fromutc(self, moment: datetime) -> datetime:
-        return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=self)
-
-
-def notice(reason: str, policy: Policy, name: str, language: str | None = None) -> str:
+def notice(reason: str, policy: SessionReset, name: str, language: str | None = None) -> str:
     """The notice for the first message after a reset, with the command that resumes the old conversation."""
     if reason == IDLE:
         return say("reset_idle", language, span=_span(policy.idle_minutes, language), name=name)
@@ -137,19 +101,17 @@ class Resets:
 
     def __init__(self, services: Services, turns: Turns, holding: Holding) -> None:
         self._services, self._turns, self._holding = services, turns, holding
-        self._zone = time_zone(services.config.timezone)
+        self._zone = zone_of(services.config.timezone)
 
     async def run(self) -> None:
         """Reset quiet conversations; a conversation with a new message is checked when that is answered. Until cancelled."""
-        while True:
-            try:
-                for key, connection in await asyncio.to_thread(self._expired):
-                    fence = self._holding.fence(connection)
-                    if fence is not None and self._turns.get(key) is None:
-                        self._turns.add(key, Reset(fence))
-            except HermesError as error:
-                _log.warning("could not look for conversations to reset: %s", error)
-            await asyncio.sleep(self._services.timings.reset_check)
+        await repeat(self._look, self._services.timings.reset_check, "could not look for conversations to reset")
+
+    async def _look(self) -> None:
+        for key, connection in await asyncio.to_thread(self._expired):
+            fence = self._holding.fence(connection)
+            if fence is not None and self._turns.get(key) is None:
+                self._turns.add(key, Reset(fence))
 
     def _expired(self) -> list[tuple[str, str]]:
         """The keys whose conversation is due for a reset, each with its connection."""

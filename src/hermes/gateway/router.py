@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hermes.commands.registry import GATEWAY, is_known, parse
 from hermes.gateway.events import DM, Chat, Event, chat_on, from_json
 from hermes.gateway.keys import Source, build_session_key, is_shared, key_beside, source_of
@@ -26,9 +28,7 @@ class Router:
         self, store: GatewayDB, config: Config, access: Access, adapters: Sequence[tuple[Adapter, PlatformSettings]], home: Path
     ) -> None:  # fmt: skip
         self._store, self._config, self._access, self._home = store, config, access, home
-        self.adapters = {
-            adapter.connection_name: adapter for adapter, _ in adapters
-        }  # enabled platforms and accounts only
+        self.adapters = {one.connection_name: one for one, _ in adapters}  # enabled platforms and accounts only
         self.settings = {settings.platform: settings for _, settings in adapters}
 
     # ------------------------------------------------------------------------------------------ incoming
@@ -72,14 +72,9 @@ class Router:
         owners = self._access.owners(chat.platform)
         if route is None or route.user_id is None or route.user_id in owners:
             return key, shared
-        beside = (
-            key_beside(
-                key,
-                Source(platform=chat.platform, chat_id=chat.chat_id, user_id=one, account=chat.account),
-                route.user_id,
-            )
-            for one in owners
-        )
+        here = Source(platform=chat.platform, chat_id=chat.chat_id, account=chat.account)
+        sources = [msgspec.structs.replace(here, user_id=one) for one in owners]
+        beside = [key_beside(key, one, route.user_id) for one in sources]
         return next((one for one in beside if self._store.read(routes.get, one) is not None), key), shared
 
     def is_meant(self, event: Event, key: str) -> bool:

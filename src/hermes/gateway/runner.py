@@ -26,7 +26,6 @@ from hermes.commands.registry import GATEWAY, known
 from hermes.errors import HermesError, StoreGone
 from hermes.gateway.access import Access
 from hermes.gateway.agents import Agents
-from hermes.gateway.brake import Brake
 from hermes.gateway.connection import Connection
 from hermes.gateway.cron_loop import CronJobs
 from hermes.gateway.handoff import Handoffs
@@ -35,6 +34,7 @@ from hermes.gateway.holding import Held, Holding
 from hermes.gateway.inbox import Inbox
 from hermes.gateway.outbox import Outbox
 from hermes.gateway.participants import Services
+from hermes.gateway.rate_limit import RateLimit
 from hermes.gateway.replies import Replies
 from hermes.gateway.resets import Resets
 from hermes.gateway.revisions import Revisions
@@ -87,8 +87,7 @@ class Gateway:
         )
         self._holding = Holding(store, list(router.adapters), self._hold, self._is_idle, self._store_gone)
         self.turns = Turns(lambda talk, item: self._replies.work(talk, item), lambda item: self.inbox.done(item))
-        self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
-        self.inbox = Inbox(self.services, self.turns, self._holding, self.brake)
+        self.inbox = Inbox(self.services, self.turns, self._holding, RateLimit(config.gateway.brake.per_minute))
         self.inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
         self._resets = Resets(self.services, self.turns, self._holding)
         self._replies = Replies(self.services, self.inbox, self._resets)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
 from hermes.errors import ConfigError
 
@@ -14,15 +16,10 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter, Listening, Setting
 
-COMMON: dict[str, type] = {
-    "enabled": bool,
-    "allow_all": bool,
-    "home_channel": str,
-    "require_mention": bool,
-    "titles": bool,
-}
+COMMON = {"enabled": bool, "allow_all": bool, "home_channel": str, "require_mention": bool, "titles": bool}
 PEOPLE = "allowed_users"
 ACCOUNT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_SWITCHES = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _KINDS = {bool: "true or false", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 
 
@@ -131,19 +128,15 @@ def _people(value: Any, where: str) -> frozenset[str]:
     """User ids as people write them: a list, a single one, or a text with commas. An impossible id is an error."""
     if value is None:
         return frozenset()
-    several = value if isinstance(value, list) else str(value).split(",") if _may_be_id(value) else None
-    if several is None:
+    if not isinstance(value, list | str | int) or isinstance(value, bool):
         raise ConfigError(f"{where} must be a list of user ids, not {type(value).__name__}")
+    several = value if isinstance(value, list) else str(value).split(",")
     for one in several:
-        if not _may_be_id(one):
+        if not isinstance(one, str | int) or isinstance(one, bool):
             raise ConfigError(f"{where}: {one!r} is not a user id; put ids in quotes")
         if str(one).strip() == "*":
             raise ConfigError(f'{where}: "*" matches no user; to let everyone in, write `allow_all: true`')
     return frozenset(str(one).strip() for one in several if str(one).strip())
-
-
-def _may_be_id(value: Any) -> bool:
-    return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
 def setting_value(
@@ -171,23 +164,12 @@ def _is_blank(value: Any) -> bool:
 
 def _typed(value: Any, kind: type, where: str) -> Any:
     """A value of the wanted type; texts from the environment are parsed."""
-    if value is None:
-        return None
-    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str) and kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            pass
-    if (
-        isinstance(value, str)
-        and kind is bool
-        and value.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0")
-    ):
-        return value.lower() in ("true", "yes", "on", "1")
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    raise ConfigError(f"{where} must be {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}")
+    if kind is bool and isinstance(value, str):
+        value = _SWITCHES.get(value.lower(), value)
+    parsed = kind in (int, float) and isinstance(value, str)
+    try:
+        return None if value is None else msgspec.convert(value, kind, strict=not parsed)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{where} must be {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}") from None

@@ -6,43 +6,32 @@ spool; what it shares with the store (the mask) stays out of them.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hermes.errors import ConfigError
-from hermes.gateway.events import Event, as_json, from_json, writable
+from hermes.gateway.events import Event, as_json, from_json, masked, writable
 from hermes.home import in_encrypted_home
 from hermes.whole_files import sync_folder, write_whole
 
 Mask = Callable[[str], str]
 
 _MOST = 10_000  # files: messages beyond these are not acknowledged
-_WORDS = frozenset({"text", "quoted"})  # what people wrote in a message; its other fields must not change
 
 
 def store_mask(home: Path) -> Mask:
     """The mask that this home's store applies to texts (privacy.redact_secrets): no file holds what the store does not."""
+    from hermes.config import load_config
+    from hermes.store.redact import redact
 
-    @cache
-    def mask() -> Mask:
-        from hermes.config import load_config
-        from hermes.store.redact import redact
-
-        try:
-            main = (
-                home.parents[2] if home.parent.parent.name == "accounts" else home
-            )  # an account's folder is inside it
-            wanted = load_config(main / "config.yaml").privacy.redact_secrets
-        except ConfigError:
-            wanted = True
-        return redact if wanted else str
-
-    return lambda text: mask()(text)
+    main = home.parents[2] if home.parent.parent.name == "accounts" else home  # an account's folder is inside it
+    try:
+        wanted = load_config(main / "config.yaml").privacy.redact_secrets
+    except ConfigError:
+        wanted = True
+    return redact if wanted else str
 
 
 class Spool:
@@ -67,15 +56,6 @@ class Spool:
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
             raise OSError(f"{_MOST:,} messages already wait there for the store")
         file = self._folder / f"{time.time_ns():020d}.json"
-        write_whole(file, json.dumps(_masked(json.loads(as_json(writable(event))), self._mask)))
+        write_whole(file, as_json(masked(writable(event), self._mask)))
         sync_folder(self._folder)
         return file
-
-
-def _masked(content: Any, mask: Mask) -> Any:
-    if isinstance(content, dict):
-        return {
-            name: mask(value) if name in _WORDS and isinstance(value, str) else _masked(value, mask)
-            for name, value in content.items()
-        }
-    return [_masked(one, mask) for one in content] if isinstance(content, list | tuple) else content

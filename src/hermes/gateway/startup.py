@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import Lease, kept
 from hermes.config.settings_schema import fields_of
-from hermes.errors import ConfigError, HermesError, MissingExtra, StoreGone
+from hermes.errors import ConfigError, HermesError, MissingExtra
+from hermes.gateway.adapter import Adapter, Capabilities, Link
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, listening, platform_settings, section_key
 from hermes.store import connections
+from hermes.store.db import Transactions
+from hermes.store.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.gateway.adapter import Adapter
     from hermes.gateway.runner import Gateway
     from hermes.serve.server import HttpServer
     from hermes.store.db import SessionDB
+    from hermes.store.engines.base import Tx
 
-LEASE = "job:gateway"
 API = "api-server"  # the API server's name among the platforms
 WEBHOOK = "webhook"
 _PARTS = ("platforms", "webhooks", "api_server", "mcp_servers")  # an error in one does not affect the others
 _NOTHING = "no platform is enabled: `hermes gateway setup` sets one up"
-LEASE_SECONDS = 30.0
-API_PAUSE = 5.0  # seconds before the API server tries again to listen
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -160,16 +159,10 @@ def secrets_of(
     return [one for one in dict.fromkeys(found) if one]
 
 
-def holder() -> str:
-    """This process, under a name that shows whether it still runs."""
-    return f"{socket.gethostname()}:{os.getpid()}:gateway"
-
-
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The process that is the gateway of a store."""
+    """A process that is a gateway of a store."""
 
-    name: str  # the holder's name in its lease
     host: str
     process: int
 
@@ -181,14 +174,13 @@ class Running:
 
 def running(db: SessionDB) -> list[Running]:
     """The gateways of a store, of which a SQLite file has one; [] when none runs, or it was killed."""
-    from hermes.store.db import Transactions
-    from hermes.store.leases import is_gone
-
     with Transactions(db).read() as tx:
-        names = sorted(connections.gateways(tx))
-    if not db.is_shared and (only := db.lease_holder(LEASE)) is not None:
-        names = [only]
-    return [_running(name) for name in names if not is_gone(name)]
+        return _alive(tx)
+
+
+def _alive(tx: Tx) -> list[Running]:
+    names = sorted(connections.gateways(tx))
+    return list(dict.fromkeys(_running(name) for name in names if not is_gone(name)))
 
 
 def connected_by(db: SessionDB, platform: str) -> Running | None:
@@ -197,183 +189,125 @@ def connected_by(db: SessionDB, platform: str) -> Running | None:
     return None if name is None else _running(name)
 
 
-def _running(name: str) -> Running:
-    host, _, rest = name.partition(":")
-    number = rest.partition(":")[0]
-    return Running(name, host, int(number) if number.isdigit() else 0)
+def _running(holder: str) -> Running:
+    host, number, *_ = f"{holder}:".split(":")
+    return Running(host, int(number) if number.isdigit() else 0)
 
 
 @contextmanager
-def only_one(db: SessionDB) -> Iterator[int | None]:
-    """Become the gateway of a store, or raise who is. The lease's token; None where several gateways may share the store."""
+def announced(db: SessionDB) -> Iterator[None]:
+    """Show that the one gateway of a file runs here, from its start; HermesError when another one does.
+
+    On a store that several gateways share, each shows itself when it is ready to take connections.
+    """
+    from hermes.gateway.holding import patience
+
     if db.is_shared:
-        yield None
+        yield
         return
-    token = db.acquire_lease(LEASE, holder(), LEASE_SECONDS)
-    if token is None:
-        others = running(db)
-        who = f"process {others[0].process} on {others[0].host}" if others else "it is just stopping"
-        raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
+    name = holder_name("gateway")
+    with Transactions(db).write() as tx:
+        if others := [one for one in _alive(tx) if one != _running(name)]:
+            who = f"process {others[0].process} on {others[0].host}"
+            raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
+        connections.free_all(tx, 0.0)  # what an earlier gateway of this file held is free at once
+        fence = connections.join(tx, 0.0, name, [], patience())
+    assert fence is not None  # no other process has this name
     try:
-        yield token
+        with kept(Lease(db, fence, patience())):
+            yield
     finally:
-        db.release_lease(LEASE, token)
+        db.release_lease(*fence)
 
 
 async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecure: bool = False) -> None:
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
     from hermes.agent.model_choice import choose_model
-    from hermes.gateway.runner import Gateway
+    from hermes.gateway.runner import Gateway, end_for_sure
 
-    with only_one(db) as token:
+    if made.api_server and not made.adapters:
+        from hermes.serve.server import check_address
+
+        check_address(config.api_server.host, config.api_server.port)
+    with announced(db):
+        model = await asyncio.to_thread(choose_model, config, db)
+        _log.info("%s answers", model.describe())
+        gateway = Gateway(db, config, model, made.adapters, home)
         ending = asyncio.Event()
-        gone: list[StoreGone] = []
-        # Renew the lease while the model loads, which may take minutes. Where several gateways run, each has its own lease.
-        with nullcontext() if token is None else kept(_lease(db, token, ending, gone)):
-            model = await asyncio.to_thread(choose_model, config, db)
-            _log.info("%s answers", model.describe())
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, _asked_to_end, ending)
-            gateway = Gateway(db, config, model, made.adapters, home)
-            if token is not None:  # there is no other: what an earlier gateway of this file held is free at once
-                await asyncio.to_thread(gateway.store.write, connections.free_all)
-            for name, problem in made.left_out.items():
-                _log.error("%s does not start: %s", name, problem)
-                await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))
-            server = ApiServer(config, gateway, insecure=insecure) if made.api_server else None
-            if server is not None:
-                await server.start(alone=not made.adapters)
-            end = asyncio.create_task(_end(ending, gateway, server))
-            try:
-                await gateway.run()
-            finally:
+
+        def asked_to_end() -> None:
+            """A signal arrived: stop in order, and exit for certain."""
+            if not ending.is_set():
                 ending.set()
-                await end
-            if gone:
-                raise gone[0]
+                end_for_sure()
+
+        async def end() -> None:
+            """Stop everything at the same time, so that it takes ten seconds and not the sum."""
+            await ending.wait()
+            gateway.stop()
+            serving.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, asked_to_end)
+        for name, problem in made.left_out.items():
+            _log.error("%s does not start: %s", name, problem)
+            await asyncio.to_thread(gateway.store.set_status, name, "refused", error=str(problem))
+        serving = asyncio.gather(*([_serving(config, gateway, insecure)] if made.api_server else []))
+        stopping = asyncio.create_task(end())
+        try:
+            await gateway.run()
+        finally:
+            ending.set()
+            await asyncio.gather(stopping, serving, return_exceptions=True)
 
 
-def _asked_to_end(ending: asyncio.Event) -> None:
-    """A signal arrived: stop in order, and exit for certain."""
-    from hermes.gateway.runner import end_for_sure
+async def _serving(config: Config, gateway: Gateway, insecure: bool) -> None:
+    """Keep the API server listening, as a platform is kept connected, until cancelled."""
+    from hermes.gateway.connection import Connection
 
-    if not ending.is_set():
-        ending.set()
-        end_for_sure()
+    async def take(platform: str, what: Any) -> None:
+        """It brings no events."""
+
+    server, settings = ApiServer(config, gateway, insecure=insecure), PlatformSettings(API)
+    connection = Connection(server, settings, gateway.store, config, take, take, take, gateway.services.timings)
+    try:
+        await connection.run()
+    finally:
+        connection.tell("stopped")
+        await connection.told()
 
 
-async def _end(ending: asyncio.Event, gateway: Gateway, server: ApiServer | None) -> None:
-    """Stop everything at the same time, so that it takes ten seconds and not the sum."""
-    await ending.wait()
-    gateway.stop()
-    if server is not None:
-        await server.stop()
-
-
-class ApiServer:
+class ApiServer(Adapter):
     """The API server beside the platforms: while its port is taken, it retries and the platforms keep running."""
 
+    platform = API
+    title = "the API server"
+    capabilities = Capabilities(longest=1)
+
     def __init__(self, config: Config, gateway: Gateway, *, insecure: bool) -> None:
+        super().__init__({}, gateway.home)
         self._config, self._gateway, self._insecure = config, gateway, insecure
         self._server: HttpServer | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._lost = asyncio.Event()
-        self._notes: set[asyncio.Task[None]] = set()
 
-    async def start(self, *, alone: bool) -> None:
-        """Listen, now or as soon as the port is free. `alone`: nothing else runs, so that a failure is raised."""
-        try:
-            await self._listen()
-        except HermesError as error:
-            if alone:
-                raise
-            await self._note(error)
-            self._lost.set()
-        self._keeping = asyncio.create_task(self._keep(), name="api-server")
+    async def connect(self, link: Link) -> None:
+        """Begin to listen."""
+        from hermes.serve.api import api_app
+        from hermes.serve.connection_limits import Limits
+        from hermes.serve.server import HttpServer
 
-    async def _listen(self) -> None:
-        try:
-            from hermes.serve.api import api_app
-            from hermes.serve.connection_limits import Limits
-            from hermes.serve.server import HttpServer
-        except ImportError as error:
-            raise MissingExtra("the API server", "serve") from error
-
-        gateway, settings = self._gateway, self._config.api_server
+        gateway, settings, http = self._gateway, self._config.api_server, self._config.gateway.http
         app = api_app(
             gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
-        http = self._config.gateway.http
-        limits = Limits(http.max_connections, http.max_per_address, http.header_seconds)
-        server = HttpServer(app, settings.host, settings.port, died=self._died, limits=limits, crowded=self._crowded)
-        where = _address(self._config, await server.start())
+        limits, host = Limits(http.max_connections, http.max_per_address, http.header_seconds), settings.host
+        server = HttpServer(app, host, settings.port, died=link.lost, limits=limits, crowded=link.troubled)
+        port = await server.start()
         self._server = server
-        _log.info("the API server listens on %s", where)
-        await asyncio.to_thread(gateway.store.set_status, API, "connected", identity=where)
+        link.connected(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
 
-    def _crowded(self, text: str) -> None:
-        """Connections were refused: `hermes gateway status` shows it."""
-
-        async def note() -> None:
-            try:
-                await asyncio.to_thread(self._gateway.store.set_status, API, "connected", error=text)
-            except HermesError as error:
-                _log.warning("the state of the API server could not be stored: %s", error)
-
-        self._notes.add(task := asyncio.create_task(note()))
-        task.add_done_callback(self._notes.discard)
-
-    def _died(self, error: Exception) -> None:
-        _log.error("%s", error)
-        self._lost.set()
-
-    async def _keep(self) -> None:
-        """Listen again whenever the server has stopped listening."""
-        while True:
-            await self._lost.wait()
-            await asyncio.sleep(API_PAUSE)
-            try:
-                await self._listen()
-                self._lost.clear()
-            except HermesError as error:
-                await self._note(error)
-
-    async def _note(self, error: HermesError) -> None:
-        _log.error("the API server does not listen: %s; trying again in %.0f s", error, API_PAUSE)
-        await asyncio.to_thread(self._gateway.store.set_status, API, "lost", error=str(error))
-
-    async def stop(self) -> None:
+    async def disconnect(self) -> None:
         """Accept no more requests; running ones may finish for a moment."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-        if self._server is not None:
-            await self._server.stop(5.0)
-        await asyncio.to_thread(self._gateway.store.set_status, API, "stopped")
-
-
-def _address(config: Config, port: int) -> str:
-    host = config.api_server.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-
-
-def _lease(db: SessionDB, token: int, ending: asyncio.Event, gone: list[StoreGone]) -> Lease:
-    """The lease of a store's only gateway. If another gateway takes it over (this one slept too long), this one stops.
-
-    A store whose file was deleted or replaced does not come back by itself: then the gateway stops, with that error.
-    """
-    loop = asyncio.get_running_loop()
-
-    def lost() -> None:
-        _log.error("another gateway has taken over; this one stops")
-        loop.call_soon_threadsafe(ending.set)
-
-    def failed(error: HermesError) -> None:
-        if isinstance(error, StoreGone):
-            _log.error("the gateway stops: %s", error)
-            gone.append(error)
-            loop.call_soon_threadsafe(ending.set)
-        else:
-            _log.warning("the lease could not be renewed: %s", error)
-
-    return Lease(db, (LEASE, token), LEASE_SECONDS, lost=lost, failed=failed)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(5.0)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+from hermes.errors import HermesError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +24,13 @@ class Timings:
 
 
 STANDARD = Timings()
+
+
+async def repeat(work: Callable[[], Awaitable[None]], seconds: float, failed: str) -> None:
+    """Do something again and again, with a pause after each time, until cancelled; `failed` is logged where it fails."""
+    while True:
+        try:
+            await work()
+        except HermesError as error:
+            logging.getLogger("hermes.gateway").warning("%s: %s", failed, error)
+        await asyncio.sleep(seconds)

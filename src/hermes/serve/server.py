@@ -118,6 +118,11 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
+def check_address(host: str, port: int) -> None:
+    """Raise what `HttpServer.start` raises when nothing can listen there now."""
+    _close(_bound(host, port))
+
+
 def _bound(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address a host has, all on one port."""
     try:

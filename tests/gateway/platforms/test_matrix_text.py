@@ -17,7 +17,8 @@ from nio import MatrixRoom, RoomMemberEvent
 
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import as_json
-from hermes.gateway.platforms.matrix import Matrix, incoming, outgoing
+from hermes.gateway.platforms.matrix import incoming, outgoing
+from hermes.gateway.platforms.matrix.adapter import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState
 
 ME = "@hermes:lab.test"

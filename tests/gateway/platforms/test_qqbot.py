@@ -207,7 +207,7 @@ def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: Path) 
     paper = OutgoingFile(kind="file", name="a.pdf", mime="application/pdf", data=b"%PDF")
 
     async def sent() -> None:
-        adapter._api = adapter._made()
+        adapter._api = adapter.make_api()
         await adapter.send_file(chat, picture, nonce="n1", context=event.reply_context)
         with pytest.raises(SendRefused, match="not a.pdf"):
             await adapter.send_file(chat, paper, nonce="n2", context=event.reply_context)

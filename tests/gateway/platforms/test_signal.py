@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.signal import Signal
 from hermes.gateway.platforms.signal import adapter as signal_adapter
+from hermes.gateway.platforms.signal.adapter import Signal
 from hermes.gateway.platforms.signal.formatting import styled
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected

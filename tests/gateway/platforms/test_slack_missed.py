@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from hermes.gateway.platforms.slack import Slack
+from hermes.gateway.platforms.slack.adapter import Slack
 from hermes.store import gateway_outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running

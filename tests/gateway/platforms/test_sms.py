@@ -16,8 +16,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.sms import Sms, addresses, signature
-from hermes.gateway.platforms.sms.adapter import Backlog
+from hermes.gateway.platforms.sms.adapter import Backlog, Sms, addresses, signature
 from hermes.store import gateway_outbox
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo

@@ -18,7 +18,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.confirmations import read_answer
 from hermes.gateway.events import Chat, Event, Forwarded
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.platforms.telegram import Telegram
+from hermes.gateway.platforms.telegram.adapter import Telegram
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import BOT, CHANNEL, GROUP, IDS, TOPIC, Lab, person
 

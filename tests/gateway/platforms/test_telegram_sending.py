@@ -20,7 +20,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.telegram import Telegram
+from hermes.gateway.platforms.telegram.adapter import Telegram
 from hermes.serve.connection_limits import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab

@@ -18,7 +18,8 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.weixin import Weixin, qr
+from hermes.gateway.platforms.weixin import qr
+from hermes.gateway.platforms.weixin.adapter import Weixin
 from hermes.gateway.platforms.weixin.client import ILink, decrypted, encrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import event_of
 from tests.support.echo import Echo

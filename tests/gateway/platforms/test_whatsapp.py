@@ -20,7 +20,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction
 from hermes.gateway.platforms.listener import is_signed
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader
 from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
 from tests.support.echo import Echo

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
 from tests.support import program
 from tests.support.echo import Echo
@@ -111,7 +111,7 @@ def test_the_gateway_starts_a_bridge_restarts_it_and_ends_it(model: Echo, hermes
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from hermes.gateway.platforms.whatsapp import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from tests.support.labs.recording import Recorder
 
 async def live():
@@ -397,7 +397,7 @@ export default function makeWASocket ({ auth }) {
     fs.appendFileSync(`${auth.folder}/out`, JSON.stringify({ chat, ...shown, ...options }) + '\\n')
     return { key: { id: options.messageId }, message: content }
   }
-  setTimeout(() => ev.emit('connection.update', { qr: '2@abc' }), 10)
+  if (!fs.existsSync(`${auth.folder}/scanned`)) setTimeout(() => ev.emit('connection.update', { qr: '2@abc' }), 10)
   setInterval(() => {
     if (!sock.user && fs.existsSync(`${auth.folder}/scanned`)) {
       sock.user = { id: '15550783881:7@s.whatsapp.net', lid: '201122334455667:7@lid', name: 'Lab' }

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 # name → (module, class, extra)
 BUILT_IN: dict[str, tuple[str, str, str | None]] = {
-    "telegram": ("hermes.gateway.platforms.telegram", "Telegram", "telegram"),
-    "discord": ("hermes.gateway.platforms.discord", "Discord", "discord"),
-    "slack": ("hermes.gateway.platforms.slack", "Slack", "slack"),
-    "matrix": ("hermes.gateway.platforms.matrix", "Matrix", "matrix"),
-    "email": ("hermes.gateway.platforms.email", "Email", "email"),
-    "homeassistant": ("hermes.gateway.platforms.homeassistant", "HomeAssistant", "homeassistant"),
-    "signal": ("hermes.gateway.platforms.signal", "Signal", None),
-    "whatsapp": ("hermes.gateway.platforms.whatsapp", "WhatsApp", "whatsapp"),
-    "sms": ("hermes.gateway.platforms.sms", "Sms", "sms"),
-    "mattermost": ("hermes.gateway.platforms.mattermost", "Mattermost", "mattermost"),
-    "feishu": ("hermes.gateway.platforms.feishu", "Feishu", "feishu"),
-    "dingtalk": ("hermes.gateway.platforms.dingtalk", "DingTalk", "dingtalk"),
-    "wecom": ("hermes.gateway.platforms.wecom", "WeCom", "wecom"),
-    "weixin": ("hermes.gateway.platforms.weixin", "Weixin", "weixin"),
+    "telegram": ("hermes.gateway.platforms.telegram.adapter", "Telegram", "telegram"),
+    "discord": ("hermes.gateway.platforms.discord.adapter", "Discord", "discord"),
+    "slack": ("hermes.gateway.platforms.slack.adapter", "Slack", "slack"),
+    "matrix": ("hermes.gateway.platforms.matrix.adapter", "Matrix", "matrix"),
+    "email": ("hermes.gateway.platforms.email.adapter", "Email", "email"),
+    "homeassistant": ("hermes.gateway.platforms.homeassistant.adapter", "HomeAssistant", "homeassistant"),
+    "signal": ("hermes.gateway.platforms.signal.adapter", "Signal", None),
+    "whatsapp": ("hermes.gateway.platforms.whatsapp.adapter", "WhatsApp", "whatsapp"),
+    "sms": ("hermes.gateway.platforms.sms.adapter", "Sms", "sms"),
+    "mattermost": ("hermes.gateway.platforms.mattermost.adapter", "Mattermost", "mattermost"),
+    "feishu": ("hermes.gateway.platforms.feishu.adapter", "Feishu", "feishu"),
+    "dingtalk": ("hermes.gateway.platforms.dingtalk.adapter", "DingTalk", "dingtalk"),
+    "wecom": ("hermes.gateway.platforms.wecom.adapter", "WeCom", "wecom"),
+    "weixin": ("hermes.gateway.platforms.weixin.adapter", "Weixin", "weixin"),
     "bluebubbles": ("hermes.gateway.platforms.bluebubbles", "BlueBubbles", "bluebubbles"),
     "qqbot": ("hermes.gateway.platforms.qqbot", "QQBot", "qqbot"),
-    "teams": ("hermes.gateway.platforms.teams", "Teams", "teams"),
+    "teams": ("hermes.gateway.platforms.teams.adapter", "Teams", "teams"),
 }
 GROUP = "hermes.platforms"
 # What people write while no gateway is connected, where the platform may not deliver it later: `gateway status` shows it.

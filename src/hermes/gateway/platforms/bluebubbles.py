@@ -26,7 +26,7 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFi
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, parsed, read_object
-from hermes.gateway.platforms.http import HttpApi, attachment_kind, checked_address, error_text
+from hermes.gateway.platforms.http import HttpApi, attachment, checked_address, error_text
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.marks import MarkFile, Since
 
@@ -315,12 +315,6 @@ def _attachments(data: dict[str, Any]) -> tuple[Attachment, ...]:
     found = []
     for one in dicts_of(data.get("attachments")):
         if one.get("guid") and not one.get("hideAttachment"):
-            mime, size = str(one.get("mimeType") or "") or None, one.get("totalBytes")
-            found.append(
-                Attachment(
-                    kind=attachment_kind(mime), name=str(one.get("transferName") or "") or None, mime=mime,
-                    size=size if isinstance(size, int) and not isinstance(size, bool) else None,
-                    reference={"guid": str(one["guid"])},
-                )
-            )  # fmt: skip
+            name, mime = one.get("transferName"), one.get("mimeType")
+            found.append(attachment(name, mime, one.get("totalBytes"), guid=str(one["guid"])))
     return tuple(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
@@ -61,9 +62,17 @@ def parsed(content: Any) -> dict[str, Any]:
         return {}
 
 
-def moment_of(value: Any) -> float | None:
-    """A vendor's time in milliseconds, a number or a text of digits, as Unix seconds; None if it is none."""
+def moment_of(value: Any, unit: int = 1000) -> float | None:
+    """A vendor's time, a number or a text of digits, as Unix seconds; None if it is none. `unit` of it are a second."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value[:20])
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e16
-    return value / 1000 if number else None
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e13 * unit
+    return value / unit if number else None
+
+
+def iso_moment(value: Any) -> float | None:
+    """A vendor's time in ISO 8601 as Unix seconds; None if it is none."""
+    try:
+        return datetime.fromisoformat(text_of(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

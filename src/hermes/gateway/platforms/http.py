@@ -20,6 +20,8 @@ from urllib.parse import SplitResult, urlsplit
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.events import Attachment
+from hermes.gateway.platforms.frames import text_of
 
 _REDIRECTS = 4
 _AROUND = 10_000  # bytes of JSON around a file
@@ -265,3 +267,11 @@ def attachment_kind(mime: str | None) -> str:
     """The kind of an attachment (events.Attachment.kind) of this MIME type."""
     kind = (mime or "").partition("/")[0].strip().lower()
     return kind if kind in _KINDS else "file"
+
+
+def attachment(name: Any, mime: Any, size: Any = None, *, kind: str = "file", **reference: Any) -> Attachment:
+    """A vendor's file: what is no text or no number counts as missing. The MIME type of a "file" says its kind."""
+    name, mime = text_of(name) or None, text_of(mime) or None
+    size = size if isinstance(size, int) and not isinstance(size, bool) else None
+    kind = attachment_kind(mime) if kind == "file" else kind
+    return Attachment(kind=kind, name=name, mime=mime, size=size, reference=reference)

@@ -10,37 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx
+import msgspec
 
 from hermes.config.settings_schema import ANSWERS_ONLY
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks, close_each, loss_reported
-from hermes.gateway.platforms.frames import Log
-from hermes.gateway.platforms.http import (
-    HttpApi,
-    address_parts,
-    attachment_kind,
-    connection_trouble,
-    error_text,
-    json_object,
-)
+from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms.frames import Log, dict_of, dicts_of, iso_moment
+from hermes.gateway.platforms.http import HttpApi, attachment, error_text, is_at, json_object
 from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.marks import MarkFile
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
 from hermes.gateway.platforms.websocket_client import WebSocketClient
-from hermes.whole_files import write_whole
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO, ACKNOWLEDGED = 0, 1, 2, 6, 7, 9, 10, 11
 INTENTS = 1 << 25  # messages of people and groups
@@ -53,10 +44,17 @@ _MOST_WAITS = 12  # after so many of these codes for one reply, in a minute, QQ 
 _EXPIRED = {11243, 11244, 11251}  # codes for a token that is no longer valid
 _NONE_LEFT = f"QQ takes {MOST_REPLIES} answers to a message, and they are used up"
 _LAYOUT = markup.Layout(bullet="• ")
-_PATIENCE = 20.0
+_FILE_HOSTS = (".qq.com", ".qq.com.cn", ".qpic.cn")
 
 
-class QQBot(Adapter):
+class _Session(msgspec.Struct):
+    """The session and the number of its last stored event, to resume after a restart."""
+
+    session_id: str = ""
+    seq: int = 0
+
+
+class QQBot(ApiAdapter["_QQApi"]):
     """A bot of QQ's open platform."""
 
     platform = "qqbot"
@@ -74,41 +72,30 @@ class QQBot(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._api: _QQApi | None = None
-        self._tasks = Tasks()
         self._replies: Recent[str, int] = Recent()  # the id of a message → how often it was answered
         self._waits: Recent[str, int] = Recent()  # the nonce of a message → how often QQ asked us to wait with it
-        self._state = home / "qqbot.json"  # the session and the last stored event, to resume after a restart
+        self._mark = MarkFile(home / "qqbot.json", self.text("app_id"), _Session)
 
     # ------------------------------------------------------------------------------------------ login
 
     async def check(self) -> str:
         """Log in and say who we are."""
-        async with self._made() as api:
-            return str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
+        async with self.make_api() as api:
+            return await self._identified(api)
 
-    async def connect(self, link: Link) -> None:
+    async def _identified(self, api: _QQApi) -> str:
+        return str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
+
+    async def begin(self, link: Link, api: _QQApi) -> None:
         """Log in and open the gateway."""
-        await self.disconnect()
-        self._api = api = self._made()
-        socket = _QQSocket(api, self._kept(), link.log)
-        try:
-            identity = str((await api.ask("GET", "/users/@me")).get("username") or self.text("app_id"))
-            await socket.open()
-        except BaseException:
-            await socket.close()
-            await self.disconnect()
-            raise
+        socket = self.closing(_QQSocket(api, self._mark.state, link.log))
+        identity = await self._identified(api)
+        await socket.open()
         link.connected(identity)
         self._tasks.start(self._receive(link, socket, identity), name="qqbot")
 
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything."""
-        await self._tasks.stop()
-        api, self._api = self._api, None
-        await close_each(api)
-
-    def _made(self) -> _QQApi:
+    def make_api(self) -> _QQApi:
+        """The API, with our login."""
         return _QQApi(
             self.title, self.text("base_url").rstrip("/"), self.text("token_url"), self.text("app_id"), self.text("client_secret")
         )  # fmt: skip
@@ -117,43 +104,29 @@ class QQBot(Adapter):
 
     async def _receive(self, link: Link, socket: _QQSocket, identity: str) -> None:
         retries = Retries(link, identity)
-        try:
-            with loss_reported(link, "QQ"):
-                while True:
-                    try:
-                        async for kind, data in socket.events():
-                            retries.succeeded()
-                            event = understood(kind, data)
-                            if event is not None:
-                                await keep(link, event)
-                            self._keep(socket.stored())
-                    except (PlatformUnreachable, SlowDown) as error:
-                        await retries.failed(error)
-                        with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
-                            await socket.open()
-        finally:
-            await socket.close()
-
-    def _kept(self) -> tuple[str, int]:
-        try:
-            found = json.loads(self._state.read_text())
-            return str(found["session_id"]), int(found["seq"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return "", 0
-
-    def _keep(self, state: tuple[str, int]) -> None:
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._state, json.dumps({"session_id": state[0], "seq": state[1]}), sync=False)
+        with loss_reported(link, "QQ"):
+            while True:
+                try:
+                    async for kind, data in socket.events():
+                        retries.succeeded()
+                        event = understood(kind, data)
+                        if event is not None:
+                            await keep(link, event)
+                        socket.stored()
+                        self._mark.write(sync=False)
+                except (PlatformUnreachable, SlowDown) as error:
+                    await retries.failed(error)
+                    with suppress(PlatformUnreachable, SlowDown):  # the next round fails again, and counts
+                        await socket.open()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file. Its address holds its own permission: our login goes nowhere."""
         address = str(attachment.reference.get("url") or "")
         address = f"https:{address}" if address.startswith("//") else address
-        parts, own = address_parts(address), address_parts(self.text("base_url"))
-        stored = parts.scheme == "https" and f".{parts.hostname or ''}".endswith((".qq.com", ".qq.com.cn", ".qpic.cn"))
-        if not stored and (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
-            raise SendRefused("the file is not stored at QQ")
-        return await self._asked().download_plain(address)
+        found = await self.api.download(
+            address, what="the file", trusted=lambda one: is_at(one, _FILE_HOSTS, self.text("base_url"))
+        )
+        return found.content
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -172,7 +145,7 @@ class QQBot(Adapter):
         if kind is None:
             raise SendRefused(f"QQ takes pictures, videos and recordings, not {file.name}")
         upload = {"file_type": kind, "file_data": base64.b64encode(file.data).decode(), "srv_send_msg": False}
-        media = await self._asked().ask("POST", f"{_place(chat)}/files", json=upload)
+        media = await self.api.ask("POST", f"{_place(chat)}/files", json=upload)
         body = {"content": " ", "msg_type": 7, "media": {"file_info": media.get("file_info")}}  # QQ demands a content
         return await self._sent(chat, body, nonce, context)
 
@@ -190,7 +163,7 @@ class QQBot(Adapter):
             raise SendRefused(_NONE_LEFT)
         number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
         try:
-            found = await self._asked().ask(
+            found = await self.api.ask(
                 "POST", f"{_place(chat)}/messages", json={**body, "msg_id": asked, "msg_seq": number}
             )
         except Repeated:
@@ -203,11 +176,6 @@ class QQBot(Adapter):
         self._replies.put(asked, used + 1)
         return str(found.get("id") or nonce)
 
-    def _asked(self) -> _QQApi:
-        if self._api is None:
-            raise PlatformUnreachable("not connected to QQ")
-        return self._api
-
 
 def _place(chat: Chat) -> str:
     return f"/v2/{'groups' if chat.type == GROUP else 'users'}/{chat.chat_id}"
@@ -217,8 +185,7 @@ def understood(kind: str, data: Any) -> Event | None:
     """A dispatched event as a message to the bot; None for everything else."""
     if not isinstance(data, dict) or kind not in ("C2C_MESSAGE_CREATE", "GROUP_AT_MESSAGE_CREATE"):
         return None
-    author = data.get("author")
-    author = author if isinstance(author, dict) else {}
+    author = dict_of(data.get("author"))
     in_group = kind == "GROUP_AT_MESSAGE_CREATE"
     who = author.get("member_openid") if in_group else author.get("user_openid")
     where = data.get("group_openid") if in_group else who
@@ -226,7 +193,7 @@ def understood(kind: str, data: Any) -> Event | None:
     if not (isinstance(who, str) and isinstance(where, str) and isinstance(number, str) and who and where and number):
         return None
     chat = Chat(platform="qqbot", chat_id=where, type=GROUP if in_group else DM)
-    sent_at = _time(data.get("timestamp"))
+    sent_at = iso_moment(data.get("timestamp"))
     # QQ authenticated the account, and the connection is ours.
     sender = Sender(user_id=who, name=str(author.get("username") or "") or who[:8], proven=True)
     return Event(
@@ -237,28 +204,12 @@ def understood(kind: str, data: Any) -> Event | None:
 
 
 def _attachments(data: dict[str, Any]) -> tuple[Attachment, ...]:
-    listed = data.get("attachments")
     found = []
-    for one in listed if isinstance(listed, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("url"), str):
-            mime = str(one.get("content_type") or "") or None
-            mime = "audio/silk" if mime == "voice" else mime
-            size = one.get("size")
-            found.append(
-                Attachment(
-                    kind=attachment_kind(mime), name=str(one.get("filename") or "") or None, mime=mime,
-                    size=size if isinstance(size, int) and not isinstance(size, bool) else None,
-                    reference={"url": one["url"]},
-                )
-            )  # fmt: skip
+    for one in dicts_of(data.get("attachments")):
+        if isinstance(one.get("url"), str):
+            mime = "audio/silk" if one.get("content_type") == "voice" else one.get("content_type")
+            found.append(attachment(one.get("filename"), mime, one.get("size"), url=one["url"]))
     return tuple(found)
-
-
-def _time(value: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 class Repeated(SendRefused):
@@ -305,18 +256,6 @@ class _QQApi(HttpApi):
 
         return json_object(await self._token.used(asked)) or {}
 
-    async def download_plain(self, address: str) -> bytes:
-        """A file, without our login."""
-        try:
-            answer = await self.asked("GET", address)
-        except httpx.HTTPError as error:
-            raise PlatformUnreachable(f"a file could not be fetched from QQ ({type(error).__name__})") from None
-        if answer.status_code == 429 or answer.status_code >= 500:
-            self.check(answer)
-        if answer.status_code != 200:
-            raise SendRefused(f"QQ no longer has the file (HTTP {answer.status_code})")
-        return answer.content
-
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by QQ's own code."""
         found = json_object(answer) or {}
@@ -333,11 +272,10 @@ class _QQApi(HttpApi):
 class _QQSocket(WebSocketClient):
     """The WebSocket: it resumes its session after the last event that was stored."""
 
-    def __init__(self, api: _QQApi, kept: tuple[str, int], log: Log) -> None:
+    def __init__(self, api: _QQApi, session: _Session, log: Log) -> None:
         super().__init__("QQ", log)
-        self._api = api
-        self._session_id, self._stored = kept
-        self._seen = self._stored
+        self._api, self._kept = api, session
+        self._seen = session.seq
         self._beating: asyncio.Task[None] | None = None
         self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
         self._early: list[dict[str, Any]] = []  # the first dispatched event
@@ -347,38 +285,30 @@ class _QQSocket(WebSocketClient):
         await self.close()
         address = str((await self._api.ask("GET", "/gateway")).get("url") or "")
         token = await self._api.token()
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.connect(address)
-                hello = await self.receive()
-                if hello.get("op") != HELLO:
-                    raise PlatformUnreachable("QQ's gateway does not greet")
-                pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
-                await self._log_in(f"QQBot {token}")
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            await self.close()
-            raise PlatformUnreachable(f"QQ's gateway can't be reached: {connection_trouble(error)}") from None
-        except BaseException:
-            await self.close()
-            raise
+        async with self.opening():
+            await self.connect(address)
+            hello = await self.receive()
+            if hello.get("op") != HELLO:
+                raise PlatformUnreachable("QQ's gateway does not greet")
+            pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
+            await self._log_in(f"QQBot {token}")
         self._beating = asyncio.create_task(self._beat(pause))
 
     async def _log_in(self, token: str) -> None:
         """Resume the session, or begin one; returns when the server has begun to dispatch."""
         assert self._socket is not None
-        self._seen, self._early = self._stored, []
-        if self._session_id:
-            await self._socket.send_json(
-                {"op": RESUME, "d": {"token": token, "session_id": self._session_id, "seq": self._stored}}
-            )
+        session = self._kept
+        self._seen, self._early = session.seq, []
+        if session.session_id:
+            again = {"token": token, "session_id": session.session_id, "seq": session.seq}
+            await self._socket.send_json({"op": RESUME, "d": again})
         else:
             login = {"token": token, "intents": INTENTS, "shard": [0, 1], "properties": {}}
             await self._socket.send_json({"op": IDENTIFY, "d": login})
         while True:
             item = await self.receive()
             if item.get("op") == INVALID:
-                self._session_id, self._stored = "", 0
-                raise PlatformUnreachable("QQ does not resume the session")
+                raise self._forgotten()
             if item.get("op") == DISPATCH:
                 self._early.append(item)
                 return
@@ -391,8 +321,7 @@ class _QQSocket(WebSocketClient):
             if kind == ACKNOWLEDGED:
                 self._unanswered = False
             if kind == INVALID:
-                self._session_id, self._stored = "", 0
-                raise PlatformUnreachable("QQ does not resume the session")
+                raise self._forgotten()
             if kind == RECONNECT:
                 raise PlatformUnreachable("QQ asks us to connect again")
             if kind != DISPATCH:
@@ -402,20 +331,23 @@ class _QQSocket(WebSocketClient):
                 self._seen = number
             data = item.get("d")
             if item.get("t") == "READY" and isinstance(data, dict):
-                self._session_id = str(data.get("session_id") or "")
+                self._kept.session_id = str(data.get("session_id") or "")
             yield str(item.get("t")), data
 
-    def stored(self) -> tuple[str, int]:
-        """Note that the last event is stored; the session and its number."""
-        self._stored = self._seen
-        return self._session_id, self._stored
+    def stored(self) -> None:
+        """Note that the last event is stored."""
+        self._kept.seq = self._seen
+
+    def _forgotten(self) -> PlatformUnreachable:
+        self._kept.session_id, self._kept.seq = "", 0
+        return PlatformUnreachable("QQ does not resume the session")
 
     def ended(self, code: int | None) -> PlatformError:
         """The error by QQ's close code."""
         if code in (4004, 4914, 4915):  # a bad token; a bot that is offline or banned
             return PlatformRefused(f"QQ does not let the bot in (close code {code})")
         if code in (4006, 4007):  # the session can't be resumed; after 4009 (the connection is too old) it can
-            self._session_id, self._stored = "", 0
+            return self._forgotten()
         return super().ended(code)
 
     async def _beat(self, pause: float) -> None:

@@ -24,8 +24,8 @@ from hermes.gateway.platforms.dingtalk.client import CALLBACK, DISCONNECT, PING,
 from hermes.gateway.platforms.dingtalk.formatting import card, is_plain, length, markdown, title_of
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.http import checked_address
+from hermes.gateway.platforms.intake import Keeper
 from hermes.gateway.platforms.renewal import TokenRefused
-from hermes.gateway.platforms.unkept import Keeper
 
 TOPIC = "/v1.0/im/bot/messages/get"
 _SPARE = 10.0  # seconds before its end from which on a session webhook is not used

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
 from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, parsed, text_of
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.http import attachment
 
 _KINDS = {"picture": "image", "audio": "audio", "video": "video", "file": "file"}
 WEBHOOK, EXPIRES = "webhook", "expires"  # what a reply context has: the address, and its end in milliseconds
@@ -96,8 +96,7 @@ def _file(kind: str, content: dict[str, Any]) -> Attachment | None:
     name = text_of(content.get("fileName"))
     mime = mimetypes.guess_type(name)[0] if name else None
     mime = mime or {"audio": "audio/amr", "video": "video/mp4"}.get(kind)
-    shown = _KINDS[kind] if kind != "file" else attachment_kind(mime)
-    return Attachment(kind=shown, name=name or None, mime=mime, reference={"code": code})
+    return attachment(name, mime, kind=_KINDS[kind], code=code)
 
 
 def _quote(message: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -4,7 +4,3 @@
 as ours; `incoming` turns messages into events; `backlog` fetches what was missed while disconnected; `formatting`
 turns Markdown into what Discord shows.
 """
-
-from hermes.gateway.platforms.discord.adapter import Discord
-
-__all__ = ["Discord"]

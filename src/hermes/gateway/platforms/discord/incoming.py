@@ -13,7 +13,7 @@ import discord
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms.discord.client import SAYS
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.http import attachment
 
 PLATFORM = "discord"
 THREAD = "thread-"
@@ -169,14 +169,8 @@ def _named(text: str, message: discord.Message) -> str:
     return _EMOJI.sub(r"\1", _MENTION.sub(name, text))
 
 
-def _attachment(message: discord.Message, attachment: discord.Attachment) -> Attachment:
+def _attachment(message: discord.Message, file: discord.Attachment) -> Attachment:
     """Addresses of files expire after a day, so the reference names the message: fetched again, it has a new address."""
-    mime = (attachment.content_type or "").partition(";")[0].strip() or None
-    reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(attachment.id)}
-    return Attachment(
-        kind=attachment_kind(mime),
-        name=attachment.filename,
-        mime=mime,
-        size=attachment.size,
-        reference=reference,
-    )
+    mime = (file.content_type or "").partition(";")[0].strip()
+    reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(file.id)}
+    return attachment(file.filename, mime, file.size, **reference)

@@ -4,7 +4,3 @@ adapter.py puts the parts together: mailbox.py (IMAP), outgoing.py (writing and 
 whether it is for us), authentication.py (whether the sender is genuine) and
 mail_bodies.py (the text without quotes and signatures).
 """
-
-from hermes.gateway.platforms.email.adapter import Email
-
-__all__ = ["Email"]

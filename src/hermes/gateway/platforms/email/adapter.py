@@ -33,7 +33,7 @@ from hermes.gateway.platforms.email.mailbox import (
     watch,
 )
 from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
-from hermes.gateway.platforms.http import attachment_kind, check_size, tls_context
+from hermes.gateway.platforms.http import attachment, check_size, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}
@@ -402,13 +402,7 @@ def _words(mail: Mail, subject: str, *, begins: bool) -> str:
 
 
 def _attachment(file: File, place: Mapping[str, Any]) -> Attachment:
-    return Attachment(
-        kind=attachment_kind(file.mime),
-        name=file.name,
-        mime=file.mime,
-        size=file.size,
-        reference={**place, "part": file.part},
-    )
+    return attachment(file.name, file.mime, file.size, **place, part=file.part)
 
 
 def _sent_folder(box: BaseMailBox) -> str:

@@ -2,7 +2,3 @@
 
 adapter.py turns one into the other; websocket.py speaks the WebSocket API; formatting.py makes text fit for notifications.
 """
-
-from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant
-
-__all__ = ["HomeAssistant"]

@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
@@ -22,6 +21,7 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import ApiAdapter
+from hermes.gateway.platforms.frames import iso_moment
 from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
 from hermes.gateway.platforms.http import tls_context
 from hermes.gateway.platforms.intake import keep
@@ -136,7 +136,7 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
             chat=self._chat(data.get("conversation_id")),
             sender=self._sender((raw.get("context") or {}).get("user_id"), data.get("user")),
             text=text,
-            sent_at=_time(raw),
+            sent_at=iso_moment(raw.get("time_fired")),
         )
 
     def _sender(self, logged_in: Any, named: Any = None) -> Sender:
@@ -164,7 +164,7 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
             chat=self._chat(None),
             sender=self._sender(None),
             text=f"{name} ({entity}) changed from {before}{unit} to {after}{unit}.",
-            sent_at=_time(raw),
+            sent_at=iso_moment(raw.get("time_fired")),
         )
 
     def _chat(self, conversation: object) -> Chat:
@@ -244,13 +244,6 @@ def _identity(raw: dict[str, Any]) -> str:
     return (
         f"{context}:{raw.get('time_fired') or ''}:{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:16]}"
     )
-
-
-def _time(raw: dict[str, Any]) -> float | None:
-    try:
-        return datetime.fromisoformat(str(raw.get("time_fired"))).timestamp()
-    except ValueError:
-        return None
 
 
 def without_html(text: str) -> str:

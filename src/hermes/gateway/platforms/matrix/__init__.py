@@ -3,7 +3,3 @@
 adapter.py receives and sends; client.py is nio's client made strict about failures and key sharing, with the login and
 what must survive a restart; incoming.py reads what people said, outgoing.py writes what we say.
 """
-
-from hermes.gateway.platforms.matrix.adapter import Matrix
-
-__all__ = ["Matrix"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms.frames import dict_of, moment_of, parsed, text_of
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.http import attachment
 
 _TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
 
@@ -76,12 +76,5 @@ def _attachments(post: dict[str, Any]) -> tuple[Attachment, ...]:
     found = []
     for file_id in map(str, ids if isinstance(ids, list) else known):
         about = known.get(file_id, {})
-        mime = str(about.get("mime_type") or "") or None
-        size = about.get("size")
-        found.append(
-            Attachment(
-                kind=attachment_kind(mime), name=str(about.get("name") or "") or None, mime=mime,
-                size=size if isinstance(size, int) else None, reference={"id": file_id},
-            )
-        )  # fmt: skip
+        found.append(attachment(about.get("name"), about.get("mime_type"), about.get("size"), id=file_id))
     return tuple(found)

@@ -23,7 +23,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks, close_each
-from hermes.gateway.platforms.http import attachment_kind, check_size, in_base64
+from hermes.gateway.platforms.http import attachment, check_size, in_base64
 from hermes.gateway.platforms.intake import hand_over
 from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
 from hermes.gateway.platforms.signal.formatting import styled
@@ -362,14 +362,8 @@ def _chat(message: dict[str, Any], person: str, name: Any) -> Chat:
 
 
 def _attachment(file: dict[str, Any], chat_id: str) -> Attachment:
-    mime = str(file.get("contentType") or "application/octet-stream")
-    return Attachment(
-        kind=attachment_kind(mime),
-        name=str(file["filename"]) if file.get("filename") else None,
-        mime=mime,
-        size=file["size"] if isinstance(file.get("size"), int) else None,
-        reference={"id": str(file["id"]), "chat_id": chat_id},
-    )
+    mime = file.get("contentType") or "application/octet-stream"
+    return attachment(file.get("filename"), mime, file.get("size"), id=str(file["id"]), chat_id=chat_id)
 
 
 def _list(message: dict[str, Any], key: str) -> list[dict[str, Any]]:

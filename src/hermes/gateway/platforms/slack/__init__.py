@@ -4,7 +4,3 @@ adapter.py is the adapter; socket_mode.py the websocket; web_api.py makes our er
 name and spreads edits over time; formatting.py turns Markdown into Slack's blocks, and Slack's text into
 what the person wrote.
 """
-
-from hermes.gateway.platforms.slack.adapter import Slack
-
-__all__ = ["Slack"]

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hermes.gateway.platforms.http import seconds
 from hermes.gateway.platforms.marks import MarkFile
 
 _OVERLAP = 60.0  # seconds that are read again: events of two conversations may come out of order
@@ -83,15 +84,15 @@ async def missed(ask: Ask, us: str, since: float) -> AsyncIterator[dict[str, Any
 async def _in_chat(ask: Ask, chat_id: str, us: str, since: float) -> AsyncIterator[dict[str, Any]]:
     oldest = f"{max(0.0, since - _THREADS):.6f}"
     roots = [one async for one in _listed(ask, "conversations.history", "messages", channel=chat_id, oldest=oldest)]
-    found = [one for one in roots if _time(one.get("ts")) > since]
+    found = [one for one in roots if seconds(one.get("ts"), 0.0) > since]
     for root in roots:
         users = root.get("reply_users") or ()
         ours = us in users or len(users) < int(root.get("reply_users_count") or 0) or root.get("user") == us
-        if ours and _time(root.get("latest_reply")) > since:
+        if ours and seconds(root.get("latest_reply"), 0.0) > since:
             asked = {"channel": chat_id, "ts": root["ts"], "oldest": f"{since:.6f}"}
             replies = [one async for one in _listed(ask, "conversations.replies", "messages", **asked)]
-            found += [one for one in replies if one.get("ts") != root["ts"] and _time(one.get("ts")) > since]
-    for message in sorted(found, key=lambda one: _time(one.get("ts"))):
+            found += [one for one in replies if one.get("ts") != root["ts"] and seconds(one.get("ts"), 0.0) > since]
+    for message in sorted(found, key=lambda one: seconds(one.get("ts"), 0.0)):
         yield message
 
 
@@ -106,13 +107,6 @@ async def _listed(ask: Ask, method: str, what: str, **arguments: Any) -> AsyncIt
         cursor = str(about.get("next_cursor") or "") if isinstance(about, dict) else ""
         if not cursor:
             return
-
-
-def _time(ts: Any) -> float:
-    try:
-        return float(ts)
-    except (TypeError, ValueError):
-        return 0.0
 
 
 def _type(chat: dict[str, Any]) -> str:

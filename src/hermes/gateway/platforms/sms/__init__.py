@@ -1,5 +1,1 @@
 """SMS and MMS through Twilio."""
-
-from hermes.gateway.platforms.sms.adapter import Sms, addresses, signature
-
-__all__ = ["Sms", "addresses", "signature"]

@@ -31,7 +31,7 @@ from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms import markup
 from hermes.gateway.platforms.connections import ApiAdapter
 from hermes.gateway.platforms.frames import dicts_of, text_of
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment_kind, error_text, is_at, json_object
+from hermes.gateway.platforms.http import HttpApi, address_parts, attachment, error_text, is_at, json_object
 from hermes.gateway.platforms.intake import keep
 from hermes.gateway.platforms.marks import MarkFile
 from hermes.whole_files import write_whole
@@ -329,7 +329,7 @@ def _media(fields: dict[str, str]) -> tuple[Attachment, ...]:
         url, mime = fields.get(f"MediaUrl{number}"), fields.get(f"MediaContentType{number}")
         if url:
             name = f"{urlsplit(url).path.rpartition('/')[2] or number}{mimetypes.guess_extension(mime or '') or ''}"
-            found.append(Attachment(kind=attachment_kind(mime), name=name, mime=mime, reference={"url": url}))
+            found.append(attachment(name, mime, url=url))
     return tuple(found)
 
 

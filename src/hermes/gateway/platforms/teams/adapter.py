@@ -19,13 +19,12 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
 from hermes.gateway.platforms.connections import ApiAdapter
 from hermes.gateway.platforms.frames import dict_of, parsed, read_object, text_of
-from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.intake import Keeper, keep
 from hermes.gateway.platforms.marks import MarkFile, put_last
 from hermes.gateway.platforms.teams.client import LARGEST, SERVICE_HOSTS, Connector, Offers, info, is_allowed
 from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
 from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, is_restored, understood
 from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, PublishedKeys, claims
-from hermes.gateway.platforms.unkept import Keeper
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms.listener import PlatformRequest

@@ -9,13 +9,12 @@ import html
 import mimetypes
 import re
 from collections.abc import Collection
-from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
-from hermes.gateway.platforms.frames import dict_of, dicts_of, parsed, text_of
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.frames import dict_of, dicts_of, iso_moment, parsed, text_of
+from hermes.gateway.platforms.http import attachment
 
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
 _THREAD = ";messageid="
@@ -84,7 +83,7 @@ def _event(
     return Event(
         id=event_id, chat=chat, sender=sender, text=text, attachments=_attachments(activity.get("attachments")),
         message_id=message_id, reply_to=quoted_id or text_of(activity.get("replyToId")) or None, quoted=quoted,
-        forwarded=forwarded, sent_at=_moment(activity.get("timestamp")),
+        forwarded=forwarded, sent_at=iso_moment(activity.get("timestamp")),
         addressed=addressed or chat.type == DM, reply_context=context,
     )  # fmt: skip
 
@@ -177,18 +176,10 @@ def _attachments(listed: Any) -> tuple[Attachment, ...]:
         if kind == _FILE:
             address = text_of(dict_of(item.get("content")).get("downloadUrl"))
             mime = mimetypes.guess_type(name or "")[0]
-            reference = {"url": address, "open": True}  # the address itself lets everyone in for some minutes
         else:
             address = text_of(item.get("contentUrl"))
             mime = "image/png" if kind == "image/*" else kind
-            reference = {"url": address, "open": False}
         if address and not kind.startswith(("text/html", "application/vnd.microsoft.card")):
-            found.append(Attachment(kind=attachment_kind(mime), name=name, mime=mime or None, reference=reference))
+            # The address of a file itself lets everyone in for some minutes.
+            found.append(attachment(name, mime, url=address, open=kind == _FILE))
     return tuple(found)
-
-
-def _moment(value: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(text_of(value)).timestamp() if value else None
-    except (ValueError, OverflowError, OSError):
-        return None

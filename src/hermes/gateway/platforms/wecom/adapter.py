@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.unkept import Keeper
+from hermes.gateway.platforms.intake import Keeper
 from hermes.gateway.platforms.wecom.bot import Bot
 from hermes.gateway.platforms.wecom.crypto import key_of
 from hermes.gateway.platforms.wecom.formatting import length

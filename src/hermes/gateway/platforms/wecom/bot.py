@@ -18,7 +18,7 @@ from hermes.gateway.adapter import Link, ReplyContext
 from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.connections import Recent, Retries, Tasks, loss_reported
 from hermes.gateway.platforms.http import HttpApi, address_parts
-from hermes.gateway.platforms.unkept import Keeper
+from hermes.gateway.platforms.intake import Keeper
 from hermes.gateway.platforms.wecom.bot_socket import EVENT, MESSAGE, BotSocket
 from hermes.gateway.platforms.wecom.crypto import decrypted, key_of
 from hermes.gateway.platforms.wecom.formatting import bot_markdown

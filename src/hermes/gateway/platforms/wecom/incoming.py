@@ -8,7 +8,8 @@ from typing import Any
 from xml.parsers import expat
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.frames import dict_of, moment_of, text_of
+from hermes.gateway.platforms.http import attachment
 
 REQUEST = "req_id"  # what a reply context has
 _KINDS = {"image": "image", "voice": "audio", "video": "video", "file": "file", "shortvideo": "video"}
@@ -24,20 +25,20 @@ Fields = dict[str, str]
 
 def bot_event(frame: dict[str, Any]) -> Event | None:
     """The message of a pushed frame; None where it has no id, chat or author."""
-    body, headers = _object(frame.get("body")), _object(frame.get("headers"))
-    author = _object(body.get("from"))
-    number, user_id = _text(body.get("msgid")), _text(author.get("userid"))
+    body, headers = dict_of(frame.get("body")), dict_of(frame.get("headers"))
+    author = dict_of(body.get("from"))
+    number, user_id = text_of(body.get("msgid")), text_of(author.get("userid"))
     if not number or not user_id:
         return None
-    if corp := _text(author.get("corpid")):  # only where people of several organisations use the bot
+    if corp := text_of(author.get("corpid")):  # only where people of several organisations use the bot
         user_id = f"{corp}:{user_id}"
     group = body.get("chattype") == "group"
-    chat_id = _text(body.get("chatid")) if group else user_id
+    chat_id = text_of(body.get("chatid")) if group else user_id
     if not chat_id:
         return None
     text, attachments = _bot_content(body, group)
-    quote = _object(body.get("quote"))
-    request = _text(headers.get("req_id"))
+    quote = dict_of(body.get("quote"))
+    request = text_of(headers.get("req_id"))
     return Event(
         id=number,
         chat=Chat(platform="wecom", chat_id=chat_id, type=GROUP if group else DM),
@@ -48,7 +49,7 @@ def bot_event(frame: dict[str, Any]) -> Event | None:
         attachments=attachments,
         message_id=number,
         quoted=(_bot_content(quote, False)[0] or None) if quote else None,
-        sent_at=_seconds(body.get("create_time")),
+        sent_at=moment_of(body.get("create_time"), 1),
         reply_context={REQUEST: request} if request else None,
     )
 
@@ -59,35 +60,34 @@ def to_whom(chat_id: str) -> str:
 
 
 def _bot_content(body: dict[str, Any], group: bool) -> tuple[str, tuple[Attachment, ...]]:
-    kind = _text(body.get("msgtype"))
+    kind = text_of(body.get("msgtype"))
     texts: list[str] = []
     files: list[Attachment] = []
-    items = _object(body.get("mixed")).get("msg_item") if kind == "mixed" else [body]
+    items = dict_of(body.get("mixed")).get("msg_item") if kind == "mixed" else [body]
     for item in items if isinstance(items, list) else []:
-        item = _object(item)
-        kind = _text(item.get("msgtype"))
-        content = _object(item.get(kind))
+        item = dict_of(item)
+        kind = text_of(item.get("msgtype"))
+        content = dict_of(item.get(kind))
         if kind in ("text", "voice", "markdown"):
-            texts.append(_text(content.get("content")))
-        elif kind in _KINDS and _text(content.get("url")):
+            texts.append(text_of(content.get("content")))
+        elif kind in _KINDS and text_of(content.get("url")):
             files.append(_bot_file(kind, content))
         else:
             texts.append(f"[{kind or 'a message'} that can't be read here]")
     text = "\n".join(one for one in texts if one.strip())
-    if (
-        group and text.count("@") == 1
-    ):  # WeCom does not say what the bot is called: another mention may be the first one
+    # WeCom does not say what the bot is called: another mention may be the first one.
+    if group and text.count("@") == 1:
         text = _MENTION.sub("", text, count=1)
     return text.strip(), tuple(files)
 
 
 def _bot_file(kind: str, content: dict[str, Any]) -> Attachment:
-    name = _text(content.get("name")) or _text(content.get("filename"))
+    name = text_of(content.get("name")) or text_of(content.get("filename"))
     mime = mimetypes.guess_type(name)[0] if name else None
     mime = mime or ("video/mp4" if kind == "video" else None)
-    reference = {"url": _text(content.get("url")), "key": _text(content.get("aeskey"))}
-    shown = _KINDS[kind] if kind != "file" else attachment_kind(mime)
-    return Attachment(kind=shown, name=name or None, mime=mime, reference=reference)
+    return attachment(
+        name, mime, kind=_KINDS[kind], url=text_of(content.get("url")), key=text_of(content.get("aeskey"))
+    )
 
 
 # ------------------------------------------------------------------------------------------------ apps
@@ -159,7 +159,7 @@ def app_event(fields: Fields) -> Event | None:
         attachments=attachments,
         message_id=number,
         forwarded=forwarded,
-        sent_at=_seconds(fields.get("CreateTime")),
+        sent_at=moment_of(fields.get("CreateTime"), 1),
     )
 
 
@@ -167,20 +167,4 @@ def _app_file(kind: str, fields: Fields) -> Attachment:
     name = fields.get("FileName") or None
     mime = mimetypes.guess_type(name)[0] if name else None
     mime = mime or {"voice": "audio/amr", "video": "video/mp4", "shortvideo": "video/mp4"}.get(kind)
-    shown = _KINDS[kind] if kind != "file" else attachment_kind(mime)
-    return Attachment(kind=shown, name=name, mime=mime, reference={"media_id": fields["MediaId"]})
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _seconds(value: Any) -> float | None:
-    if isinstance(value, str):
-        value = int(value) if value.isascii() and value.isdecimal() and len(value) < 15 else None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and abs(value) < 1e12 else None
+    return attachment(name, mime, kind=_KINDS[kind], media_id=fields["MediaId"])

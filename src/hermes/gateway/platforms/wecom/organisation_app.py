@@ -16,8 +16,8 @@ from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.connections import Tasks, close_each
 from hermes.gateway.platforms.http import HttpApi, error_text, json_object
+from hermes.gateway.platforms.intake import Keeper
 from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
-from hermes.gateway.platforms.unkept import Keeper
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
 from hermes.gateway.platforms.wecom.formatting import app_message

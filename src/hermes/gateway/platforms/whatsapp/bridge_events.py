@@ -9,7 +9,7 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded,
 from hermes.gateway.keys import normalize_whatsapp_identifier
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.frames import dict_of, dicts_of, text_of
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms.http import attachment
 from hermes.gateway.platforms.whatsapp.people import canonical, sender
 
 LID, PERSON, GROUPS = "@lid", "@s.whatsapp.net", "@g.us"
@@ -112,9 +112,5 @@ class BridgeReader:
 
 
 def _attachment(file: dict[str, Any]) -> Attachment:
-    mime = text_of(file.get("mime")).partition(";")[0].strip() or None
-    size = file.get("size")
-    return Attachment(
-        kind=attachment_kind(mime), name=text_of(file.get("name")) or None, mime=mime,
-        size=size if isinstance(size, int) else None, reference={"file": str(file["id"])},
-    )  # fmt: skip
+    mime = text_of(file.get("mime")).partition(";")[0].strip()
+    return attachment(file.get("name"), mime, file.get("size"), file=str(file["id"]))

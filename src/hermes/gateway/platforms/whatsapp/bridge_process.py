@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import random
 import shlex
 import signal
 import socket
@@ -36,8 +37,8 @@ class BridgeProcess:
     """One bridge. `folder` has its files; `note` gets its output and what happens to it, line by line."""
 
     def __init__(self, command: str, folder: Path, token: str, *, port: int = 0) -> None:
-        self._command, self._folder, self._token = command, folder, token
-        self.port = port
+        self._command, self._folder, self._token, self._wanted = command, folder, token, port
+        self._port = 0
         self._tasks = Tasks()
         self._process: asyncio.subprocess.Process | None = None
         self._lock: IO[str] | None = None
@@ -48,18 +49,17 @@ class BridgeProcess:
         return self._lock is not None
 
     def choose_port(self) -> int:
-        """The port it will listen on."""
-        self.port = self.port or _free_port()
-        return self.port
+        """The port it will listen on: the wanted one, else one that is free now."""
+        self._port = self._wanted or _free_port()
+        return self._port
 
     async def start(self, note: Callable[[str], None]) -> None:
-        """Start it and look after it. AlreadyRuns, or PlatformRefused if the command does not exist."""
+        """Start it on the chosen port and look after it. AlreadyRuns, or PlatformRefused if the command does not exist."""
         if self.runs:
             return
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = _locked(self._folder.parent / "bridge.lock")
         try:
-            self.choose_port()
             process = await self._started()
         except BaseException:
             await self.stop()
@@ -78,7 +78,7 @@ class BridgeProcess:
 
     async def _started(self) -> asyncio.subprocess.Process:
         place = {
-            "HERMES_BRIDGE_PORT": str(self.port), "HERMES_BRIDGE_TOKEN": self._token,
+            "HERMES_BRIDGE_PORT": str(self._port), "HERMES_BRIDGE_TOKEN": self._token,
             "HERMES_BRIDGE_FOLDER": str(self._folder), "HERMES_BRIDGE_SUPERVISED": "1",
         }  # fmt: skip
         try:
@@ -92,23 +92,16 @@ class BridgeProcess:
 
     async def _watch(self, process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
         """Pass on its output. The gateway starts it again: it connects anew when the bridge does not answer."""
-        await _read(process, note)
+        assert process.stdout is not None
+        line: bytes | None = None
+        while line != b"":
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # a line longer than the buffer
+                continue
+            if text := line.decode("utf-8", "replace").strip():
+                note(text[:_LONGEST_LINE])
         note(f"the bridge has ended (status {await process.wait()})")
-
-
-async def _read(process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
-    """Pass on its output until it closes it."""
-    if process.stdout is None:
-        return
-    while True:
-        try:
-            line = await process.stdout.readline()
-        except ValueError:  # a line longer than the buffer
-            continue
-        if not line:
-            return
-        if text := line.decode("utf-8", "replace").strip():
-            note(text[:_LONGEST_LINE])
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
@@ -144,6 +137,8 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port below those that the system hands out: another program's connection could take one before the bridge does."""
+    while True:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", random.randint(10_240, 32_000)))
+            return int(one.getsockname()[1])

@@ -14,7 +14,7 @@ from typing import Any
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, deleted
 from hermes.gateway.platforms.connections import Recent
 from hermes.gateway.platforms.frames import dict_of, dicts_of, text_of
-from hermes.gateway.platforms.http import attachment_kind, error_text
+from hermes.gateway.platforms.http import attachment, error_text
 from hermes.gateway.platforms.listener import in_window
 from hermes.gateway.platforms.whatsapp.people import canonical, same_person, sender
 
@@ -165,11 +165,8 @@ def _content(message: dict[str, Any]) -> tuple[str, tuple[Attachment, ...]]:
     if kind == "text":
         return text_of(inside.get("body")), ()
     if kind in _FILES and isinstance(inside.get("id"), str) and inside["id"]:
-        mime = text_of(inside.get("mime_type")).partition(";")[0].strip() or None
-        made = Attachment(
-            kind=attachment_kind(mime), name=text_of(inside.get("filename")) or None, mime=mime, reference={"id": inside["id"]}
-        )  # fmt: skip
-        return text_of(inside.get("caption")), (made,)
+        mime = text_of(inside.get("mime_type")).partition(";")[0].strip()
+        return text_of(inside.get("caption")), (attachment(inside.get("filename"), mime, id=inside["id"]),)
     if kind == "button":  # of a template
         return text_of(inside.get("text")) or text_of(inside.get("payload")), ()
     chosen = dict_of(inside.get("button_reply")) or dict_of(inside.get("list_reply"))
