@@ -249,11 +249,7 @@ def half_deleted(tx: Tx) -> list[str]:
 
 
 def prunable(
-    tx: Tx,
-    older_than_days: float,
-    source: str | None,
-    whole: bool = False,
-    by_source: Mapping[str, float] | None = None,
+    tx: Tx, older_than_days: float, source: str | None, whole: bool, by_source: Mapping[str, float] | None
 ) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
