@@ -294,7 +294,7 @@ class SessionCalls(OpenStore):
 
     def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
         """A session's tags, sorted."""
-        return self._read(sessions.tags, session_id, visible_to)
+        return self.tags_of([session_id], visible_to=visible_to)[session_id]
 
     def tags_of(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, list[str]]:
         """The tags of several sessions at once, each list sorted."""

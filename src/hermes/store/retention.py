@@ -310,11 +310,6 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
     return [row[0] for row in rows]
 
 
-def trashed_ids(tx: Tx) -> set[str]:
-    """The ids of the sessions in the trash."""
-    return {codec.restored(row[0]) for row in tx.rows("SELECT id FROM sessions WHERE trashed_at IS NOT NULL")}
-
-
 def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
     """The sessions that have been in the trash longer than this."""
     cutoff = time.time() - _seconds(older_than_days)
