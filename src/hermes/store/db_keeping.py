@@ -178,9 +178,8 @@ class UpkeepCalls(OpenStore):
                 self._engine.reclaim()
                 result["vacuumed"] = True
             with self._engine.write() as tx:
-                set_meta(
-                    tx, retention.META_LAST_PRUNE, str(time.time())
-                )  # one that was cut off goes on at the next start
+                # One that was cut off goes on at the next start.
+                set_meta(tx, retention.META_LAST_PRUNE, str(time.time()))
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
         if token is not None:
