@@ -14,7 +14,14 @@ from hermes.store.db_open import END, OpenStore, P, R
 from hermes.store.engines.base import Tx, get_meta, set_meta
 
 if TYPE_CHECKING:
-    from hermes.store import rows
+    from hermes.store.rows import (
+        AuditEntry,
+        HandoffState,
+        MaintenanceResult,
+        PendingHandoff,
+        ShredResult,
+        TrashedSession,
+    )
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
@@ -30,9 +37,7 @@ class UpkeepCalls(OpenStore):
         self.drafts.forget(session_id)
         return retention.purge(self._engine, session_id, by, self._transcripts)
 
-    def shred_session(
-        self, session_id: str, *, by: str = "", history: Path | str | None = None
-    ) -> rows.ShredResult | None:
+    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
@@ -99,7 +104,7 @@ class UpkeepCalls(OpenStore):
         what = ("restore", *retention.MOVED)
         return self._change_parts(session_id, what, lambda tx, part: retention.restore(tx, part, by), whole=whole)
 
-    def list_trash(self) -> list[rows.TrashedSession]:
+    def list_trash(self) -> list[TrashedSession]:
         """The sessions in the trash, the newest first."""
         return self._read(retention.trashed)
 
@@ -116,7 +121,7 @@ class UpkeepCalls(OpenStore):
         ids = self._read(retention.trashed_before, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int | None = 100) -> list[rows.AuditEntry]:
+    def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
         """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
         return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
@@ -151,7 +156,7 @@ class UpkeepCalls(OpenStore):
         sessions_dir: Path | str | None = None,
         *,
         retention_by_source: Mapping[str, float] | None = None,
-    ) -> rows.MaintenanceResult:
+    ) -> MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
         the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
         is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
@@ -159,7 +164,7 @@ class UpkeepCalls(OpenStore):
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
-        result: rows.MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
+        result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         token = None
         try:
             checked_period(retention_days, "retention_days", "days")
@@ -270,11 +275,11 @@ class UpkeepCalls(OpenStore):
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
         return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
 
-    def get_handoff_state(self, session_id: str) -> rows.HandoffState | None:
+    def get_handoff_state(self, session_id: str) -> HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
         return self._read(handoffs.state, session_id)
 
-    def list_pending_handoffs(self) -> list[rows.PendingHandoff]:
+    def list_pending_handoffs(self) -> list[PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
         return self._read(handoffs.pending)
 
