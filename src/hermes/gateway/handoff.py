@@ -21,8 +21,7 @@ from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
 from hermes.store import routes
 from hermes.store.gateway_outbox import OWN_ID, PendingNotice
-from hermes.store.handoffs import REQUEST_SECONDS
-from hermes.store.leases import handoff_lease
+from hermes.store.leases import REQUEST_SECONDS, handoff_lease
 from hermes.store.routes import Binding
 
 if TYPE_CHECKING:

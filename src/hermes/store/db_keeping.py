@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
 from hermes.errors import InvalidInput, SessionBusy
-from hermes.store import handoffs, leases, retention, session_lists, sessions
+from hermes.store import leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import END, OpenStore, P, R
 from hermes.store.engines.base import Tx, get_meta, set_meta
@@ -245,7 +245,7 @@ class UpkeepCalls(OpenStore):
         """
         with self._engine.write(alone=False, lasting=False) as tx:
             sessions.require(tx, session_id)
-            if (platform := handoffs.keeps_out(tx, session_id, holder)) is not None:
+            if (platform := leases.handoff_keeps_out(tx, session_id, holder)) is not None:
                 raise SessionBusy(session_id, f"handoff to {platform}", "handoff")
             name = leases.session_lease(session_id)
             token = leases.acquire(tx, name, holder, ttl, reason)
@@ -273,46 +273,48 @@ class UpkeepCalls(OpenStore):
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
-        return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
+        return self._handoff(session_id, lambda tx: leases.request_handoff(tx, session_id, platform))
 
     def get_handoff_state(self, session_id: str) -> HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
-        return self._read(handoffs.state, session_id)
+        return self._read(leases.handoff_state, session_id)
 
     def list_pending_handoffs(self) -> list[PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
-        return self._read(handoffs.pending)
+        return self._read(leases.pending_handoffs)
 
-    def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+    def claim_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> bool:
         """Claim a pending handoff; one caller wins. The claim expires after `lease` seconds without a heartbeat."""
         return self.take_handoff(session_id, lease=lease) is not None
 
-    def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
+    def take_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> int | None:
         """As claim_handoff, with the token of the claim: `fenced("job:handoff:<id>", token)` stops a suspended process from
         renewing, completing or failing a handoff that another process has claimed since."""
-        return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
+        return self._handoff(session_id, lambda tx: leases.claim_handoff(tx, session_id, lease))
 
-    def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+    def heartbeat_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> bool:
         """Renew a claim."""
         return self._write(leases.renew, leases.handoff_lease(session_id), None, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
         return self._handoff(
-            session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error), claimed=False)
+            session_id, lambda tx: leases.finish_handoff(tx, session_id, "failed", self._masked(error), claimed=False)
         )
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
-        return self._read(handoffs.seconds_left, session_id)
+        return self._read(leases.handoff_seconds_left, session_id)
 
     def complete_handoff(self, session_id: str) -> bool:
         """Mark a handoff as completed."""
-        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "completed"))
+        return self._handoff(session_id, lambda tx: leases.finish_handoff(tx, session_id, "completed"))
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error)))
+        return self._handoff(
+            session_id, lambda tx: leases.finish_handoff(tx, session_id, "failed", self._masked(error))
+        )
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
         return self._change(_HANDOFF, step, session_id, alone=False)
