@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hermes.errors import Fenced, HermesError, StoreClosed
-from hermes.store import handoffs
-from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, release, session_lease
+from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, release, session_lease, take_turn
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -231,7 +230,7 @@ class SessionLease(Lease):
         """Take the planned session in this transaction of `joining`; SessionBusy if another process has used it since."""
         if self._planned is not None:
             session_id, last = self._planned
-            self._new = handoffs.take_turn(tx, session_id, self._holder, self.ttl, last=last)
+            self._new = take_turn(tx, session_id, self._holder, self.ttl, last=last)
 
     def release_in(self, tx: Tx) -> None:
         """Release the session in this transaction of `joining`."""

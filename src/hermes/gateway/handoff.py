@@ -23,8 +23,7 @@ from hermes.gateway.timings import repeat
 from hermes.gateway.turns import start
 from hermes.store import routes
 from hermes.store.gateway_outbox import OWN_ID, PendingNotice
-from hermes.store.handoffs import REQUEST_SECONDS
-from hermes.store.leases import handoff_lease
+from hermes.store.leases import REQUEST_SECONDS, handoff_lease
 from hermes.store.routes import Binding
 
 if TYPE_CHECKING:

@@ -354,9 +354,9 @@ class Health:
 def look(path: Path, seconds: float = 3.0) -> Health:
     """Check a database file quickly. StoreCorrupt when it can't be read."""
     wal = path.with_name(path.name + "-wal")
-    alone = not _size(wal)
+    alone = not driver.file_size(wal)
     health = _look(path, wal, seconds, alone=alone)
-    if alone and _size(wal):  # a process began to write meanwhile
+    if alone and driver.file_size(wal):  # a process began to write meanwhile
         health = _look(path, wal, seconds, alone=False)
     return health
 
@@ -367,7 +367,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:
-        health = Health(migrate.inspect(connection).kind, path.stat().st_size, _size(wal))
+        health = Health(migrate.inspect(connection).kind, driver.file_size(path), driver.file_size(wal))
         health.used_by = holder_of(path).strip(" ()")
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
@@ -396,10 +396,3 @@ def _search_for_damage(connection: Connection, health: Health, seconds: float) -
         health.finished = False
     finally:
         connection.set_progress_handler(None, 0)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -133,7 +133,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         counts = Counter(sessions=0, messages=0, skipped=0, **({"updated": 0} if update else {}))
         ids: dict[int, int] = {}
         policy: ingest.Policy = "follow" if update else "keep"
-        deleted, trashed = self._read(retention.deleted), self._read(retention.trashed_ids)
+        deleted, trashed = self.deleted_sessions(), {row["id"] for row in self.list_trash()}
         for data in exported:
             gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
             if gone or (gone is not None and not again):

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
 from hermes.errors import InvalidInput
-from hermes.store import handoffs, leases, retention, session_lists, sessions
+from hermes.store import leases, retention, session_lists, sessions
 from hermes.store.arguments import checked_period, checked_text
 from hermes.store.db_open import END, OpenStore, P, R
 from hermes.store.engines.base import Tx, get_meta, set_meta
 
 if TYPE_CHECKING:
-    from hermes.store import rows
+    from hermes.store.rows import (
+        AuditEntry,
+        HandoffState,
+        MaintenanceResult,
+        PendingHandoff,
+        ShredResult,
+        TrashedSession,
+    )
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
@@ -30,9 +37,7 @@ class UpkeepCalls(OpenStore):
         self.drafts.forget(session_id)
         return retention.purge(self._engine, session_id, by, self._transcripts)
 
-    def shred_session(
-        self, session_id: str, *, by: str = "", history: Path | str | None = None
-    ) -> rows.ShredResult | None:
+    def shred_session(self, session_id: str, *, by: str = "", history: Path | str | None = None) -> ShredResult | None:
         """Delete the whole conversation a session is part of, so that no file of the store holds a word of it; None when
         there is no such session.
 
@@ -99,7 +104,7 @@ class UpkeepCalls(OpenStore):
         what = ("restore", *retention.MOVED)
         return self._change_parts(session_id, what, lambda tx, part: retention.restore(tx, part, by), whole=whole)
 
-    def list_trash(self) -> list[rows.TrashedSession]:
+    def list_trash(self) -> list[TrashedSession]:
         """The sessions in the trash, the newest first."""
         return self._read(retention.trashed)
 
@@ -116,7 +121,7 @@ class UpkeepCalls(OpenStore):
         ids = self._read(retention.trashed_before, older_than_days)
         return sum(self.delete_session(session_id, by=by) for session_id in ids)
 
-    def audit_log(self, limit: int | None = 100) -> list[rows.AuditEntry]:
+    def audit_log(self, limit: int | None = 100) -> list[AuditEntry]:
         """The audit log: sessions trashed, restored, deleted and shredded, and lines of `record_audit`; the newest first."""
         return self._read(retention.audit_log, session_lists.checked_page(limit, 0)[0])
 
@@ -151,7 +156,7 @@ class UpkeepCalls(OpenStore):
         sessions_dir: Path | str | None = None,
         *,
         retention_by_source: Mapping[str, float] | None = None,
-    ) -> rows.MaintenanceResult:
+    ) -> MaintenanceResult:
         """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
         the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
         is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
@@ -159,7 +164,7 @@ class UpkeepCalls(OpenStore):
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
-        result: rows.MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
+        result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
         token = None
         try:
             checked_period(retention_days, "retention_days", "days")
@@ -178,9 +183,8 @@ class UpkeepCalls(OpenStore):
                 self._engine.reclaim()
                 result["vacuumed"] = True
             with self._engine.write() as tx:
-                set_meta(
-                    tx, retention.META_LAST_PRUNE, str(time.time())
-                )  # one that was cut off goes on at the next start
+                # One that was cut off goes on at the next start.
+                set_meta(tx, retention.META_LAST_PRUNE, str(time.time()))
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
         if token is not None:
@@ -240,11 +244,11 @@ class UpkeepCalls(OpenStore):
         than the holder's (its name ends with `:<platform>`).
         """
         with self._engine.write(alone=False, lasting=False) as tx:
-            return handoffs.take_turn(tx, session_id, holder, ttl, reason)
+            return leases.take_turn(tx, session_id, holder, ttl, reason)
 
     def turn_is_free(self, session_id: str, holder: str) -> int:
         """The token of the session's last lease, if take_turn would succeed now; else its SessionBusy."""
-        return self._read(handoffs.require_free, session_id, holder)
+        return self._read(leases.require_free, session_id, holder)
 
     def is_live(self, session_id: str) -> bool:
         """Whether a running process holds the session."""
@@ -265,46 +269,48 @@ class UpkeepCalls(OpenStore):
 
     def request_handoff(self, session_id: str, platform: str) -> bool:
         """Request a handoff of a session; False while one is in progress. A request not claimed within two minutes is over."""
-        return self._handoff(session_id, lambda tx: handoffs.request(tx, session_id, platform))
+        return self._handoff(session_id, lambda tx: leases.request_handoff(tx, session_id, platform))
 
-    def get_handoff_state(self, session_id: str) -> rows.HandoffState | None:
+    def get_handoff_state(self, session_id: str) -> HandoffState | None:
         """{"state", "platform", "error"}, each None when no handoff was ever requested; None for an unknown session."""
-        return self._read(handoffs.state, session_id)
+        return self._read(leases.handoff_state, session_id)
 
-    def list_pending_handoffs(self) -> list[rows.PendingHandoff]:
+    def list_pending_handoffs(self) -> list[PendingHandoff]:
         """Sessions with a pending handoff, the oldest request first."""
-        return self._read(handoffs.pending)
+        return self._read(leases.pending_handoffs)
 
-    def claim_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+    def claim_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> bool:
         """Claim a pending handoff; one caller wins. The claim expires after `lease` seconds without a heartbeat."""
         return self.take_handoff(session_id, lease=lease) is not None
 
-    def take_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> int | None:
+    def take_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> int | None:
         """As claim_handoff, with the token of the claim: `fenced("job:handoff:<id>", token)` stops a suspended process from
         renewing, completing or failing a handoff that another process has claimed since."""
-        return self._handoff(session_id, lambda tx: handoffs.claim(tx, session_id, lease))
+        return self._handoff(session_id, lambda tx: leases.claim_handoff(tx, session_id, lease))
 
-    def heartbeat_handoff(self, session_id: str, *, lease: float = handoffs.LEASE_SECONDS) -> bool:
+    def heartbeat_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> bool:
         """Renew a claim."""
         return self._write(leases.renew, leases.handoff_lease(session_id), None, lease)
 
     def withdraw_handoff(self, session_id: str, error: str) -> bool:
         """Cancel a request that is not claimed; False when it is claimed."""
         return self._handoff(
-            session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error), claimed=False)
+            session_id, lambda tx: leases.finish_handoff(tx, session_id, "failed", self._masked(error), claimed=False)
         )
 
     def handoff_seconds_left(self, session_id: str) -> float | None:
         """Seconds until the claim on a handoff expires (negative: it has expired); None when it is not claimed."""
-        return self._read(handoffs.seconds_left, session_id)
+        return self._read(leases.handoff_seconds_left, session_id)
 
     def complete_handoff(self, session_id: str) -> bool:
         """Mark a handoff as completed."""
-        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "completed"))
+        return self._handoff(session_id, lambda tx: leases.finish_handoff(tx, session_id, "completed"))
 
     def fail_handoff(self, session_id: str, error: str) -> bool:
         """Mark a handoff as failed, with the reason; it can be requested again."""
-        return self._handoff(session_id, lambda tx: handoffs.finish(tx, session_id, "failed", self._masked(error)))
+        return self._handoff(
+            session_id, lambda tx: leases.finish_handoff(tx, session_id, "failed", self._masked(error))
+        )
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
         return self._change(_HANDOFF, step, session_id, alone=False)

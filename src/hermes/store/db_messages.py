@@ -8,15 +8,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
-from hermes.store import codec, lineage, message_reading, message_values, messages, retention, session_events, sessions
+from hermes.store import codec, lineage, message_reading, messages, retention, session_events, sessions
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
 from hermes.store.db_open import OpenStore, R, read_again
 from hermes.store.engines.base import Tx
+from hermes.store.message_values import Ready
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
     from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
+
+Also = Callable[[Tx, int], None]  # writes what belongs to the message with this id
 
 
 class MessageCalls(OpenStore):
@@ -63,11 +66,7 @@ class MessageCalls(OpenStore):
         return self._append(session_id, self._ready(message), counts)
 
     def _append(
-        self,
-        session_id: str,
-        ready: message_values.Ready,
-        counts: Mapping[str, Any] | None = None,
-        also: Callable[[Tx, int], None] | None = None,
+        self, session_id: str, ready: Ready, counts: Mapping[str, Any] | None = None, also: Also | None = None
     ) -> int:
         """Store a prepared message; `also`, given its id, writes related rows in the same transaction.
 
@@ -114,7 +113,7 @@ class MessageCalls(OpenStore):
         """Remove a session's messages and keep the session. An unknown session is ignored."""
         self._replace(session_id, [], "clear")
 
-    def _replace(self, session_id: str, ready: Sequence[message_values.Ready], action: str) -> None:
+    def _replace(self, session_id: str, ready: Sequence[Ready], action: str) -> None:
         with self._writing(session_id) as tx:
             if action == "replace":
                 sessions.require(tx, session_id)

@@ -201,12 +201,13 @@ class SessionCalls(OpenStore):
         `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `limit=None` gives all of
         them; a negative limit or offset is InvalidInput.
         """
-        narrowed = [*session_lists.conditions(include_archived, pinned, tag, model, cwd, since, until)]
+        page = session_lists.checked_page(limit, offset)
+        filters = (source, exclude_sources, include_archived, pinned, tag, model, cwd, since, until)
+        narrowed = [*session_lists.conditions(*filters)]
+        children, tips, by_activity = include_children, project_compression_tips, order_by_last_active
         return self._look_up(
-            session_lists.rich, source=source, exclude_sources=exclude_sources, limit=limit, offset=offset,
-            include_children=include_children, project_tips=project_compression_tips,
-            by_activity=order_by_last_active, visible_to=visible_to, narrowed=narrowed,
-        )  # fmt: skip
+            session_lists.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity
+        )
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None
@@ -230,9 +231,7 @@ class SessionCalls(OpenStore):
         """
         from hermes.store import insights
 
-        return self._look_up(
-            insights.insights, days=days, source=source, now=now, timezone=timezone, visible_to=visible_to
-        )
+        return self._look_up(insights.insights, days, source, now, timezone, visible_to)
 
     def facets(self, *, visible_to: User | None = None) -> Facets:
         """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""
@@ -295,7 +294,7 @@ class SessionCalls(OpenStore):
 
     def get_tags(self, session_id: str, *, visible_to: User | None = None) -> list[str]:
         """A session's tags, sorted."""
-        return self._read(sessions.tags, session_id, visible_to)
+        return self.tags_of([session_id], visible_to=visible_to)[session_id]
 
     def tags_of(self, session_ids: Sequence[str], *, visible_to: User | None = None) -> dict[str, list[str]]:
         """The tags of several sessions at once, each list sorted."""

@@ -78,13 +78,7 @@ class _Talk(_Use):
 
 
 def insights(
-    tx: Tx,
-    *,
-    days: float,
-    source: str | None,
-    now: float | None,
-    timezone: str | tzinfo | None,
-    visible_to: User | None,
+    tx: Tx, days: float, source: str | None, now: float | None, timezone: str | tzinfo | None, visible_to: User | None
 ) -> shapes.Insights:
     """See SessionDB.insights."""
     zone = _zone(timezone)

@@ -9,12 +9,14 @@ from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store import arguments, codec
-from hermes.store.attachments import as_told, references
+from hermes.store.attachments import Lifted, as_told, references
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.index_text import plain_parts
 from hermes.store.title_rules import MAX_TITLE
 
 PREVIEW = 60
+Mask = Callable[[str], str]
+Lift = Callable[[Any], tuple[Any, Lifted]]  # see Attachments.lift
 
 
 # The columns of a message's row, without its id, its session and how it is hidden.
@@ -38,7 +40,7 @@ class Ready:
     preview: str | None
     size: int
     text: str | None = None  # the whole content, as its transcript line has it
-    lifted: tuple[tuple[str, str, int], ...] = ()  # attachments: hash, mime, bytes
+    lifted: Lifted = ()  # attachments: hash, mime, bytes
 
     @property
     def form(self) -> str | None:
@@ -54,12 +56,7 @@ def preview_of(text: str | None) -> str:
     return line if len(line) <= PREVIEW else line[:PREVIEW] + "..."
 
 
-def make_ready(
-    message: Mapping[str, Any],
-    *,
-    mask: Callable[[str], str] | None,
-    lift: Callable[[Any], tuple[Any, tuple[tuple[str, str, int], ...]]] | None,
-) -> Ready:
+def make_ready(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift | None) -> Ready:
     """Check, mask and encode one message given as a mapping of append_message's arguments."""
     if not isinstance(message, Mapping):
         raise InvalidInput(f"a message is a dict with a role, not {type(message).__name__}")
@@ -67,7 +64,7 @@ def make_ready(
     if not isinstance(role, str) or not role:
         raise InvalidInput(f"a message needs a role (user, assistant, tool, system …), not {role!r}")
     content: Any = message.get("content")
-    lifted: tuple[tuple[str, str, int], ...] = ()
+    lifted: Lifted = ()
     if content is not None and not isinstance(content, (str, list, dict)):
         raise InvalidInput(f"content is text or a list of parts, not {type(content).__name__}")
     if lift is not None and content:
@@ -125,7 +122,6 @@ def count_calls(calls: Any) -> int:
 # They are masked before anything looks at them, so that what is compared with the rows here reads as the rows do, and the
 # second import of a file finds no difference.
 
-Mask = Callable[[str], str]
 _OF_MESSAGES = (
     "content", "tool_calls", "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items",
     "codex_message_items", "meta",

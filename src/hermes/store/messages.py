@@ -54,6 +54,7 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
     return message_id
 
 
+ALL = 1 << 62  # rows
 _CONTENT = ("content", "content_format", "content_rest")
 _ALL_BUT_WRITER = tuple(name for name in STORED if name != "writer")
 
@@ -182,13 +183,7 @@ def same_content(tx: Tx, message_id: int, ready: Ready) -> bool:
 
 
 def remove_own(
-    engine: Engine,
-    tx: Tx,
-    session_id: str,
-    ids: Iterable[int] | None = None,
-    *,
-    which: str = UNSETTLED,
-    cap: int = 1 << 62,
+    engine: Engine, tx: Tx, session_id: str, ids: Iterable[int] | None = None, *, which: str = UNSETTLED, cap: int = ALL
 ) -> int:
     """Remove a session's own rows (those given, or of a condition on `m`, at most `cap`); returns how many were processed.
 

@@ -249,11 +249,7 @@ def half_deleted(tx: Tx) -> list[str]:
 
 
 def prunable(
-    tx: Tx,
-    older_than_days: float,
-    source: str | None,
-    whole: bool = False,
-    by_source: Mapping[str, float] | None = None,
+    tx: Tx, older_than_days: float, source: str | None, whole: bool, by_source: Mapping[str, float] | None
 ) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
@@ -312,11 +308,6 @@ def close_orphaned_compressions(tx: Tx) -> list[str]:
     for (session_id,) in rows:
         sessions.end(tx, session_id, "orphaned_compression")
     return [row[0] for row in rows]
-
-
-def trashed_ids(tx: Tx) -> set[str]:
-    """The ids of the sessions in the trash."""
-    return {codec.restored(row[0]) for row in tx.rows("SELECT id FROM sessions WHERE trashed_at IS NOT NULL")}
 
 
 def trashed_before(tx: Tx, older_than_days: float) -> list[str]:

@@ -20,6 +20,7 @@ from hermes.store.visibility import User, in_folder, session_clause
 if TYPE_CHECKING:
     from hermes.store.rows import Facets, Relative, SessionRow
 
+Condition = tuple[str, list[Any]]
 _MOST = 50  # names of each kind
 _RECENT = 20_000  # messages, the newest, among which the names of tools are looked for: reading all takes too long
 _RELATIVES = 500
@@ -32,29 +33,16 @@ _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.repl
 
 
 def rich(
-    tx: Tx,
-    *,
-    source: str | None,
-    exclude_sources: Sequence[str] | None,
-    limit: int | None,
-    offset: int,
-    include_children: bool,
-    project_tips: bool,
+    tx: Tx, narrowed: Iterable[Condition], visible_to: User | None, page: tuple[int, int], *, children: bool, tips: bool,
     by_activity: bool,
-    visible_to: User | None,
-    narrowed: Iterable[tuple[str, list[Any]]] = (),
-) -> list[SessionRow]:
+) -> list[SessionRow]:  # fmt: skip
     """See SessionDB.list_sessions_rich."""
-    limit, offset = checked_page(limit, offset)
-    where, params = session_clause(visible_to, source=source)
-    if exclude_sources:
-        where = f"{where} AND s.source NOT IN ({', '.join('?' * len(exclude_sources))})"
-        params = [*params, *exclude_sources]
+    where, params = session_clause(visible_to)
     for condition, values in narrowed:
         where, params = f"{where} AND {condition}", [*params, *values]
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
-    as_tips = project_tips and by_activity and not include_children
-    if not include_children:
+    as_tips = tips and by_activity and not children
+    if not children:
         hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"
         if as_tips:  # the line is the newest member itself, so older members are dropped and continuations stay
             hidden = f"({hidden} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
@@ -62,19 +50,23 @@ def rich(
     rows = tx.dicts(
         f"SELECT {sessions.LISTED} FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
         f" WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
-        [*params, limit, offset],
+        [*params, *page],
     )
     sessions.put_prompts(tx, rows)
-    if not include_children and project_tips:
+    if not children and tips:
         rows = [_as_line(tx, row, visible_to, as_tips) for row in rows]
     return [_finish(row) for row in rows]
 
 
 def conditions(
-    archived: bool, pinned: bool, tag: str | None, model: str | None, cwd: str | None, since: float | None,
-    until: float | None,
-) -> Iterator[tuple[str, list[Any]]]:  # fmt: skip
+    source: str | None, without: Sequence[str] | None, archived: bool, pinned: bool, tag: str | None, model: str | None,
+    cwd: str | None, since: float | None, until: float | None,
+) -> Iterator[Condition]:  # fmt: skip
     """Conditions on the sessions row `s`, each with its parameters."""
+    if source is not None:
+        yield "s.source = ?", [source]
+    if without:
+        yield f"s.source NOT IN ({', '.join('?' * len(without))})", [*without]
     if not archived:
         yield "s.archived_at IS NULL", []
     if pinned:

@@ -235,11 +235,6 @@ def set_tags(tx: Tx, session_id: str, add: list[str], remove: list[str]) -> bool
     return True
 
 
-def tags(tx: Tx, session_id: str, visible_to: User | None) -> list[str]:
-    """A session's tags, sorted."""
-    return tags_of_several(tx, [session_id], visible_to)[session_id]
-
-
 def tags_of_several(tx: Tx, session_ids: Sequence[str], visible_to: User | None) -> dict[str, list[str]]:
     """The tags of each of these sessions, sorted."""
     where, params = session_clause(visible_to)

@@ -251,11 +251,7 @@ _OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
 
 
 def copies_of(
-    database: Path,
-    transcripts: Path,
-    session_ids: Sequence[str],
-    attachments: Iterable[str],
-    backups: Iterable[Path] = (),
+    database: Path, transcripts: Path, session_ids: Sequence[str], attachments: Iterable[str], backups: Iterable[Path]
 ) -> Iterator[Path]:
     """The files that hold one of these sessions, or a copy of one of these attachments (by hash)."""
     own = {database.with_name(database.name + end) for end in _OWN}

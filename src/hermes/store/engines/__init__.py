@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from hermes.errors import InvalidInput, MissingExtra
@@ -44,17 +44,8 @@ def _named(url: str) -> str:
     return re.sub(r"([?&])password=[^&]*&?", r"\1", bare).rstrip("?&").replace("postgres://", "postgresql://", 1)
 
 
-def open_engine(
-    path: Path,
-    url: str | None,
-    *,
-    read_only: bool,
-    durability: str,
-    prepared_statements: str = "auto",
-    timeout: float = 30.0,
-    patience: float = 15.0,
-) -> Engine:
-    """The engine for a file, or for a server's URL."""
+def open_engine(path: Path, url: str | None, *, read_only: bool, durability: str, **of_a_server: Any) -> Engine:
+    """The engine for a file, or for a server's URL, with further arguments of PostgresEngine."""
     if url is None:
         from hermes.store.engines.sqlite import SqliteEngine
 
@@ -63,7 +54,4 @@ def open_engine(
         from hermes.store.engines.postgres import PostgresEngine
     except ImportError as error:
         raise MissingExtra("PostgreSQL", "postgres") from error
-    return PostgresEngine(
-        url, read_only=read_only, durability=durability, prepared_statements=prepared_statements, timeout=timeout,
-        patience=patience,
-    )  # fmt: skip
+    return PostgresEngine(url, read_only=read_only, durability=durability, **of_a_server)

@@ -218,7 +218,7 @@ class Engine(Protocol):
     on_behind: Callable[[Iterable[str]], None]
     """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
     on_parts: Callable[[Sequence[int]], None]
-    """Called with the messages that hold parts in another program's form, before they are indexed."""
+    """Called with messages that were indexed and hold parts in another program's form."""
 
     @property
     def fulltext(self) -> FullText:

@@ -19,9 +19,8 @@ from hermes.store.index_text import WORD_BYTES, fold, index_words, vocabulary, w
 from hermes.store.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
-HELD_CHARACTERS = (
-    32_000_000  # of waiting messages, held for one search; further ones are read again by each of its steps
-)
+# Of waiting messages, held for one search; further ones are read again by each of its steps.
+HELD_CHARACTERS = 32_000_000
 READ = 200  # messages read at once
 AT_ONCE = 500  # of those that match, compared with the scope of a search
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"

@@ -40,9 +40,8 @@ class VectorIndexer:
         self._thread: threading.Thread | None = None
         self._appends = 0
         self._on = False
-        self._compare_at: dict[
-            str, float
-        ] = {}  # of each model: when its counts are compared with those of messages next
+        # Of each model: when its counts are compared with those of messages next.
+        self._compare_at: dict[str, float] = {}
 
     def appended(self) -> None:
         """A message was stored: its vector is made soon, if this is switched on."""

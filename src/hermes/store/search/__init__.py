@@ -40,7 +40,7 @@ def search(
     limit: int | None,
     offset: int,
     visible_to: User | None,
-    by: str = "both",
+    by: str,
 ) -> list[SearchHit]:
     """See SessionDB.search_messages."""
     limit, offset = checked_page(limit, offset)

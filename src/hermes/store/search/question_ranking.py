@@ -100,9 +100,8 @@ class QuestionRanking:
         self._holders = {holder[0]: holder for word in words for holder in word.holders}
         self._own = self._message_scores()
         self._counts = [self._counted(word) for word in words]
-        self._by_session: dict[str, dict[int, float]] = defaultdict(
-            dict
-        )  # the messages that hold a word, and their scores
+        # The messages that hold a word, and their scores.
+        self._by_session: dict[str, dict[int, float]] = defaultdict(dict)
         for message_id, session_id, _ in self._holders.values():
             self._by_session[session_id][message_id] = self._own[message_id]
 
@@ -110,9 +109,8 @@ class QuestionRanking:
         """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
         order = self._sessions_in_order()
         held = self._share_held(order)
-        most = max(
-            need, SESSIONS_AMONG[0]
-        )  # a session's best message is worth what the session is: more are never needed
+        # A session's best message is worth what the session is: more are never needed.
+        most = max(need, SESSIONS_AMONG[0])
         if look is not None:
             order, sequences, near = self._looked_again(order, look)
             return Passages(self._messages_in_order(order[:most], sequences, near.messages, need), held, near.related)

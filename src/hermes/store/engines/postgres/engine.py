@@ -396,9 +396,8 @@ class PostgresEngine:
                 break
             last = rows[-1][0]
             with self.write() as tx:
-                there = tx.rows(
-                    "SELECT id FROM messages WHERE id >= ? AND id <= ? FOR UPDATE", (rows[0][0], last)
-                )  # none of them is deleted meanwhile
+                # None of them is deleted meanwhile.
+                there = tx.rows("SELECT id FROM messages WHERE id >= ? AND id <= ? FOR UPDATE", (rows[0][0], last))
                 self.fulltext.reindex(tx, [row[0] for row in there])
 
     def reclaim(self, *, full: bool = False) -> bool:

@@ -76,9 +76,8 @@ class Indexer:
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._untidy = 0  # messages that were indexed since it tidied last
-        self._looked = self._keys_removed = (
-            time.monotonic()
-        )  # when it last looked for messages of others, and removed old keys
+        # When it last looked for messages of others, and removed old keys.
+        self._looked = self._keys_removed = time.monotonic()
 
     def take(self, messages: Sequence[tuple[int, Document]]) -> None:
         """Called with the messages that were stored."""
@@ -131,9 +130,8 @@ class Indexer:
             self._fulltext.index(link, documents, absent)
             self._untidy += len(documents)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
-            if (
-                len(documents) == 1 and not absent
-            ):  # no known message causes this; if one does, its beginning is indexed
+            # No known message causes this; if one does, its beginning is indexed.
+            if len(documents) == 1 and not absent:
                 ((message_id, (text, name, _)),) = documents
                 self._fulltext.index(link, [(message_id, (text[:BEGINNING], name, ""))], [])
                 return
@@ -196,11 +194,8 @@ class Indexer:
         """Move the pending words into the index, if there are many."""
         if self._untidy >= self.pace.untidy:
             self._untidy = 0
-            with (
-                self._working,
-                self._links() as link,
-                suppress(psycopg.errors.InsufficientPrivilege),
-            ):  # not the owner's
+            # Another role than the owner has no right to tidy.
+            with self._working, self._links() as link, suppress(psycopg.errors.InsufficientPrivilege):
                 link.execute(_TIDY)
 
     def stop(self) -> None:

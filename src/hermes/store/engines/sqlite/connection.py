@@ -151,6 +151,13 @@ def identity(name: str | Path) -> tuple[int, int] | None:
     return None
 
 
+def file_size(path: str | Path) -> int:
+    """How many bytes a file has; 0 when there is none."""
+    with suppress(OSError):
+        return os.stat(path).st_size
+    return 0
+
+
 def beginning(path: Path, size: int = 100) -> bytes:
     """The first bytes of a file, empty if there is none. Use this to look at a database: plain reading would drop locks."""
     try:

@@ -87,7 +87,7 @@ class SqliteEngine:
         Processes that create a new file at once block each other, so they queue up, and a reader of an empty file waits
         for the process that is creating it. A file that another process replaces meanwhile is opened again.
         """
-        if not self.read_only and not _has_content(self.path):
+        if not self.read_only and not driver.file_size(self.path):
             make_private(self.path.parent)
             self._queue.enter(OPENING_SECONDS)
         try:
@@ -328,8 +328,7 @@ class SqliteEngine:
                 tx.run(statement)
 
     def size(self) -> int:
-        files = (self.path.with_name(self.path.name + end) for end in ("", "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return sum(driver.file_size(f"{self.path}{end}") for end in ("", "-wal"))
 
     # ------------------------------------------------------------------ housekeeping
 
@@ -461,7 +460,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
     except driver.Error as error:
         if not read_only or driver.code(error) not in _NO_SHM:
             raise
-        if _has_content(path.with_name(path.name + "-wal")):
+        if driver.file_size(f"{path}-wal"):
             if driver.code(error) in (codes.SQLITE_FULL, codes.SQLITE_IOERR):
                 raise
             raise StoreReadOnly(
@@ -473,14 +472,6 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
         opened.execute(f"PRAGMA {setting}")
     migrate.add_functions(opened)
     return opened
-
-
-def _has_content(path: Path) -> bool:
-    """Whether a file is there and not empty."""
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 # ---------------------------------------------------------------------------------------- forks, and the end

@@ -43,10 +43,10 @@ class ForeignDatabase(AbstractContextManager["ForeignDatabase"]):
     """Another program's database: `columns` by table, and its rows as dicts."""
 
     def __init__(self, path: Path) -> None:
-        wal = path.with_name(path.name + "-wal")
-        quiet = not wal.exists() or wal.stat().st_size == 0
         try:
-            self._connection = driver.connect(path.resolve(), read_only=True, immutable=quiet, busy=5.0)
+            self._connection = driver.connect(
+                path.resolve(), read_only=True, immutable=not driver.file_size(f"{path}-wal"), busy=5.0
+            )
             names = [row[0] for row in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             self.columns = {
                 name: tuple(column for _, column, *_ in self._connection.execute(f"PRAGMA table_info({_name(name)})"))

@@ -159,10 +159,8 @@ def _forget_words(engine: SqliteEngine, *, whole: bool) -> None:
                 if gone := fulltext.unused(tx, unused):
                     fulltext.words.take_out(tx, gone)
     for table in ("messages_fts", "messages_fts_trigram") if whole else ():
-        pages, more = (
-            -FORGET_PAGES,
-            True,
-        )  # a negative number starts a full merge, step by step: others write in between
+        # A negative number starts a full merge, step by step: others write in between.
+        pages, more = -FORGET_PAGES, True
         while more:
             with engine.write() as tx:
                 more = merge(tx, table, pages)
