@@ -222,10 +222,9 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
 
 def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Who follows the histories of other programs on this machine (`gateway.watch`)."""
-    from hermes.gateway.histories import places, status_name, watched
-    from hermes.jobs.following import described, follower
+    from hermes.jobs.following import described, folders_of, follower, places, status_name
 
-    folders = watched(config)
+    folders = folders_of(config.gateway.watch.folders)
     holder, row = follower(db, folders), known.get(status_name()) or {}
     about = {"places": places(folders), "by": None if holder is None else described(holder)}
     return {"watch": {**about, "error": row.get("error"), "error_at": row.get("error_at")}}
