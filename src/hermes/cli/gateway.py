@@ -53,8 +53,6 @@ def _run(insecure: bool, verbose: bool) -> int:
     with open_configured(config) as db:
         check_work(made, db, config)
         housekeeping.start(db, config)
-        for name, problem in made.left_out.items():
-            click.echo(f"hermes: {name} does not start: {problem}", err=True)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)
         asyncio.run(serve(config, db, home, made, insecure=insecure))
     click.echo("The gateway has stopped; nothing was lost.", err=True)
