@@ -12,8 +12,7 @@ import pytest
 from hermes.gateway import notices
 from hermes.gateway.access import welcome
 from hermes.gateway.confirmations import read_answer
-from hermes.gateway.notices import LANGUAGES, language_of, say
-from hermes.gateway.notices.language import guess
+from hermes.gateway.notices import LANGUAGES, guess, language_of, say
 from hermes.store.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -43,10 +43,9 @@ def gateway(config: Config) -> Found:
 
 def _watching(config: Config) -> Found:
     """Whether the histories of other programs are followed, and whether the folders to follow exist."""
-    from hermes.gateway.histories import places, watched
-    from hermes.jobs.following import described, follower
+    from hermes.jobs.following import described, folders_of, follower, places
 
-    folders = watched(config)
+    folders = folders_of(config.gateway.watch.folders)
     for folder in folders:
         if not folder.is_dir():
             yield remark("watch", f"{folder} (gateway.watch.folders) is not a folder", "hermes config edit")

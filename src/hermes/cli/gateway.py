@@ -53,8 +53,6 @@ def _run(insecure: bool, verbose: bool) -> int:
     with open_configured(config) as db:
         check_work(made, db, config)
         opening.start(db, config)
-        for name, problem in made.left_out.items():
-            click.echo(f"hermes: {name} does not start: {problem}", err=True)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)
         asyncio.run(serve(config, db, home, made, insecure=insecure))
     click.echo("The gateway has stopped; nothing was lost.", err=True)
@@ -222,10 +220,9 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
 
 def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Who follows the histories of other programs on this machine (`gateway.watch`)."""
-    from hermes.gateway.histories import places, status_name, watched
-    from hermes.jobs.following import described, follower
+    from hermes.jobs.following import described, folders_of, follower, places, status_name
 
-    folders = watched(config)
+    folders = folders_of(config.gateway.watch.folders)
     holder, row = follower(db, folders), known.get(status_name()) or {}
     about = {"places": places(folders), "by": None if holder is None else described(holder)}
     return {"watch": {**about, "error": row.get("error"), "error_at": row.get("error_at")}}

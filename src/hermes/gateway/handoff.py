@@ -19,7 +19,7 @@ from hermes.commands.handoff_commands import patience  # seconds a claim lasts w
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.participants import taken_from
-from hermes.gateway.timings import repeat
+from hermes.gateway.timings import repeat, retried
 from hermes.gateway.turns import start
 from hermes.store import routes
 from hermes.store.gateway_outbox import OWN_ID, PendingNotice
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 LOOK_SECONDS = 1.0
-THREAD_SECONDS = 60.0  # for a platform to create a thread
-TRIES = 4
+THREAD_SECONDS = 60.0  # for a platform to create a thread, retries included
 _log = logging.getLogger("hermes.gateway")
 
 ARRIVAL = (
@@ -171,23 +170,17 @@ class Handoffs:
         adapter = self._services.router.adapters[home.connection]
         if not adapter.capabilities.threads:
             return home
-        for number in range(1, TRIES + 1):
-            try:
-                async with asyncio.timeout(THREAD_SECONDS):
-                    made = await adapter.create_thread(home, name[:100])
-                    return msgspec.structs.replace(made, account=home.account)
-            except SlowDown as error:
-                if number == TRIES:
-                    raise
-                await asyncio.sleep(min(error.retry_after, THREAD_SECONDS))
-            except PlatformUnreachable as error:
-                if number == TRIES or error.maybe_sent:  # a retry could create a second thread
-                    raise
-                await asyncio.sleep(number)
-            except PlatformError as error:
-                _log.getChild(home.connection).warning("no thread could be created; using the home chat: %s", error)
-                break
-        return home
+        try:
+            made = await retried(
+                lambda: adapter.create_thread(home, name[:100]), THREAD_SECONDS,
+                lambda error: not getattr(error, "maybe_sent", False),  # a retry could create a second thread
+            )  # fmt: skip
+            return msgspec.structs.replace(made, account=home.account)
+        except (SlowDown, PlatformUnreachable):
+            raise
+        except PlatformError as error:
+            _log.getChild(home.connection).warning("no thread could be created; using the home chat: %s", error)
+            return home
 
 
 def is_running(db: SessionDB, session_id: str) -> bool:

@@ -54,6 +54,7 @@ class Request:
     message_id: int | None = None  # the message id it has there
     stops: bool = False  # it has stopped a turn
     refused: bool = False  # it tried to stop another person's turn
+    is_remark: bool = False  # it is addressed to other people in a shared thread
     joined: bool = False  # the next message is answered together with this one
     at: float = field(default_factory=time.monotonic)  # when it arrived
     due: float = 0.0  # when it may be answered, by the monotonic clock
@@ -107,6 +108,7 @@ class Inbox:
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
         self._taken: dict[int, Request] = {}  # events that wait in their conversation, or are being answered
+        self._deciding = asyncio.Lock()  # as below
         self._storing = asyncio.Lock()  # one at a time: events are answered in the order in which they are stored
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -117,11 +119,13 @@ class Inbox:
         event = writable(event)
         if not event.words and not event.attachments:
             return
-        if not self._services.access.may_talk(platform, event.sender):
+        async with self._deciding:
+            found = await asyncio.to_thread(self._decided, platform, event)
+        if found is None:
             await self._refuse(platform, event)
             return
-        key, shared = self._router.key_of(event)
-        if not (pressed(event.text) or self._router.is_meant(event, key) or self._is_answer(key, event)):
+        key, shared, is_meant, is_remark = found
+        if not (pressed(event.text) or is_meant or self._is_answer(key, event)):
             return
         beside = partial(self._router.key_beside, key, event) if event.chat.type == DM else None
         if (said := asked_by_command(event)) is not None:
@@ -133,23 +137,32 @@ class Inbox:
             key, chat.connection, event.id, self._masked(event), as_json(chat), chat.type,
             chat.name or (sender.name if chat.type == DM else None), None if shared else sender.id, shared, beside,
         )  # fmt: skip
-        await self._keep(event, incoming)
+        await self._keep(event, incoming, is_remark)
 
-    async def _keep(self, event: Event, incoming: IncomingEvent) -> None:
+    def _decided(self, platform: str, event: Event) -> tuple[str, bool, bool, bool] | None:
+        """An event's key, whether several share it, whether the event is meant for us, and whether it is a remark to others;
+        None for a person without access. Reads the store, so it runs in a thread."""
+        if not self._services.access.may_talk(platform, event.sender):
+            return None
+        key, shared = self._router.key_of(event)
+        is_meant = self._router.is_meant(event, key)
+        return key, shared, is_meant, is_meant and self._router.is_remark(key, event)
+
+    async def _keep(self, event: Event, incoming: IncomingEvent, is_remark: bool = False) -> None:
         """Store an event and hand it over, also if the adapter no longer waits for that."""
-        task = asyncio.create_task(self._store_event(event, incoming))
+        task = asyncio.create_task(self._store_event(event, incoming, is_remark))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.shield(task)
 
-    async def _store_event(self, event: Event, incoming: IncomingEvent) -> None:
+    async def _store_event(self, event: Event, incoming: IncomingEvent, is_remark: bool) -> None:
         fence = self._holding.fence(incoming.platform)
         if fence is None:
             raise PlatformUnreachable("another gateway has this connection; the platform sends this again there")
         async with self._storing:
             kept = await asyncio.to_thread(self._received, incoming, fence)
             if kept.id is not None and kept.id not in self._taken:  # else it is a redelivery
-                self._start(kept.key, Request(kept.id, event, incoming.event, fence))
+                self._start(kept.key, Request(kept.id, event, incoming.event, fence, is_remark=is_remark))
 
     def _received(self, incoming: IncomingEvent, fence: tuple[str, int]) -> ReceiveResult:
         with self._services.db.fenced(*fence):  # else the gateway that took the connection would not see it
@@ -158,8 +171,8 @@ class Inbox:
     async def reacted(self, platform: str, event: Event) -> None:
         """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
         person who was asked."""
-        key, _ = self._router.key_of(event)
-        if not self._services.access.may_talk(platform, event.sender) or not self._is_answer(key, event):
+        found = await asyncio.to_thread(self._decided, platform, event)
+        if found is None or not self._is_answer(key := found[0], event):
             return
         talk = self._turns.get(key)
         since = talk.question.since if talk is not None and talk.question is not None else 0.0
@@ -297,7 +310,7 @@ class Inbox:
             and not event.queued
             and self.interrupts(event)
             and is_turn(running)
-            and not self._router.is_remark(talk.key, event)
+            and not request.is_remark
         )
         if (stops or speaks) and not self._may_interrupt(event, running):
             request.refused = stops

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.agent.model_choice import named_model
-from hermes.errors import HermesError, PlatformUnreachable, SlowDown
+from hermes.errors import HermesError, PlatformUnreachable
 from hermes.gateway.platforms.http import TooLarge, no_more_than
+from hermes.gateway.timings import retried
 from hermes.store.attachments import mime_of
 
 if TYPE_CHECKING:
@@ -112,21 +113,10 @@ def _fetched(services: Services, platform: str, attachment: Attachment) -> bytes
     if adapter is None or loop is None:
         raise PlatformUnreachable(f"{platform} is not enabled")
     most = int(services.config.gateway.media.max_mb * 1_000_000)
-
-    async def fetch() -> bytes:
-        pause, end = 0.5, loop.time() + FETCH_SECONDS
-        async with asyncio.timeout_at(end):
-            while True:
-                try:
-                    return await no_more_than(most, adapter.fetch(attachment))
-                except (SlowDown, PlatformUnreachable) as error:
-                    wait = error.retry_after if isinstance(error, SlowDown) else pause
-                    if services.stopping or loop.time() + wait > end:
-                        raise
-                    await asyncio.sleep(max(0.05, wait))
-                    pause = min(pause * 2, 10.0)
-
-    return asyncio.run_coroutine_threadsafe(fetch(), loop).result(FETCH_SECONDS + 1)
+    work = retried(
+        lambda: no_more_than(most, adapter.fetch(attachment)), FETCH_SECONDS, lambda error: not services.stopping
+    )
+    return asyncio.run_coroutine_threadsafe(work, loop).result(FETCH_SECONDS + 1)
 
 
 def _named(services: Services, platform: str, attachment: Attachment) -> Attachment:

@@ -48,9 +48,8 @@ class Revisions:
             if self._keep_early(platform, revision, event):
                 return
         if event is not None and not self._is_author(known, platform, event):
-            logging.getLogger(f"hermes.gateway.{platform}").warning(
-                "a person other than the author tried to edit a message; it is unchanged"
-            )
+            log = logging.getLogger(f"hermes.gateway.{platform}")
+            log.warning("a person other than the author tried to edit a message; it is unchanged")
             return
         if known.inbox_id is not None and not known.message_ids:
             if self._waits(known, event):
@@ -76,11 +75,9 @@ class Revisions:
 
     def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
         """Keep it for a message that has not arrived yet; False when it has arrived meanwhile."""
-        if event is None:
-            return self._store.write(gateway_inbox.keep_early, platform, revision.id, revision.revises, None)
-        if not self._services.access.may_talk(platform, event.sender):
+        if event is not None and not self._services.access.may_talk(platform, event.sender):
             return True
-        kept = as_json(masked(event, self._services.db.masked))
+        kept = None if event is None else as_json(masked(event, self._services.db.masked))
         return self._store.write(gateway_inbox.keep_early, platform, revision.id, revision.revises, kept)
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:

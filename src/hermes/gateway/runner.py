@@ -27,11 +27,10 @@ from hermes.errors import HermesError, StoreGone
 from hermes.gateway.access import Access
 from hermes.gateway.agents import Agents
 from hermes.gateway.connection import Connection
-from hermes.gateway.cron_loop import CronJobs
 from hermes.gateway.handoff import Handoffs
-from hermes.gateway.histories import Histories
 from hermes.gateway.holding import Held, Holding
 from hermes.gateway.inbox import Inbox
+from hermes.gateway.jobs import CronJobs, Histories
 from hermes.gateway.outbox import Outbox
 from hermes.gateway.participants import Services
 from hermes.gateway.rate_limit import RateLimit

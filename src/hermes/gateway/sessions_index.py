@@ -35,14 +35,12 @@ class SessionsIndex:
 
     def __init__(self, store: GatewayDB, folder: Path, timings: Timings) -> None:
         self._store, self._folder, self._timings = store, folder, timings
-        self._changed = True
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def touched(self) -> None:
         """Note that the routing table has changed."""
-        if not self._changed and self._loop is not None:
-            self._changed = True
+        if self._loop is not None and not self._wake.is_set():
             with suppress(RuntimeError):  # the gateway has ended
                 self._loop.call_soon_threadsafe(self._wake.set)
 
@@ -50,8 +48,7 @@ class SessionsIndex:
         """Write the file whenever it is outdated, until cancelled."""
         self._loop = loop = asyncio.get_running_loop()
         while True:
-            self._changed = False  # first: a change from here on wakes this again
-            self._wake.clear()
+            self._wake.clear()  # first: a change from here on wakes this again
             begun = loop.time()
             try:
                 await asyncio.to_thread(write_index, self._store, self._folder)

@@ -56,14 +56,12 @@ def platform_settings(
             from hermes.config import suggestion
 
             raise ConfigError(f"unknown configuration key: {where}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}")
-    common = {key: _typed(section[key], kind, f"{where}.{key}") for key, kind in COMMON.items() if key in section}
+    given = {key: _typed(section.get(key), kind, f"{where}.{key}") for key, kind in COMMON.items()}
+    common = {key: value for key, value in given.items() if value is not None and key != "enabled"}
     values = {one.name: setting_value(one, section, variables, where, ending, name) for one in adapter.settings}
     variable = allowed_variable(adapter.platform) + ending
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
-    return PlatformSettings(
-        name, allowed, bool(common.get("allow_all", False)), common.get("home_channel"), common.get("require_mention"), values,
-        titles=bool(common.get("titles", True)), local_ids=adapter.local_ids,
-    )  # fmt: skip
+    return PlatformSettings(name, allowed, values=values, local_ids=adapter.local_ids, **common)
 
 
 def variable_ending(account: str | None) -> str:

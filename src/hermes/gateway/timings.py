@@ -6,8 +6,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from hermes.errors import HermesError
+from hermes.errors import HermesError, PlatformUnreachable, SlowDown
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,24 @@ class Timings:
 
 
 STANDARD = Timings()
+
+
+async def retried(
+    work: Callable[[], Awaitable[Result]], seconds: float, may_repeat: Callable[[Exception], bool]
+) -> Result:
+    """What `work` gives; a rate limit or a broken connection is waited out, if it may be repeated, for so many seconds in all."""
+    loop, pause = asyncio.get_running_loop(), 0.5
+    end = loop.time() + seconds
+    async with asyncio.timeout_at(end):
+        while True:
+            try:
+                return await work()
+            except (SlowDown, PlatformUnreachable) as error:
+                wait = error.retry_after if isinstance(error, SlowDown) else pause
+                if not may_repeat(error) or loop.time() + wait > end:
+                    raise
+            await asyncio.sleep(max(0.05, wait))
+            pause = min(pause * 2, 10.0)
 
 
 async def repeat(work: Callable[[], Awaitable[None]], seconds: float, failed: str) -> None:

@@ -110,6 +110,16 @@ def _lease(db: SessionDB, name: str) -> Iterator[threading.Event | None]:
             db.release_lease(name, token)
 
 
+def status_name() -> str:
+    """The name of this machine's watcher among the platforms' states: gateways of other machines have their own."""
+    return f"watch:{socket.gethostname()}"
+
+
+def places(folders: Sequence[Path]) -> str:
+    """The followed places for people."""
+    return ", ".join(map(str, folders)) or "the usual places"
+
+
 def folders_of(names: Sequence[str]) -> list[Path]:
     """Folders from a configuration."""
     return [Path(name).expanduser() for name in names]

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 import time
 from email.parser import BytesParser
 from email.policy import HTTP
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.ports import free_port
 
 PASSWORD = "bluebubbles-password-1"
@@ -25,7 +23,7 @@ _ADDRESSES = {"alice": "+15005550201", "bob": "bob@icloud.example", "mallory": "
 _TEXT_FIELDS = {"chatGuid", "tempGuid", "message", "method", "subject", "effectId", "selectedMessageGuid", "partIndex"}
 
 
-class Lab(Base):
+class Lab(HttpLab):
     """One account, three people and a group."""
 
     platform = "bluebubbles"
@@ -40,9 +38,7 @@ class Lab(Base):
         self.private_api = True
         self._webhooks: list[dict[str, Any]] = []
         self._forget()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._begin()
 
     def _forget(self) -> None:
         self._sent: list[dict[str, Any]] = []
@@ -117,17 +113,9 @@ class Lab(Base):
     def fail(self, times: int = 1) -> None:
         self._failing = times
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
     def reset(self) -> None:
-        self._forget()
+        super().reset()
         self.private_api = True
-
-    def close(self) -> None:
-        self._deliveries.close()
-        self._server.shutdown()
-        self._server.server_close()
 
     # ------------------------------------------------------------------------------------------ the server
 
@@ -215,37 +203,25 @@ class Lab(Base):
         self._problems.append(text)
         return 400, {"type": "Validation Error", "message": text}
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         lab = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
+        class Requests(Handler):
             def _serve(self) -> None:
                 parts = urlsplit(self.path)
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self.body()
                 path = parts.path.removeprefix("/api/v1")
                 if parse_qs(parts.query).get("password") != [PASSWORD]:
                     status, found = 401, {"type": "Authentication Error", "message": "Unauthorized"}
                 elif path.startswith("/attachment/"):
                     _, data, mime = lab._files[unquote(path.split("/")[2])]
-                    self._write(200, data, mime)
+                    self.answer(200, data, mime)
                     return
                 else:
                     status, found = lab._answered(self.command, path, body, self.headers.get("Content-Type", ""))
                 whole = {"status": status, "message": "", **({"data": found} if status == 200 else {"error": found})}
-                self._write(status, json.dumps(whole).encode(), "application/json")
-
-            def _write(self, status: int, body: bytes, mime: str) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", mime)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(status, json.dumps(whole).encode(), "application/json")
 
             do_GET = do_POST = do_DELETE = _serve
 
-        return Handler
+        return Requests

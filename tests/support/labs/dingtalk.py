@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.base import Lab as Base
+from tests.support.labs.socket_lab import SocketLab
 
 CLIENT, SECRET = "dinglab0client0id", "dingtalk-client-secret-0001"
 CORP = "dingcorp0001"
@@ -30,7 +29,7 @@ _PARAMETERS = {
 }  # fmt: skip
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """An organisation of three people, and a group with a robot."""
 
     platform = "dingtalk"
@@ -38,15 +37,11 @@ class Lab(Base):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._ids = itertools.count(1)
         self._socket: web.WebSocketResponse | None = None
         self._tickets: set[str] = set()
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
@@ -189,26 +184,9 @@ class Lab(Base):
         """All access tokens end now."""
         self._tokens.clear()
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         self._order = asyncio.Lock()
         app = web.Application(client_max_size=100_000_000, middlewares=[self._oddly])
         add = app.router.add_route
@@ -224,10 +202,7 @@ class Lab(Base):
         add("GET", "/old/gettoken", self._old_token)
         add("POST", "/old/media/upload", self._upload)
         add("GET", "/stored/{code}", self._stored)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
+        return app
 
     @web.middleware
     async def _oddly(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -235,9 +210,6 @@ class Lab(Base):
             return web.Response(text=self.odd, content_type="application/json")
         found: web.StreamResponse = await handler(request)
         return found
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     def _wrong(self, code: str, text: str) -> web.Response:
         self._problems.append(text)

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -21,9 +20,9 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.feishu_wire import card_problem, data_frame, parse_frame, pong_frame
+from tests.support.labs.socket_lab import SocketLab
 from tests.support.ports import free_port
 
 APP_ID, APP_SECRET = "cli_a1b2c3d4e5f60718", "feishu-app-secret-0001"
@@ -34,7 +33,7 @@ CONFIG = {"ReconnectCount": -1, "ReconnectInterval": 1, "ReconnectNonce": 0, "Pi
 LARGEST_CARD = 30 * 1024
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """One tenant: direct chats with the bot, and a group with a thread."""
 
     platform = "feishu"
@@ -56,17 +55,13 @@ class Lab(Base):
     )
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self.listens_at = free_port()
         self._ids = itertools.count(1)
         self._deliveries = Deliveries()
         self._sockets: set[web.WebSocketResponse] = set()
         self._order = asyncio.Lock()
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self.mode = "websocket"
@@ -252,27 +247,13 @@ class Lab(Base):
             if socket._req is not None and socket._req.transport is not None:
                 socket._req.transport.abort()
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
     def close(self) -> None:
         self._deliveries.close()
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        super().close()
 
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         app = web.Application(client_max_size=100_000_000)
         add, im = app.router.add_route, "/open-apis/im/v1"
         add("POST", "/callback/ws/endpoint", self._endpoint)
@@ -287,14 +268,7 @@ class Lab(Base):
         add("GET", f"{im}/messages/{{id}}/resources/{{key}}", self._resource)
         add("POST", f"{im}/images", self._upload)
         add("POST", f"{im}/files", self._upload)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return app
 
     def _code(self, code: int, msg: str, status: int = 400, **headers: str) -> web.Response:
         return web.json_response({"code": code, "msg": msg}, status=status, headers=headers)

@@ -6,10 +6,8 @@ it by its number as a real server does.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.base import Lab as Base
+from tests.support.labs.socket_lab import SocketLab
 
 TOKEN = "mattermost-bot-token-0001"
 BOT = "bot00000000000000000000000"
@@ -30,7 +28,7 @@ def _id(number: int) -> str:
     return f"p{number:025d}"
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """A server with one team: direct channels with the bot, a group message, a channel."""
 
     platform = "mattermost"
@@ -38,17 +36,13 @@ class Lab(Base):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "edits", "change", "take_back", "files"})
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._ids = itertools.count(1)
         self._clock = itertools.count(int(time.time() * 1000))
         self.reply_in_thread = False
         self.token = TOKEN
         self._sockets: dict[str, web.WebSocketResponse] = {}
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self._posts: dict[str, dict[str, Any]] = {}
@@ -189,28 +183,14 @@ class Lab(Base):
         if away:
             self.drop(forget=True)
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
     def reset(self) -> None:
-        self._forget()
+        super().reset()
         self.reply_in_thread = False
         self.token = TOKEN
 
-    def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         app = web.Application(client_max_size=100_000_000)
         add = app.router.add_route
         add("GET", "/api/v4/websocket", self._websocket)
@@ -222,14 +202,7 @@ class Lab(Base):
         add("PUT", "/api/v4/posts/{id}/patch", self._patch)
         add("POST", "/api/v4/files", self._upload)
         add("GET", "/api/v4/files/{id}", self._file)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return app
 
     def _error(self, status: int, code: str, text: str) -> web.Response:
         return _json({"id": code, "message": text, "status_code": status}, status=status)

@@ -6,11 +6,9 @@ that was not used for it, and how many replies a message may get.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import itertools
 import json
-import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,7 +16,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from tests.support.labs.base import Lab as Base
+from tests.support.labs.socket_lab import SocketLab
 
 APP, SECRET = "102000001", "qqbot-client-secret-0001"
 GROUP = "GROUPOPENID0000000000000000000001"
@@ -27,7 +25,7 @@ _FIELDS = {"content", "msg_type", "markdown", "media", "msg_id", "msg_seq", "eve
 _NAMES = ("openid", "group_openid")  # QQ's own SDK repeats them in the body, and sends null for what is not given
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """A bot with three people and a group."""
 
     platform = "qqbot"
@@ -35,17 +33,13 @@ class Lab(Base):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self._socket: web.WebSocketResponse | None = None
         self._session = ""
         self._events: list[dict[str, Any]] = []
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self.token, self.renewals = "", 0
@@ -173,28 +167,14 @@ class Lab(Base):
     def expire_token(self) -> None:
         self.token = "expired"
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
     def reset(self) -> None:
-        self._forget()
+        super().reset()
         self._events.clear()
         self._session = ""
 
-    def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         app = web.Application(client_max_size=50_000_000)
         add = app.router.add_route
         add("POST", "/app/getAppAccessToken", self._token)
@@ -206,13 +186,7 @@ class Lab(Base):
         for kind in ("users", "groups"):
             add("POST", f"/v2/{kind}/{{id}}/messages", self._message)
             add("POST", f"/v2/{kind}/{{id}}/files", self._upload)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return app
 
     async def _token(self, request: web.Request) -> web.Response:
         if await request.json() != {"appId": APP, "clientSecret": SECRET}:

@@ -12,16 +12,14 @@ import hashlib
 import hmac
 import itertools
 import json
-import threading
 import time
 from datetime import datetime
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.ports import free_port
 
 SID = "AC00000000000000000000000000000001"
@@ -33,7 +31,7 @@ _PATH = f"/2010-04-01/Accounts/{SID}/Messages"
 _PARAMETERS = {"To", "From", "MessagingServiceSid", "Body", "MediaUrl", "StatusCallback"}
 
 
-class Lab(Base):
+class Lab(HttpLab):
     """One number and three people."""
 
     platform = "sms"
@@ -45,9 +43,7 @@ class Lab(Base):
         self._ids = itertools.count(1)
         self._deliveries = Deliveries(once=True)
         self._forget()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._begin()
 
     def _forget(self) -> None:
         self._sent: list[dict[str, str]] = []
@@ -118,17 +114,6 @@ class Lab(Base):
 
     def fail(self, times: int = 1) -> None:
         self._failing = times
-
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._deliveries.close()
-        self._server.shutdown()
-        self._server.server_close()
 
     # ------------------------------------------------------------------------------------------ the server
 
@@ -220,15 +205,10 @@ class Lab(Base):
             "status": 400,
         }
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         lab = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
+        class Requests(Handler):
             def date_time_string(self, timestamp: float | None = None) -> str:
                 return formatdate((time.time() if timestamp is None else timestamp) + lab.moved, usegmt=True)
 
@@ -236,15 +216,8 @@ class Lab(Base):
                 wanted = base64.b64encode(f"{SID}:{TOKEN}".encode()).decode()
                 if self.headers.get("Authorization") == f"Basic {wanted}":
                     return True
-                self._answer(401, json.dumps({"code": 20003, "message": "Authenticate", "status": 401}).encode())
+                self.answer(401, json.dumps({"code": 20003, "message": "Authenticate", "status": 401}).encode())
                 return False
-
-            def _answer(self, status: int, body: bytes, mime: str = "application/json", **headers: str) -> None:
-                self.send_response(status)
-                for name, value in {"Content-Type": mime, "Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
 
             def do_GET(self) -> None:
                 path = urlsplit(self.path).path
@@ -252,27 +225,27 @@ class Lab(Base):
                     lab.logins.append((path, self.headers.get("Authorization", "")))
                 if path.startswith("/stored/"):
                     data, mime = lab._media[path.rpartition("/")[2]]
-                    self._answer(200, data, mime)
+                    self.answer(200, data, mime)
                 elif self._allowed():
                     if "/Media/" in path:
-                        self._answer(307, b"", Location=f"/stored/{path.rpartition('/')[2]}")
+                        self.answer(307, b"", Location=f"/stored/{path.rpartition('/')[2]}")
                     elif path == f"{_PATH}.json":
                         status, found = lab._list(dict(parse_qsl(urlsplit(self.path).query)))
-                        self._answer(
+                        self.answer(
                             status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {})
                         )
                     elif path.endswith("/Media.json"):
-                        self._answer(200, json.dumps(lab._media_list(path.split("/")[-2])).encode())
+                        self.answer(200, json.dumps(lab._media_list(path.split("/")[-2])).encode())
                     else:
-                        self._answer(200, json.dumps({"sid": SID, "friendly_name": "The Lab"}).encode())
+                        self.answer(200, json.dumps({"sid": SID, "friendly_name": "The Lab"}).encode())
 
             def do_POST(self) -> None:
-                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
+                form = parse_qs(self.body().decode(), keep_blank_values=True)
                 if self._allowed():
                     status, found = lab._taken(form)
-                    self._answer(status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {}))
+                    self.answer(status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {}))
 
-        return Handler
+        return Requests
 
 
 def signed(url: str, fields: dict[str, str]) -> str:

@@ -11,17 +11,15 @@ import itertools
 import json
 import os
 import re
-import threading
 import time
 from datetime import UTC, datetime
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.ports import free_port
 
 APP_ID, APP_SECRET, TENANT = "11111111-2222-3333-4444-555555555555", "teams-client-secret-0001", "my-tenant"
@@ -65,7 +63,7 @@ def signed(content: dict[str, Any], number: int = 0, **header: Any) -> str:
     return f"{text}.{_base64(signing_key(number).sign(text.encode(), PKCS1v15(), SHA256()))}"
 
 
-class Lab(Base):
+class Lab(HttpLab):
     """One tenant: personal chats with the bot, a group chat, a channel with posts."""
 
     platform = "teams"
@@ -79,9 +77,7 @@ class Lab(Base):
         self._ids = itertools.count(1_700_000_001_000)
         self._deliveries = Deliveries()
         self._forget()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._begin()
 
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
@@ -264,42 +260,22 @@ class Lab(Base):
     def fail(self, times: int = 1) -> None:
         self._failing = times
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._deliveries.close()
-        self._server.shutdown()
-        self._server.server_close()
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         lab = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Requests(Handler):
             def _all(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self.body()
                 given = {name.title(): value for name, value in self.headers.items()}
                 status, answer, headers = lab._answer(self.command, self.path, given, body)
                 raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(raw)))
-                self.end_headers()
-                self.wfile.write(raw)
+                self.answer(status, raw, **headers)
 
             do_GET = do_POST = do_PUT = _all  # noqa: N815
 
-            def log_message(self, *args: Any) -> None: ...
-
-        return Handler
+        return Requests
 
     def _answer(
         self, method: str, target: str, headers: dict[str, str], body: bytes

@@ -6,14 +6,12 @@ uploads (size, parts, MD5). Files are encrypted here, independently of the adapt
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import itertools
 import json
 import os
 import re
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -22,15 +20,15 @@ from urllib.parse import quote
 from aiohttp import WSMsgType, web
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.base import before_the_last
+from tests.support.labs.socket_lab import SocketLab
 
 BOT, SECRET = "aib-lab-0001", "wecom-bot-secret-0001"
 GROUP = "wrGroup0000000001"
 LONGEST = 20_480  # bytes
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """An organisation of three people, and a group with a bot."""
 
     platform = "wecom"
@@ -39,14 +37,10 @@ class Lab(Base):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files", "edits"})
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._ids = itertools.count(1)
         self._socket: web.WebSocketResponse | None = None
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
@@ -161,36 +155,13 @@ class Lab(Base):
         if socket is not None and socket._req is not None and socket._req.transport is not None:
             socket._req.transport.abort()
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         app = web.Application()
         app.router.add_route("GET", "/", self._connected)
         app.router.add_route("GET", "/stored/{code}", self._download)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return app
 
     async def _download(self, request: web.Request) -> web.Response:
         found = self._stored.get(request.match_info["code"])

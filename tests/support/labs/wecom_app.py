@@ -12,16 +12,14 @@ import itertools
 import json
 import os
 import struct
-import threading
 import time
 from email.parser import BytesParser
 from email.policy import HTTP
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.labs.wecom import encrypted, with_captions
 from tests.support.ports import free_port
 
@@ -30,7 +28,7 @@ TOKEN, AES_KEY = "callbackToken01", "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C
 LONGEST = 2048  # bytes
 
 
-class Lab(Base):
+class Lab(HttpLab):
     """An organisation of three people, and an app."""
 
     platform = "wecom"
@@ -43,9 +41,7 @@ class Lab(Base):
         self._ids = itertools.count(1)
         self._deliveries = Deliveries()
         self._forget()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._begin()
 
     def _forget(self) -> None:
         self._said: dict[str, str] = {}
@@ -146,17 +142,6 @@ class Lab(Base):
         """All access tokens end now."""
         self._tokens.clear()
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._deliveries.close()
-        self._server.shutdown()
-        self._server.server_close()
-
     # ------------------------------------------------------------------------------------------ the server
 
     def _token(self, query: dict[str, str]) -> dict[str, Any]:
@@ -209,24 +194,15 @@ class Lab(Base):
         self._media[media] = (kind, name, data)
         return {"errcode": 0, "errmsg": "", "type": kind, "media_id": media, "created_at": "1"}
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         lab = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
+        class Requests(Handler):
             def _answer(self, found: dict[str, Any] | bytes, **headers: str) -> None:
                 body = found if isinstance(found, bytes) else json.dumps(found).encode()
                 if lab.odd is not None and "gettoken" not in self.path:
                     body, headers = lab.odd.encode(), {}
-                self.send_response(200)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name.replace("_", "-"), value)
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(200, body, **{name.replace("_", "-"): value for name, value in headers.items()})
 
             def _asked(self) -> tuple[str, dict[str, str], bool]:
                 parts = urlsplit(self.path)
@@ -245,7 +221,7 @@ class Lab(Base):
                     self._answer({"errcode": 40007, "errmsg": "invalid media_id"})
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 path, query, allowed = self._asked()
                 if not allowed:
                     self._answer({"errcode": 40014, "errmsg": "invalid access_token"})
@@ -256,7 +232,7 @@ class Lab(Base):
                 else:
                     self._answer(lab._wrong(f"no such path {path}"))
 
-        return Handler
+        return Requests
 
 
 def seal(message: bytes, corp: str = CORP) -> str:

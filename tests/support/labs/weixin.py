@@ -10,7 +10,6 @@ import base64
 import hashlib
 import itertools
 import json
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -21,7 +20,7 @@ from cryptography.hazmat.primitives import padding
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.base import Lab as Base
+from tests.support.labs.socket_lab import SocketLab
 
 TOKEN = "ilinkbot_token_0001@im.bot:0123456789"
 LONGEST = 4_000
@@ -48,22 +47,19 @@ def opened(data: bytes, key: bytes) -> bytes:
     return remover.update(worker.update(data) + worker.finalize()) + remover.finalize()
 
 
-class Lab(Base):
+class Lab(SocketLab):
     """A bot account and three people who write to it."""
 
     platform = "weixin"
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
+    runner = {"handler_cancellation": True}
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._ids = itertools.count(7_000_000_000_000_000_001)  # more than a float holds
         self._polls: list[web.Request] = []
         self._stream: list[dict[str, Any]] = []
         self._forget()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._begin()
 
     def _forget(self) -> None:
         self._stream.clear()
@@ -179,29 +175,9 @@ class Lab(Base):
             if request.transport is not None:
                 request.transport.abort()
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-
     # ------------------------------------------------------------------------------------------ the server
 
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-
-    def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
-
-    async def _start(self) -> None:
+    def _application(self) -> web.Application:
         self._news = asyncio.Condition()
         app = web.Application(client_max_size=100_000_000)
         add = app.router.add_route
@@ -210,11 +186,7 @@ class Lab(Base):
         add("POST", "/ilink/bot/{name:.+}", self._operation)
         add("POST", "/c2c/upload", self._upload)
         add("GET", "/c2c/download", self._download)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.2, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        return app
 
     def _wrong(self, text: str) -> web.Response:
         self._problems.append(text)

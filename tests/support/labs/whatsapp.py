@@ -11,15 +11,13 @@ import hmac
 import itertools
 import json
 import re
-import threading
 import time
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.labs.base import Lab as Base
 from tests.support.labs.deliveries import Deliveries
+from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.ports import free_port
 
 NUMBER_ID, NUMBER = "106540352242922", "15550783881"
@@ -56,7 +54,7 @@ class Wrong(Exception):
         self.code, self.status, self.problem = code, status, problem
 
 
-class Lab(Base):
+class Lab(HttpLab):
     """One number, three people and a group."""
 
     platform = "whatsapp"
@@ -70,9 +68,7 @@ class Lab(Base):
         self._ids = itertools.count(1)
         self._deliveries = Deliveries()
         self._forget()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._begin()
 
     def _forget(self) -> None:
         self.sent: list[dict[str, Any]] = []  # what the agent sent, as it was sent
@@ -228,17 +224,6 @@ class Lab(Base):
     def fail(self, times: int = 1) -> None:
         self._failing = times
 
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def close(self) -> None:
-        self._deliveries.close()
-        self._server.shutdown()
-        self._server.server_close()
-
     # ------------------------------------------------------------------------------------------ the server
 
     def _taken(self, body: Any) -> dict[str, Any]:
@@ -338,22 +323,10 @@ class Lab(Base):
         self._media[media] = (name, data, mime)
         return media
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[Handler]:
         lab = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def _answer(self, status: int, body: bytes, mime: str = "application/json") -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", mime)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
+        class Requests(Handler):
             def _answered(self, body: bytes = b"") -> None:
                 try:
                     if self.headers.get("Authorization") != f"Bearer {lab.token}":
@@ -362,14 +335,14 @@ class Lab(Base):
                         )
                     found = self._done(urlsplit(self.path), body)
                     if isinstance(found, tuple):
-                        self._answer(200, *found)
+                        self.answer(200, *found)
                         return
-                    self._answer(200, json.dumps(found).encode())
+                    self.answer(200, json.dumps(found).encode())
                 except Wrong as error:
                     if error.problem:
                         lab._problems.append(str(error))
                     told = {"message": str(error), "type": "OAuthException", "code": error.code, "fbtrace_id": "A"}
-                    self._answer(error.status, json.dumps({"error": told}).encode())
+                    self.answer(error.status, json.dumps({"error": told}).encode())
 
             def _done(self, url: Any, body: bytes) -> Any:
                 path = url.path.strip("/").split("/")
@@ -398,9 +371,9 @@ class Lab(Base):
                 self._answered()
 
             def do_POST(self) -> None:
-                self._answered(self.rfile.read(int(self.headers["Content-Length"])))
+                self._answered(self.body())
 
-        return Handler
+        return Requests
 
 
 def _check_template(inside: dict[str, Any]) -> None:

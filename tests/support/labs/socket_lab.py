@@ -1,0 +1,59 @@
+"""A lab on aiohttp: HTTP and WebSockets on a port of its own, served by an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, ClassVar
+
+from aiohttp import web
+
+from tests.support.labs.base import Lab
+
+
+class SocketLab(Lab):
+    """Subclasses give the application, and forget what was said (`_forget`). Their `__init__` ends with `_begin`."""
+
+    runner: ClassVar[dict[str, Any]] = {}  # options of aiohttp's AppRunner
+    port: int
+    _problems: list[str]
+
+    def _application(self) -> web.Application:
+        """What is served; called on the event loop."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    def reset(self) -> None:
+        self._forget()
+
+    def close(self) -> None:
+        self._call(self._runner.cleanup())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def _begin(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._start())
+        ready.set()
+        self._loop.run_forever()
+
+    async def _start(self) -> None:
+        self._runner = web.AppRunner(self._application(), shutdown_timeout=0.2, **self.runner)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = self._runner.addresses[0][1]
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
