@@ -31,7 +31,7 @@ compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n:
 display: {resume_display: full, busy: interrupt, theme: auto, platforms: {}}
 sessions: {auto_prune: false, retention_days: 90, retention_by_source: {}, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
-store: {url: null, durability: full, prepared_statements: auto, timeout: 30, patience: 15, key_file: null, passphrase_file: null}
+store: {url: null, path: null, durability: full, prepared_statements: auto, timeout: 30, patience: 15, key_file: null, passphrase_file: null}
 owner: []
 timezone: null
 memory: {enabled: true}
@@ -264,7 +264,7 @@ MISTAKES = [
     ("auxiliary: {title: small}", "auxiliary.title: expected a section (model, base_url, api_key, …), got 'small'"),
     ("model: 0", "model: expected a section (default, base_url, api_key, …), got '0'"),
     ("owner: 5", "owner: expected a list, got '5'"),
-    ("model: gpt-5", "model: expected a section (default, base_url, api_key, …), got 'gpt-5'"),
+    ("store: gpt-5", "store: expected a section (url, path, durability, …), got 'gpt-5'"),
     ("store: {durability: ful}", "store.durability: expected one of full, normal, got 'ful'; did you mean full?"),
     ("display: {busy: true}", "display.busy: expected one of interrupt, queue, got 'true'"),
     ("display: {platforms: {telegram: {busy: often}}}", "display.platforms.telegram.busy: expected one of interrupt, queue"),

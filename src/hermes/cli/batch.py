@@ -151,14 +151,12 @@ def _run(
     from hermes.agent.model_choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.chat.signals import Terminated, signals_raise
-    from hermes.cli.chat import writable
+    from hermes.cli.arrival import open_record
     from hermes.jobs.batch import Batch, Stopped
     from hermes.jobs.batch_results import Results
-    from hermes.store.opening import open_configured
 
     toolbox = Toolbox(config)
-    with open_configured(config) as db, signals_raise():
-        writable(db)
+    with open_record(config) as db, signals_raise():
         results = Results(out, resume=resume)
         try:
             model = choose_model(config, db)

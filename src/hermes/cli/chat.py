@@ -77,9 +77,9 @@ def command(
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
+    from hermes.cli.arrival import open_record
     from hermes.config import load_config
     from hermes.config.loading import TALK
-    from hermes.store.opening import open_configured
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
@@ -96,8 +96,7 @@ def command(
     if (no_save or system is not None) and (continued is not None or resumed is not None):
         raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
-    with unsaved() if no_save else open_configured(config) as db:
-        writable(db)
+    with unsaved() if no_save else open_record(config) as db:
         if resumed == _CHOOSE:
             resumed = _chosen(db)
             if resumed is None:
@@ -172,11 +171,3 @@ def _chosen(db: SessionDB) -> str | None:
     from hermes.cli.shared import configuration, zone
 
     return browse(db, zone(), theme=configuration().display.theme)
-
-
-def writable(db: SessionDB) -> None:
-    """StoreReadOnly when nothing said would be kept."""
-    from hermes.errors import StoreReadOnly
-
-    if db.read_only:
-        raise StoreReadOnly(f"{db.where} is read-only, so no message would be stored; `hermes doctor` shows why")

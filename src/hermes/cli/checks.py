@@ -7,6 +7,7 @@ seconds at most. Wrong (✗) is a defect that keeps something from working, a re
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import warnings
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
     "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
-    "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
+    "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
     "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
@@ -172,6 +173,7 @@ def configuration(config: Config) -> Found:
     """config.yaml and .env."""
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
+    from hermes.store.health import agent_store
 
     path = config_path()
     try:
@@ -180,6 +182,9 @@ def configuration(config: Config) -> Found:
     except HermesError as error:
         yield wrong("config", str(error), "`hermes config path` prints its path")
         return
+    if theirs := [problem for problem in problems if problem.unknown] if agent_store(default_database()) else []:
+        problems = [problem for problem in problems if not problem.unknown]
+        yield well("config", f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
     for problem in problems[:10]:
         if problem.unknown:
             yield remark("config", f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
@@ -250,14 +255,20 @@ def _holds_secrets(text: str) -> bool:
 
 def store(config: Config) -> Found:
     """The database: whether it opens, is sound, has a complete index, and which processes have it open."""
-    from hermes.store.health import look
-    from hermes.store.opening import store_url
+    from hermes.store.health import agent_store, look
+    from hermes.store.opening import store_file
 
-    url = store_url(config)
-    if url is not None:
+    path = store_file(config)
+    if path is None:
         yield from _elsewhere(config)
         return
-    path = default_database()
+    if theirs := agent_store(default_database()):
+        bring = f"hermes sessions import {shlex.quote(str(theirs.path))}"
+        if path == theirs.path:
+            said = f"{path} belongs to {theirs}; it is only read here"
+            yield remark("store", said, f"`{bring}` brings its sessions into a record of your own beside it")
+            return
+        yield well("other store", f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there")
     if not path.exists():
         yield well("store", f"{path} does not exist yet: no conversation so far")
         return
@@ -278,7 +289,7 @@ def store(config: Config) -> Found:
     for damage in health.damage:
         yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
     if health.kind == "newer":
-        said = f"{path} was written by a newer or another program: it is read-only"
+        said = f"{path} was written by a newer Hermes Sessions: it is read-only"
         yield remark("store", said, "pip install --upgrade hermes-sessions")
     if not os.access(path, os.W_OK):
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
@@ -287,17 +298,15 @@ def store(config: Config) -> Found:
 
 
 def _elsewhere(config: Config) -> Found:
-    """A store that store.url names."""
-    from hermes.store.engines.store_address import file_of
+    """A store on a server."""
     from hermes.store.opening import open_existing, store_url
 
     try:
         db = open_existing(config)
         if db is None:
-            if file_of(url := str(store_url(config))) is None:
-                from hermes.store.engines.postgres.migrate import rehearse
+            from hermes.store.engines.postgres.migrate import rehearse
 
-                rehearse(url)
+            rehearse(str(store_url(config)))
             yield well("store", "the database that store.url names is empty: no conversation so far")
             return
         with db:
@@ -379,9 +388,12 @@ def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
 
 def transcripts(config: Config) -> Found:
     """The folder with a readable copy of every conversation."""
-    folder = companion(default_database(), "sessions")
-    if config.sessions.transcripts == "off" or not folder.parent.exists():
+    from hermes.store.opening import local_file
+
+    file = local_file(config)
+    if config.store.url is not None or config.sessions.transcripts == "off" or not file.exists():
         return
+    folder = companion(file, "sessions")
     if folder.exists() and not folder.is_dir():
         yield wrong("transcripts", f"{folder} is a file, not a folder", "move it away")
     elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):

@@ -39,18 +39,18 @@ def command(context: click.Context, insecure: bool, verbose: bool) -> int:
 def _run(insecure: bool, verbose: bool) -> int:
     import asyncio
 
+    from hermes.cli.arrival import open_record
     from hermes.config import environment
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
     from hermes.store import housekeeping
-    from hermes.store.opening import open_configured
 
     config, home = load_config(), get_hermes_home()
     variables = environment(home)
     made = made_adapters(config, variables, home, insecure=insecure)
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
-    with open_configured(config) as db:
+    with open_record(config) as db:
         check_work(made, db, config)
         housekeeping.start(db, config)
         for name, problem in made.left_out.items():

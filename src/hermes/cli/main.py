@@ -70,10 +70,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def script() -> None:
     """The installed program."""
     streams.prepare()
+    if (folder := _other_hermes()) is not None:
+        streams.complain(
+            f"Hermes Agent is installed in the same Python environment ({folder}), and both programs have modules of the same"
+            " names; install one of them into an environment of its own (`python3 -m venv DIR`)"
+        )
+        sys.exit(1)
     _show_warnings_as_notes()
     status = streams.finish(main())
     gc.freeze()  # the interpreter's last collection would take longer than the rest of the way to the shell
     sys.exit(status)
+
+
+def _other_hermes() -> str | None:
+    """The folder of this environment where Hermes Agent is installed: our packages hide its modules, and it would break."""
+    for folder in sys.path:
+        if folder.endswith("-packages") and os.path.isdir(folder):
+            for name in os.listdir(folder):
+                if name.startswith("hermes_agent-") and name.endswith((".dist-info", ".egg-info")):
+                    return folder
+    return None
 
 
 def _show_warnings_as_notes() -> None:
@@ -98,7 +114,7 @@ def _run(words: list[str]) -> int:
 
     command = program()
     try:
-        result = command.main(args=words, prog_name="hermes", standalone_mode=False)
+        result = command.main(args=words, prog_name=streams.called(), standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -127,7 +143,7 @@ def _explain(error: Exception) -> int:
     from hermes.errors import HermesError, exit_status
 
     if isinstance(error, HermesError):
-        streams.complain(str(error))
+        streams.complain(str(error), once=True)
         return exit_status(error)
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""

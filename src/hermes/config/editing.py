@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin
 
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, parse_config, read_text
-from hermes.config.reading import check_text, composed
+from hermes.config.reading import check_text, composed, in_words
 from hermes.config.settings_schema import suggestion
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
@@ -71,6 +71,8 @@ def parsed(text: str, kind: Any, name: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise InvalidInput(f"{name}: not valid YAML; write lists as [a, b] and mappings as {{a: b}}") from None
+    if table.is_section(members[0]) and not isinstance(value, dict):  # `model: NAME` would drop the rest of the section
+        raise InvalidInput(f"{name}: expected {in_words(members[0])}, got {text!r}")
     if get_origin(members[0]) is list and not isinstance(value, list):
         return [] if value is None else [text if get_args(members[0]) == (str,) else value]
     return value

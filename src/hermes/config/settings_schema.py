@@ -93,6 +93,7 @@ class Store(Section):
     """Where the record lies."""
 
     url: str | None = None
+    path: str | None = None
     durability: str = "full"
     prepared_statements: str = "auto"
     timeout: float = 30
@@ -437,6 +438,12 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 # Addresses of web servers.
 ADDRESSES = ("gateway.listen.public_url", "model.base_url", "web.url", "auxiliary.*.base_url", "mcp_servers.*.url")
+
+
+def is_unset_by_empty_text(keys: list[str]) -> bool:
+    """Whether an empty text under a key stands for no value."""
+    return keys == ["timezone"] or in_table(ADDRESSES, keys) is not None
+
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I

@@ -7,6 +7,7 @@ The thorough check is `SessionDB.check()`.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,33 @@ from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.meaning import vectors
+from hermes.texts import counted
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStore:
+    """A database that the program Hermes Agent wrote. It is read here, and never changed."""
+
+    path: Path
+    schema: int
+    sessions: int
+
+    def __str__(self) -> str:
+        return f"Hermes Agent (schema {self.schema}, {counted(self.sessions, 'session')})"
+
+
+def agent_store(path: Path) -> AgentStore | None:
+    """What Hermes Agent keeps in a file; None where the file is missing, unreadable or another program's."""
+    if not path.is_file() or not cipher.is_plain(path):
+        return None
+    try:
+        with closing(_reading(path, alone=not _size(path.with_name(path.name + "-wal")))) as connection:
+            state = migrate.inspect(connection)
+            if not state.foreign:
+                return None
+            return AgentStore(path, state.version, connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+    except driver.Error:
+        return None
 
 
 @dataclass(slots=True)
@@ -48,9 +76,13 @@ def look(path: Path, seconds: float = 3.0) -> Health:
     return health
 
 
+def _reading(path: Path, *, alone: bool) -> Connection:
+    return driver.connect(path, key=cipher.key_of(path), read_only=True, immutable=alone)
+
+
 def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     try:
-        connection = driver.connect(path, key=cipher.key_of(path), read_only=True, immutable=alone)
+        connection = _reading(path, alone=alone)
     except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:

@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.arrival import agents_home, settle
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
 from hermes.cli.sessions.import_report import ImportReport, place
-from hermes.cli.shared import index, is_encrypted, opened, progress, size_of
+from hermes.cli.shared import configuration, index, is_encrypted, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
 from hermes.interop.formats import Format, Found, Problem
@@ -83,14 +84,26 @@ def import_(
         sources = _asked_for(dry_run, yes, chosen) if found else [
             one for path in paths for one in _sources(path, beside)
         ]  # fmt: skip
+        theirs = agents_home(configuration())
+        if theirs is not None and sources and not dry_run:
+            is_theirs = [path.resolve() == theirs.path.resolve() for _, path in sources]
+            settle(configuration(), theirs, agreed=any(is_theirs), takes=chosen.takes)
+            sources = [one for one, done in zip(sources, is_theirs, strict=True) if not done]
         if not sources:
             return 0
-        with opened(writing=not dry_run, in_bulk=not dry_run) as db:
+        with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:
             for source in sources:
                 _import_one(db, source, beside / "attachments", chosen, dry_run, report)
             if report.counts["sessions"] and not dry_run:
                 index(db)
     return report.print(dry_run)
+
+
+def _compared_with() -> AbstractContextManager[SessionDB]:
+    """The record, for reading; an empty one in a home of Hermes Agent, which has no record of ours yet."""
+    from hermes.cli.chat import unsaved
+
+    return unsaved() if agents_home(configuration()) else opened()
 
 
 def _chosen(since: float | None, folder: str | None, again: bool) -> _Chosen:
@@ -228,28 +241,31 @@ def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
         return [one for sources in by_program.values() for one in sources]
     if not sys.stdin.isatty():
         raise click.ClickException("nothing was imported; add --yes to import all of it, or name a path")
-    answer = click.prompt("Import which (numbers, all, none)", default="all")
-    return _picked(list(by_program.values()), answer)
+    groups = list(by_program.values())
+    while True:
+        picked = _picked(groups, click.prompt("Import which (numbers, all, none)", default="all"))
+        if picked is not None:
+            return picked
+        known = "a number (1)" if len(groups) == 1 else f"numbers from 1 to {len(groups)}"
+        click.echo(f'Please answer with {known}, "all" or "none".')
 
 
-def _picked(groups: list[list[Source]], answer: str) -> list[Source]:
-    if answer.strip().lower() == "none":
+def _picked(groups: list[list[Source]], answer: str) -> list[Source] | None:
+    """The files of the chosen programs; None for an answer that makes no sense."""
+    words = answer.lower().replace(",", " ").split()
+    if words in (["none"], ["no"], ["n"]):
         return []
-    if answer.strip().lower() == "all":
+    if words in (["all"], ["yes"], ["y"]):
         return [one for sources in groups for one in sources]
-    try:
-        numbers = [int(word) for word in answer.replace(",", " ").split()]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(1 <= number <= len(groups) for number in numbers):
-        raise click.ClickException(f"{answer!r} is none of: numbers from 1 to {len(groups)}, all, none")
-    return [one for number in dict.fromkeys(numbers) for one in groups[number - 1]]
+    if not words or not all(word.isdecimal() and 1 <= int(word) <= len(groups) for word in words):
+        return None
+    return [one for word in dict.fromkeys(words) for one in groups[int(word) - 1]]
 
 
 def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
     """A table: program, sessions, messages, size, how many messages are new."""
     rows = [("", "Program", "Sessions", "Messages", "Size", "New messages")]
-    with opened(writing=False) as db:
+    with _compared_with() as db:
         for number, (program, sources) in enumerate(by_program.items(), 1):
             sessions = messages = new = total = 0
             for chosen_format, path in sources:
