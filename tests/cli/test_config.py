@@ -531,7 +531,7 @@ CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
     ("owner:   # us\n  - a:1  # me\n  - a:2\n\n# end\ntimezone: UTC\n", "owner", ["b:1"], "owner: [b:1] # us\n# end\ntimezone: UTC\n"),
     ("owner:\n- a:1\n- a:2\ntimezone: UTC\n", "owner", ["b:1"], "owner: [b:1]\ntimezone: UTC\n"),
     ("hooks:\n  x: |\n    echo\n\n    # b\n\n# end\n", "hooks.x", "new", "hooks:\n  x: |-\n    new\n\n# end\n"),
-    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n  y: new\n\n# end\n"),
+    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n\n# end\n  y: new\n"),
     ("model:\n  default: a\n    b  # c\n  api_key: x\n", "model.default", "n", "model:\n  default: n # c\n  api_key: x\n"),
     ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {busy: queue, x: y}\n"),
     ("model:\r\n  default: a # c\r\ntimezone: UTC\r\n", "model.x", "y", "model:\r\n  default: a # c\r\n  x: y\r\ntimezone: UTC\r\n"),

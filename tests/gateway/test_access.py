@@ -24,7 +24,7 @@ from tests.support.labs.plain import Plain, PlainLab
 WORD, SECRET = "Zwetschgenkuchen", "Kardamom"
 TITLE = "plum recipe"
 # One person tries a hundred things in a few seconds: without the brake that is for loops.
-QUIET: dict[str, Any] = {"streaming": {"enabled": False}, "brake": {"per_minute": 0, "alike": 0}}
+QUIET: dict[str, Any] = {"streaming": {"enabled": False}, "brake": {"per_minute": 0}}
 EVERYONE = ["u-alice", "u-bob", "u-carol"]
 
 

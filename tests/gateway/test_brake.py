@@ -39,7 +39,7 @@ def rounds(brake: Brake, texts: list[str], *, every: float = 0.5) -> list[float]
 
 
 def test_a_loop_is_answered_ever_more_slowly() -> None:
-    waits = rounds(Brake(30, 6), [AUTOMATIC.format(number) for number in range(40)])
+    waits = rounds(Brake(30), [AUTOMATIC.format(number) for number in range(40)])
     assert waits[:6] == [0.0] * 6
     assert waits[6:12] == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
     assert max(waits) == LONGEST
@@ -47,22 +47,22 @@ def test_a_loop_is_answered_ever_more_slowly() -> None:
 
 
 def test_different_words_as_fast_as_no_person_types_are_slowed_down_too() -> None:
-    waits = rounds(Brake(30, 6), [f"{chr(97 + n) * 30} {chr(97 + n)}" for n in range(26)] * 2, every=0.1)
+    waits = rounds(Brake(30), [f"{chr(97 + n) * 30} {chr(97 + n)}" for n in range(26)] * 2, every=0.1)
     assert waits[:30] == [0.0] * 30
     assert waits[30] > 0
 
 
 def test_people_notice_nothing() -> None:
-    assert not any(rounds(Brake(30, 6), ["go on"] * 45, every=3.0))
-    assert not any(rounds(Brake(30, 6), [AUTOMATIC.format(1)] * 20, every=700.0))
-    brake = Brake(30, 6)  # a hundred forwarded messages are one round
+    assert not any(rounds(Brake(30), ["go on"] * 45, every=3.0))
+    assert not any(rounds(Brake(30), [AUTOMATIC.format(1)] * 20, every=700.0))
+    brake = Brake(30)  # a hundred forwarded messages are one round
     assert not any(brake.delay(number, "plain", "bob", AUTOMATIC, 0.0)[0] for number in range(100))
-    assert not any(rounds(Brake(0, 0), [AUTOMATIC] * 100))
+    assert not any(rounds(Brake(0), [AUTOMATIC] * 100))
 
 
-@given(st.lists(st.tuples(st.text(max_size=30), st.floats(0, 100)), max_size=60), st.integers(0, 5), st.integers(0, 5))
-def test_what_came_first_is_answered_first(said: list[tuple[str, float]], per_minute: int, alike: int) -> None:
-    brake, now, last = Brake(per_minute, alike), 0.0, 0.0
+@given(st.lists(st.tuples(st.text(max_size=30), st.floats(0, 100)), max_size=60), st.integers(0, 5))
+def test_what_came_first_is_answered_first(said: list[tuple[str, float]], per_minute: int) -> None:
+    brake, now, last = Brake(per_minute), 0.0, 0.0
     for number, (text, pause) in enumerate(said):
         now += pause
         wait, _ = brake.delay(number, "plain", "bob", text, now)
@@ -76,7 +76,7 @@ def test_the_owner_is_told_and_nothing_is_lost(lab: PlainLab, hermes_home: Path)
     with (
         Echo() as model,
         running(
-            lab, hermes_home, model.base_url, gateway={"brake": {"alike": 3}, "streaming": {"enabled": False}}
+            lab, hermes_home, model.base_url, gateway={"brake": {"per_minute": 3}, "streaming": {"enabled": False}}
         ) as gateway,
     ):
         home = Chat(platform="plain", chat_id=lab.chat_id("dm", "alice"))
@@ -93,7 +93,7 @@ def test_the_owner_is_told_and_nothing_is_lost(lab: PlainLab, hermes_home: Path)
 
 
 def test_what_waits_is_answered_after_a_restart(lab: PlainLab, hermes_home: Path) -> None:
-    brake = {"brake": {"per_minute": 1, "alike": 0}}
+    brake = {"brake": {"per_minute": 1}}
     with Echo() as model:
         with running(lab, hermes_home, model.base_url, gateway=brake) as gateway:
             for number in range(2):  # the second one waits two seconds

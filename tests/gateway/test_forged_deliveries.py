@@ -126,7 +126,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         lab._deliveries.close()
         lab.listens_at, lab._deliveries = port, Wire()
     labs["feishu"].mode = "webhook"
-    quiet = {"brake": {"per_minute": 0, "alike": 0}, "debounce_seconds": 0}
+    quiet = {"brake": {"per_minute": 0}, "debounce_seconds": 0}
     with Echo() as model, running(list(labs.values()), home, model.base_url, gateway=quiet) as gateway:
         yield Scene(labs, gateway, port)
     for lab in labs.values():

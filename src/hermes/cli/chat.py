@@ -101,7 +101,6 @@ def command(
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        here = here or (continued == _LATEST and config.terminal.continue_ == "here")
         session_id = _wanted(db, continued, resumed, here)
         from hermes.agent.model_choice import choose_model
         from hermes.chat.resume import other_folder
@@ -168,6 +167,6 @@ def _needs_terminal() -> None:
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
     from hermes.chat.browse import browse
-    from hermes.cli.shared import configuration, zone
+    from hermes.cli.shared import zone
 
-    return browse(db, zone(), theme=configuration().display.theme)
+    return browse(db, zone())

@@ -51,6 +51,8 @@ def known_type(keys: list[str]) -> Any:
         return table.type_at(keys)
     except KeyError:
         name = ".".join(keys)
+        if name in table.REMOVED:
+            raise InvalidInput(f"{name} is no longer a setting; {table.REMOVED[name]}") from None
         hint = suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
         if not hint:
             same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
@@ -162,7 +164,8 @@ def without(text: str, keys: list[str]) -> str:
 
 def _yaml(text: str) -> tuple[Any, Any]:
     """The library, set to write as this text is written, and what the text says (None: nothing)."""
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
     from ruamel.yaml.util import load_yaml_guess_indent
 
     text = hidden(text.replace("\r\n", "\n"))
@@ -179,7 +182,8 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 def _unshared(section: Any, keys: list[str]) -> Any:
     """A section; ConfigError when other lines refer to it, since they would change as well."""
-    if isinstance(section, dict) and getattr(section, "anchor", None) is not None and section.anchor.value:
+    anchor = getattr(section, "anchor", None)
+    if anchor is not None and anchor.value:
         raise ConfigError(
             f"{'.'.join(keys)} can't be changed automatically in this file; change it with `hermes config edit`"
         )
@@ -217,7 +221,7 @@ def _written(yaml: Any, data: Any, before: str) -> str:
     for kind, first, last, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         after: list[str] = []
         if kind == "insert":
-            while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
+            while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
                 after.insert(0, lines.pop())
         elif kind != "equal":
             after = [line for line in old[first:last] if line.lstrip().startswith("#") and line not in new]

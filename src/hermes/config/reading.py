@@ -276,6 +276,9 @@ class _NodeReader:
         self._say(line, f"{_name(keys)}: expected {wanted}{_instead(node, keys)}")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
+        if (advice := table.REMOVED.get(_name(keys))) is not None:
+            self._say(line, f"{_name(keys)} is no longer a setting; {advice}", unknown=_name(keys))
+            return
         hint = suggestion(keys[-1], known)
         if not hint:
             elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]

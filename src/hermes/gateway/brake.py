@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 HOUR, MINUTE = 3600.0, 60.0
+ALIKE = 6  # similar messages of one person an hour that are answered at once
 LONGEST = 600.0  # seconds an answer waits at most
 _REMEMBERED = 50  # rounds of one person
 _PEOPLE = 5000  # people remembered
@@ -30,10 +31,10 @@ class _Person:
 
 
 class Brake:
-    """How long answers wait. `per_minute` rounds and `alike` similar messages an hour are free; 0: no limit."""
+    """How long answers wait. `per_minute` rounds and ALIKE similar messages an hour are free; 0: no limit."""
 
-    def __init__(self, per_minute: int, alike: int) -> None:
-        self._per_minute, self._alike = per_minute, alike
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute, self._alike = per_minute, ALIKE if per_minute else 0
         self._people: dict[tuple[str, str], _Person] = {}
         self._open: dict[int, _Person] = {}
         self._lock = threading.Lock()

@@ -87,7 +87,7 @@ class Gateway:
         )
         self._holding = Holding(store, list(router.adapters), self._hold, self._is_idle, self._store_gone)
         self.turns = Turns(lambda talk, item: self._replies.work(talk, item), lambda item: self.inbox.done(item))
-        self.brake = Brake(config.gateway.brake.per_minute, config.gateway.brake.alike)
+        self.brake = Brake(config.gateway.brake.per_minute)
         self.inbox = Inbox(self.services, self.turns, self._holding, self.brake)
         self.inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
         self._resets = Resets(self.services, self.turns, self._holding)

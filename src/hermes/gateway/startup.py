@@ -304,9 +304,7 @@ class ApiServer:
             gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
-        http = self._config.gateway.http
-        limits = Limits(http.max_connections, http.max_per_address, http.header_seconds)
-        server = HttpServer(app, settings.host, settings.port, died=self._died, limits=limits, crowded=self._crowded)
+        server = HttpServer(app, settings.host, settings.port, died=self._died, limits=Limits(), crowded=self._crowded)
         where = _address(self._config, await server.start())
         self._server = server
         _log.info("the API server listens on %s", where)

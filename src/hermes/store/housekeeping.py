@@ -44,10 +44,7 @@ def tidy(db: SessionDB, config: Config) -> None:
     """Do all of it now. Every step leaves the store consistent, so an end of the program in between does no harm."""
     wanted = config.sessions
     if wanted.auto_prune:
-        db.maybe_auto_prune_and_vacuum(
-            wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune,
-            retention_by_source=wanted.retention_by_source,
-        )  # fmt: skip
+        db.maybe_auto_prune_and_vacuum(wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune)
     db.empty_trash(wanted.trash_days, by="trash_days")
     db.finalize_orphaned_compression_sessions()
     db.end_abandoned_sessions()

@@ -69,9 +69,6 @@ def _open(config: Config, file: Path | None, *, read_only: bool) -> SessionDB:
         url=store_url(config) if file is None else None,
         read_only=read_only,
         durability=config.store.durability,
-        prepared_statements=config.store.prepared_statements,
-        timeout=config.store.timeout,
-        patience=config.store.patience,
         redact_secrets=config.privacy.redact_secrets,
         transcripts=config.sessions.transcripts,
     )

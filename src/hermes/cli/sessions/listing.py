@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import ROWS, json_option, source_option
-from hermes.cli.shared import EVERY, configuration, opened, print_json, zone
+from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
@@ -38,17 +38,14 @@ LOST = "The database has no sessions, but their transcripts are here: `hermes se
 @click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
 @click.option("--here", is_flag=True, help="Only those of this folder (its git root).")
 @click.option(
-    "--oneshots/--no-oneshots", default=None,
-    help="With or without single questions (-q) that were not continued; else as terminal.list_oneshots says.",
-)  # fmt: skip
+    "--oneshots/--no-oneshots", default=True, help="With or without single questions (-q) that were not continued."
+)
 @json_option(ROWS)
 def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
-    oneshots: bool | None, as_json: bool,
+    oneshots: bool, as_json: bool,
 ) -> None:  # fmt: skip
     folder = str(project_folder(Path.cwd())) if here else None
-    if oneshots is None:
-        oneshots = every or configuration().terminal.list_oneshots
 
     def is_wanted(row: SessionRow) -> bool:
         return (
@@ -93,7 +90,7 @@ def browse_() -> None:
     from hermes.chat.browse import browse
 
     with opened(writing=True) as db:
-        chosen = browse(db, zone(), theme=configuration().display.theme)
+        chosen = browse(db, zone())
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts without the browser's memory and terminal state.
