@@ -290,7 +290,7 @@ def test_get_and_show(hermes_home: Path, config_file: Path) -> None:
 
 def test_show_of_nothing_says_so(hermes_home: Path) -> None:
     done = run("config", "show", home=hermes_home)
-    assert done.out == "Nothing is set: every key has its default. `hermes config show --all` lists them.\n"
+    assert done.out == "Nothing is set: every key has its default value. `hermes config show --all` lists them.\n"
     assert not hermes_home.exists()  # looking makes nothing
 
 
@@ -301,7 +301,7 @@ def test_path(hermes_home: Path) -> None:
 def test_unset_takes_the_line_and_an_empty_section_with_it(hermes_home: Path, config_file: Path) -> None:
     assert (
         run("config", "unset", "sessions.retention_days", home=hermes_home).out
-        == "sessions.retention_days: back to its default\n"
+        == "sessions.retention_days reset to its default.\n"
     )
     assert "sessions:" not in config_file.read_text()
     assert run("config", "unset", "display.busy", home=hermes_home).status == 0
@@ -336,7 +336,7 @@ def test_edit_saves_what_is_right(hermes_home: Path, config_file: Path, tmp_path
         home=hermes_home,
         env={"VISUAL": editor(tmp_path, 'sed -i s/gpt-5/llama/ "$1"'), "EDITOR": "false"},
     )
-    assert (done.status, done.out) == (0, f"{config_file} is saved.\n")
+    assert (done.status, done.out) == (0, f"{config_file} was saved.\n")
     assert config_file.read_text() == WITH_COMMENTS.replace("gpt-5", "llama")
     assert config_file.stat().st_mode & 0o777 == 0o600
 
@@ -403,7 +403,7 @@ def test_an_editor_that_fails_changes_nothing(hermes_home: Path, config_file: Pa
 def test_without_a_terminal_and_an_editor_nothing_is_opened(hermes_home: Path, config_file: Path) -> None:
     done = run("config", "edit", home=hermes_home, env={"VISUAL": "", "EDITOR": ""})
     assert (done.status, done.out) == (1, "")
-    assert done.err == "hermes: there is no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
+    assert done.err == "hermes: no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
     assert config_file.read_text() == WITH_COMMENTS
 
 

@@ -258,7 +258,7 @@ def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
         "\n# 2026-01-01 10:00:00\n+xqvarnium is what I typed\n\n# 2026-01-01 10:00:01\n+/help\n"
     )
     refused = run("sessions", "delete", "--shred", "Parser rewrite", home=home)
-    assert refused.status == 1 and "pass --yes" in refused.err and PARSER in ids(home)
+    assert refused.status == 1 and "add --yes" in refused.err and PARSER in ids(home)
     done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
     assert (done.status, done.err) == (0, "")
     assert re.fullmatch(rf'"Parser rewrite" \({PARSER}\) is shredded: \d+ messages\n', done.out)

@@ -77,7 +77,7 @@ def test_a_title_and_a_compaction_that_come_later_are_taken_over(tmp_path: Path)
     assert last["title"] == "Listing files" and last["end_reason"] == "compression"
     assert last["output_tokens"] > first["output_tokens"] and last["ended_at"] > first["ended_at"]
     assert tip(home, name) == f"{name}.2"
-    assert "2 sessions were here already" in brought_in(file, home)
+    assert "2 sessions already here" in brought_in(file, home)
 
 
 def test_a_title_that_was_set_here_stays(tmp_path: Path) -> None:

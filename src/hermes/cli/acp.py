@@ -15,9 +15,9 @@ from hermes.errors import MissingExtra
 
 
 @click.command(
-    help="Serve an editor (Zed, Neovim, JetBrains) by the Agent Client Protocol, over standard input and output."
+    help="Serve an editor (Zed, Neovim, JetBrains) over standard input and output, by the Agent Client Protocol."
 )
-@click.option("--model", "model_name", metavar="NAME", help="The model that answers, instead of the configured one.")
+@click.option("--model", "model_name", metavar="NAME", help="Use this model instead of the configured one.")
 def command(model_name: str | None) -> None:
     try:
         from hermes.serve.acp_server import serve

@@ -20,29 +20,33 @@ _CHOOSE = "\0choose"  # -r without a value
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-q", "--query", metavar="TEXT", help="Ask once, print the answer and leave.")
+@click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
 @session_option(
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
-    text="Continue a session: by title, id or the beginning of an id; alone: the latest one.",
+    text="Continue a session, named by title, id or id prefix; without a name, the latest one.",
 )  # fmt: skip
 @session_option(
     "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
-    text="Continue a session that is named; alone: choose one on a full screen.",
+    text="Continue a session by name; without a name, choose one on a full screen.",
 )  # fmt: skip
-@click.option("--here", is_flag=True, help="With -c alone: the latest session of this folder (its git root).")
+@click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
 @click.option(
-    "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
+    "--model",
+    "model_name",
+    metavar="NAME",
+    shell_complete=complete_model,
+    help="Use this model instead of the configured one.",
 )
-@click.option("--system", metavar="TEXT", help="The system prompt of a new conversation, instead of the usual one.")
-@click.option("--no-save", is_flag=True, help="Keep nothing of it on disk; earlier conversations are not seen either.")
+@click.option("--system", metavar="TEXT", help="Use this system prompt for a new conversation.")
+@click.option("--no-save", is_flag=True, help="Save nothing to disk; earlier conversations are not available either.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With -q: one JSON object with the answer, tokens, cost, tool calls."
+    "--json", "as_json", is_flag=True, help="With -q: print one JSON object with answer, tokens, cost and tool calls."
 )
-@click.option("--stream-json", is_flag=True, help="With -q: events as they happen, one JSON object a line.")
+@click.option("--stream-json", is_flag=True, help="With -q: print events as they happen, one JSON object per line.")
 @click.option(
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With -q: a text or a picture that joins the question; may be given several times.",
+    help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
 @yes_option("Answer every question with yes: destructive commands run without asking.")
 def command(
@@ -59,7 +63,7 @@ def command(
     attach: tuple[Path, ...],
     yes: bool,
 ) -> int:
-    """Talk. Text piped in on standard input joins the question.
+    """Talk to the agent. Text piped in on standard input is added to the question.
 
     \b
       hermes                        a new conversation

@@ -68,7 +68,7 @@ def _careful(check: Callable[[Config], Found], config: Config) -> list[DoctorFin
         return list(check(config))
     except Exception as error:  # a failing check must not hide the others
         name = check.__name__.replace("_", " ")
-        return [wrong(name, f"this check itself failed ({type(error).__name__}: {error})", "please report it")]
+        return [wrong(name, f"this check failed ({type(error).__name__}: {error})", "please report it")]
 
 
 # ------------------------------------------------------------------------------------------------ the program
@@ -159,7 +159,7 @@ def home(config: Config) -> Found:
         return
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        yield remark("home", f"{folder} can be entered by others (mode {mode:04o})", f"chmod 700 {folder}")
+        yield remark("home", f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
     free = shutil.disk_usage(folder).free
     if free < NO_SPACE:
         yield wrong("home", f"{folder}: only {_size(free)} are free on that disk", "free some space")
@@ -201,7 +201,7 @@ def configuration(config: Config) -> Found:
         if read.unset or problems:
             return
         if _open_to_others(path) and _holds_secrets(text):
-            yield remark("config", f"{path} holds secrets and others can read it", f"chmod 600 {path}")
+            yield remark("config", f"{path} holds secrets and other users can read it", f"chmod 600 {path}")
         else:
             yield well("config", f"{path} is fine")
 
@@ -227,7 +227,7 @@ def env_file(config: Config) -> Found:
         yield wrong(".env", str(error), f"chmod 600 {path}, and save it as UTF-8")
         return
     if _open_to_others(path):
-        yield remark(".env", f"{path} can be read by others", f"chmod 600 {path}")
+        yield remark(".env", f"{path} can be read by other users", f"chmod 600 {path}")
     else:
         yield well(".env", f"{path}, {counted(count, 'variable')}")
 
@@ -399,7 +399,7 @@ def transcripts(config: Config) -> Found:
     elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
         yield wrong("transcripts", f"{folder} can't be written", f"chmod u+rwx {folder}")
     elif folder.exists() and _open_to_others(folder):
-        yield remark("transcripts", f"{folder} can be read by others", f"chmod 700 {folder}")
+        yield remark("transcripts", f"{folder} can be read by other users", f"chmod 700 {folder}")
     elif folder.exists():
         yield well("transcripts", f"{folder}")
 

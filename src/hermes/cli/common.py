@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------ options
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-ROWS = "The rows as a JSON array; times are seconds since 1970."
+ROWS = "Print the rows as a JSON array; times are seconds since 1970."
 
 
 def json_option(text: str = "Print JSON.") -> Decorator:
@@ -90,7 +90,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"there is no terminal to ask on; pass --yes to answer yes: {question}")
+        raise click.ClickException(f"no terminal to ask on; add --yes to answer yes: {question}")
     click.confirm(question, abort=True, err=True)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    help="Serve the record to other agents by the Model Context Protocol: search, read and list conversations.\n\nOver HTTP,"
+    help="Let other agents search, read and list conversations, by the Model Context Protocol.\n\nOver HTTP,"
     " clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed."
 )
 @click.option(

@@ -117,7 +117,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
         own = [(one, path) for one in formats.histories() if one.load().sniff(path)]
         found = own or list(formats.found_in(path))
         if not found:
-            raise click.ClickException(f"{path}: no history of another program is in this folder")
+            raise click.ClickException(f"{path}: no history of another program was found in this folder")
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
@@ -125,7 +125,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
     reader = formats.reader_for(path)
     if reader.name == formats.DEFAULT and not _has_json_lines(path):
         named = ", ".join(one.name for one in formats.formats() if one.reads)
-        raise click.ClickException(f"{file} is in no format that can be imported ({named}); nothing was imported")
+        raise click.ClickException(f"{file} is not in a format that can be imported ({named}); nothing was imported")
     return [(reader, path)]
 
 
@@ -234,13 +234,13 @@ def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
     for one in formats.found_here():
         by_program.setdefault(one[0].program, []).append(one)
     if not by_program:
-        print("No history of another program is in its usual place on this machine.")
+        print("No history of another program was found in the usual places.")
         return []
     _list(by_program, chosen)
     if dry_run or yes:
         return [one for sources in by_program.values() for one in sources]
     if not sys.stdin.isatty():
-        raise click.ClickException("nothing was imported; add --yes to import all of it, or name a path")
+        raise click.ClickException("nothing was imported; add --yes to import everything, or name a path")
     groups = list(by_program.values())
     while True:
         picked = _picked(groups, click.prompt("Import which (numbers, all, none)", default="all"))

@@ -50,7 +50,7 @@ def called(session: Mapping[str, Any]) -> str:
     " with all its parts."
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
-@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
+@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
 @click.option(
     "--shred",
     is_flag=True,
@@ -226,8 +226,8 @@ def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
     return [row for row in trashed if row["id"] not in continued]
 
 
-@click.command(help="What is in the trash, and until when it can be restored.")
-@click.option("--empty", is_flag=True, help="Delete all of it for good, now.")
+@click.command(help="List the trash, and until when each session can be restored.")
+@click.option("--empty", is_flag=True, help="Delete everything in the trash permanently, now.")
 @yes_option()
 @json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
@@ -277,7 +277,7 @@ def _trash_screen(rows: list[TrashedSession]) -> str:
     help="Days without activity: 90, 12h, 2w. Default: sessions.retention_days (90).",
 )  # fmt: skip
 @source_option("Only sessions of this source.")
-@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
+@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
 @yes_option()
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:

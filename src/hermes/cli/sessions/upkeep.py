@@ -36,7 +36,7 @@ def database_bytes(path: Path) -> int:
     return total
 
 
-@click.command(help="How many sessions and messages there are, by source, and how large the record is.")
+@click.command(help="Count sessions and messages by source, and show how large the record is.")
 @json_option("As a JSON object.")
 def stats(as_json: bool) -> None:
     with opened() as db:
