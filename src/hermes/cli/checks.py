@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from hermes.cli import checks_clients, checks_models, checks_platforms
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
+from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked, install_line
 from hermes.home import companion, default_database, get_hermes_home
 from hermes.texts import counted
 
@@ -105,8 +105,7 @@ def extras(config: Config) -> Found:
     for extra, wanted in EXTRAS.items():
         missing = [name for name, module in wanted.items() if _version(name, module) is None]
         if missing:
-            hint = f'pip install "hermes-sessions[{extra}]"'
-            yield remark(f"extra {extra}", f"not installed: {', '.join(missing)}", hint)
+            yield well(f"extra {extra}", f"optional, not installed ({', '.join(missing)}): {install_line(extra)}")
         else:
             yield well(
                 f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
@@ -320,8 +319,8 @@ def _elsewhere(config: Config) -> Found:
             yield from _meaning(
                 made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
             )
-    except MissingExtra as error:
-        yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
+    except MissingExtra:
+        yield wrong("store", "PostgreSQL needs a library that is not installed", install_line("postgres"))
     except HermesError as error:
         yield wrong("store", str(error), "check store.url (hermes config show) and the server")
 
@@ -375,7 +374,7 @@ def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
             said = (
                 f"{counted(count, 'vector')} of {model}, which is not installed here: questions are answered by words"
             )
-            yield remark("meaning", said, f'pip install "hermes-sessions[{extra}]", hermes model list')
+            yield remark("meaning", said, f"{install_line(extra)}, hermes model list")
         elif left > LONG_TAIL or model not in made:
             yield remark("meaning", f"{model} has to read {counted(left, 'message')}" if left else
                          f"{model} has made no vectors yet", "hermes sessions optimize --meaning")  # fmt: skip
