@@ -210,6 +210,13 @@ def test_prune_keeps_the_sessions_of_a_source_for_its_own_days(hermes_home: Path
     assert out == "Nothing to prune: no ended session is older than 200 days.\n"
 
 
+def test_a_session_in_the_trash_is_named_as_such(home: Path) -> None:
+    assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
+    for words in (("delete", PARSER, "--yes"), ("show", PARSER[:16]), ("rename", "Parser rewrite", "x")):
+        done = run("sessions", *words, home=home)
+        assert done.status == 1 and "in the trash" in done.err and f"restore {PARSER}" in done.err
+
+
 def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
     done = run("sessions", "prune", "--source", "telegram", "--yes", home=home)
     assert done.status == 0 and "put 1 session in the trash until" in done.out

@@ -329,7 +329,8 @@ def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     brought_in(file, home)
     done = program.run("sessions", "import", "--found", "--dry-run", home=home, env=places)
     assert done.status == 0, done
-    rows = [line.split() for line in done.out.splitlines()[:3]]
+    head, _, *rest = done.out.splitlines()
+    rows = [line.split() for line in (head, *rest)]
     assert rows[0] == ["Program", "Sessions", "Messages", "Size", "New", "messages"]
     assert (rows[1][:5], rows[1][-1]) == (["1", "Claude", "Code", "1", "6"], "0")
     assert (rows[2][:5], rows[2][-1]) == (["2", "Codex", "CLI", "1", "6"], "6")

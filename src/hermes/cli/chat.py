@@ -13,6 +13,7 @@ from hermes.cli.completers import complete_model
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
+    from hermes.config import Config
     from hermes.store.db import SessionDB
 
 _LATEST = "\0latest"  # -c without a value; it can't be typed
@@ -81,7 +82,6 @@ def command(
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.cli.arrival import open_record
     from hermes.config import load_config
     from hermes.config.loading import TALK
 
@@ -100,7 +100,7 @@ def command(
     if (no_save or system is not None) and (continued is not None or resumed is not None):
         raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
-    with unsaved() if no_save else open_record(config) as db:
+    with unsaved() if no_save else _record(config) as db:
         if resumed == _CHOOSE:
             resumed = _chosen(db)
             if resumed is None:
@@ -122,6 +122,17 @@ def command(
         from hermes.chat.repl import talk
 
         return talk(db, config, model, session_id=session_id, **settings)
+
+
+def _record(config: Config) -> SessionDB:
+    """The record to talk into; where the disk is full, the error says how to talk without it."""
+    from hermes.cli.arrival import open_record
+    from hermes.errors import StoreFull
+
+    try:
+        return open_record(config)
+    except StoreFull as error:
+        raise StoreFull(f"{error}; `hermes --no-save` talks without saving") from None
 
 
 class Settings(TypedDict):

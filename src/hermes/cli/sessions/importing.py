@@ -23,7 +23,8 @@ from hermes.cli.arrival import agents_home, settle
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
 from hermes.cli.sessions.import_report import ImportReport, place
-from hermes.cli.shared import configuration, index, is_encrypted, opened, progress, size_of
+from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
+from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
 from hermes.interop.formats import Format, Found, Problem
@@ -68,13 +69,7 @@ class _Chosen:
 @click.option("--again", is_flag=True, help="Also sessions that were deleted here, unless they were shredded.")
 @yes_option()
 def import_(
-    paths: tuple[str, ...],
-    found: bool,
-    dry_run: bool,
-    since: float | None,
-    folder: str | None,
-    again: bool,
-    yes: bool,
+    paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, again: bool, yes: bool
 ) -> int:
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
@@ -263,8 +258,8 @@ def _picked(groups: list[list[Source]], answer: str) -> list[Source] | None:
 
 
 def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
-    """A table: program, sessions, messages, size, how many messages are new."""
-    rows = [("", "Program", "Sessions", "Messages", "Size", "New messages")]
+    """Print a table: program, sessions, messages, size, how many messages are new."""
+    rows = []
     with _compared_with() as db:
         for number, (program, sources) in enumerate(by_program.items(), 1):
             sessions = messages = new = total = 0
@@ -278,15 +273,10 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
                             known = db.foreign_message_ids(one.session["id"])
                             new += sum(m.get("platform_message_id") not in known for m in one.session["messages"])
                 except (HermesError, OSError) as error:
-                    print(f"hermes: {path}: {one_line(str(error))}", file=sys.stderr)
+                    note(f"{path}: {one_line(str(error))}")
             rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
-    widths = [max(len(row[place]) for row in rows) for place in range(6)]
-    for row in rows:
-        cells = [
-            text.ljust(width) if place < 2 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    heads = ("", "Program", "Sessions", "Messages", "Size", "New messages")
+    print(printed([Column(head) for head in heads], rows))
 
 
 def _bytes(path: Path) -> int:
