@@ -11,7 +11,7 @@ RUNNER = $(BIN)/python
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' continues where you were)"
-	@echo "make install make \`hermes\` a command of every shell: a link in ~/.local/bin"
+	@echo "make install add \`hermes\` to your PATH: a link in ~/.local/bin (\`hermes-sessions\` where that name is taken)"
 	@echo "make test    install what is needed, check style, types and layers, run every test at its small size (minutes)"
 	@echo "make test-all  the same with all sizes: more examples, kills and damaged files, the second PostgreSQL (half an hour)"
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
@@ -36,18 +36,21 @@ chat: $(VENV)/.chat
 	@$(BIN)/hermes model path smollm2 >/dev/null 2>&1 || $(BIN)/hermes model install smollm2 || true
 	@$(BIN)/hermes chat $(ARGS); status=$$?; \
 	if [ ! -e $(VENV)/.offered ] && ! command -v hermes >/dev/null; then \
-	  touch $(VENV)/.offered; echo "(\`make install\` makes \`hermes\` a command of every shell.)" >&2; \
+	  touch $(VENV)/.offered; echo "(\`make install\` adds \`hermes\` to your PATH.)" >&2; \
 	fi; exit $$status
 
-# A link, so that the command is always this copy. Another program of that name is left alone.
-LINK := $(HOME)/.local/bin/hermes
+# A link, so that the command is always this copy. Another program of that name is left alone: then it is `hermes-sessions`.
+PLACE := $(HOME)/.local/bin
 install: $(VENV)/.chat
-	@if [ -e "$(LINK)" ] && [ "$$(readlink -f "$(LINK)")" != "$$(readlink -f $(BIN)/hermes)" ]; then \
-	  echo "$(LINK) is another program; remove it first" >&2; exit 1; \
-	fi
-	@mkdir -p "$(dir $(LINK))" && ln -sfn "$(abspath $(BIN)/hermes)" "$(LINK)" && echo "$(LINK) → $(abspath $(BIN)/hermes)"
-	@case ":$$PATH:" in *":$(HOME)/.local/bin:"*) ;; *) \
-	  echo "~/.local/bin is not searched by your shell yet: add  export PATH=\"\$$HOME/.local/bin:\$$PATH\"  to its startup file";; esac
+	@mine=$$(readlink -f $(BIN)/hermes); name=hermes; \
+	for other in "$(PLACE)/hermes" "$$(PATH="$$PATH:$(PLACE)" command -v hermes)"; do \
+	  if [ -e "$$other" ] && [ "$$(readlink -f "$$other")" != "$$mine" ]; then \
+	    name=hermes-sessions; echo "$$other is another program; this one becomes the command \`$$name\`"; break; \
+	  fi; \
+	done; \
+	mkdir -p "$(PLACE)" && ln -sfn "$(abspath $(BIN))/$$name" "$(PLACE)/$$name" && echo "$(PLACE)/$$name → $(abspath $(BIN))/$$name"
+	@case ":$$PATH:" in *":$(PLACE):"*) ;; *) \
+	  echo "~/.local/bin is not on your PATH yet: add  export PATH=\"\$$HOME/.local/bin:\$$PATH\"  to your shell's startup file";; esac
 
 test: lint types contracts unit
 

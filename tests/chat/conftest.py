@@ -37,8 +37,8 @@ def open_screen(home: Path) -> Iterator[Callable[..., Screen]]:
     """open_screen("-c", width=…) → `hermes -c` in a terminal."""
     opened: list[Screen] = []
 
-    def start(*words: str, width: int = 80, height: int = 24, **more: Any) -> Screen:
-        screen = Screen([*PROGRAM, *words], width, height, env=environment(home), **more)
+    def start(*words: str, width: int = 80, height: int = 24, env: dict[str, str] | None = None, **more: Any) -> Screen:
+        screen = Screen([*PROGRAM, *words], width, height, env=environment(home, env), **more)
         opened.append(screen)
         return screen
 

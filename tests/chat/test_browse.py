@@ -681,8 +681,7 @@ def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: A
             db.create_session(name, "cli")
             db.append_message(name, "user", words)
             db.set_session_title(name, title)
-    (home / "config.yaml").write_text("display: {theme: light}\n")
-    screen = open_screen("sessions", "browse", width=100, height=30)
+    screen = open_screen("sessions", "browse", width=100, height=30, env={"COLORFGBG": "0;15"})
     screen.wait_for("2 conversations")
     assert "48;5;253m" in screen.styled() and "48;5;233m" not in screen.styled()  # light grey behind dark letters
     screen.type("parser")

@@ -67,16 +67,11 @@ def test_single_questions_are_marked_until_they_are_continued(server: ModelServe
     run("-c", "-q", "say more", home=home)  # the newest one is no single question any more
     assert run("sessions", "list", home=home, width=140).out.count("one-shot") == 1
     assert "monad" not in run("sessions", "list", "--no-oneshots", home=home).out
-    assert run("config", "set", "terminal.list_oneshots", "false", home=home).status == 0
-    short = run("sessions", "list", "--limit", 1, home=home).out  # the limit counts what is listed
+    short = run("sessions", "list", "--no-oneshots", "--limit", 1, home=home).out  # the limit counts what is listed
     assert "monad" not in short and "functor" in short
-    assert "monad" in run("sessions", "list", "--oneshots", home=home).out
     assert "monad" in run("sessions", "list", "--all", home=home).out
-    assert [one["preview"] for one in json.loads(run("sessions", "list", "--json", home=home).out)] == [
-        "what is a functor?"
-    ]
-    refused = run("config", "set", "terminal.list_oneshots", "maybe", home=home)
-    assert refused.status == 1 and "expected true or false" in refused.err
+    rows = json.loads(run("sessions", "list", "--no-oneshots", "--json", home=home).out)
+    assert [one["preview"] for one in rows] == ["what is a functor?"]
 
 
 def test_a_question_takes_files_by_an_at_sign_and_piped_text_does_not(
@@ -141,8 +136,7 @@ def test_sessions_belong_to_folders_and_follow_them(
     assert "belongs to" not in here.wait_for("❯")
     here.press("C-d")
     here.wait_until_over()
-    (home / "config.yaml").write_text(server.config() + "terminal: {continue: here}\n")
-    assert run("-c", "-q", "more", home=home, cwd=one).status == 0
+    assert run("-c", "--here", "-q", "more", home=home, cwd=one).status == 0
     assert "hello from in-one" in str(server.requests[-1]["messages"])
     listed = run("sessions", "list", "--here", home=home, cwd=one / "src").out
     assert "in-one" in listed and "in-other" not in listed

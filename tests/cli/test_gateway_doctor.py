@@ -84,7 +84,7 @@ def test_everybody_nobody_no_owner_and_no_home_deserve_a_look(lab: Lab, hermes_h
     assert any(state == "remark" and "everyone" in text for state, text in found)
     found = lines(hermes_home, "telegram", lab.settings)
     assert [state for state, _ in found] == ["well", "remark", "remark", "remark"]
-    for word, (_, text) in zip(("no one may talk", "owner", "/sethome"), found[1:], strict=True):
+    for word, (_, text) in zip(("no one is allowed to talk", "owner", "/sethome"), found[1:], strict=True):
         assert word in text
 
 
@@ -107,7 +107,7 @@ def test_a_platform_that_does_not_answer_holds_nobody_up(lab: Lab, hermes_home: 
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ((state, text),) = lines(hermes_home, "telegram", {**lab.settings, "base_url": address})
     assert state == "wrong"
-    assert "online" in text
+    assert "network" in text
 
 
 def test_a_library_that_is_not_there(lab: Lab, hermes_home: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_library_that_is_not_there(lab: Lab, hermes_home: Path) -> None:
     paths = os.pathsep.join([str(blocked.parent), program.environment(hermes_home)["PYTHONPATH"]])
     done = program.run("doctor", home=hermes_home, env={**QUIET, "PYTHONPATH": paths})
     (line,) = [one for one in done.out.splitlines() if one.startswith("✗ telegram")]
-    assert 'pip install "hermes-sessions[telegram]"' in line
+    assert '[telegram]"' in line and "pip install" in line
 
 
 def test_the_gateway_has_a_line_when_there_is_something_to_run(lab: Lab, hermes_home: Path) -> None:

@@ -84,7 +84,7 @@ def test_importing_twice_changes_nothing(home: Path, tmp_path: Path) -> None:
     before = exported(home)
     again = run("sessions", "import", file, home=home)
     assert again.status == 0
-    assert again.out == "0 sessions with 0 messages imported, 10 sessions were here already\n"
+    assert again.out == "0 sessions with 0 messages imported; 10 sessions already here\n"
     assert exported(home) == before
 
 

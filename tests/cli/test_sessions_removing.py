@@ -200,18 +200,21 @@ def test_prune_keeps_the_sessions_of_a_source_for_its_own_days(hermes_home: Path
         return set(re.findall(r"\w+-\d+$", out, re.MULTILINE))
 
     assert pruned() == {"cron-100", "batch-100", "cli-100"}
-    (hermes_home / "config.yaml").write_text(
-        "sessions: {retention_days: 200, retention_by_source: {cron: 7, batch: 30}}\n"
-    )
-    assert pruned() == {"cron-20", "cron-100", "batch-100"}
-    assert pruned("--source", "cron") == {"cron-20", "cron-100"}
-    assert pruned("--source", "cli") == set()
+    assert pruned("--source", "cron", "--older-than", "7") == {"cron-20", "cron-100"}
+    (hermes_home / "config.yaml").write_text("sessions: {retention_days: 200}\n")
+    assert pruned() == set()
     assert pruned("--older-than", "10") == {
         f"{source}-{age}" for source in ("cron", "batch", "cli") for age in (20, 100)
     }
-    run("sessions", "prune", "--yes", home=hermes_home)
     out = run("sessions", "prune", home=hermes_home).out
-    assert out == "Nothing to prune: no ended session is older than 200 days, of batch 30 days, of cron 7 days.\n"
+    assert out == "Nothing to prune: no ended session is older than 200 days.\n"
+
+
+def test_a_session_in_the_trash_is_named_as_such(home: Path) -> None:
+    assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
+    for words in (("delete", PARSER, "--yes"), ("show", PARSER[:16]), ("rename", "Parser rewrite", "x")):
+        done = run("sessions", *words, home=home)
+        assert done.status == 1 and "in the trash" in done.err and f"restore {PARSER}" in done.err
 
 
 def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
@@ -262,7 +265,7 @@ def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
         "\n# 2026-01-01 10:00:00\n+xqvarnium is what I typed\n\n# 2026-01-01 10:00:01\n+/help\n"
     )
     refused = run("sessions", "delete", "--shred", "Parser rewrite", home=home)
-    assert refused.status == 1 and "pass --yes" in refused.err and PARSER in ids(home)
+    assert refused.status == 1 and "add --yes" in refused.err and PARSER in ids(home)
     done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
     assert (done.status, done.err) == (0, "")
     assert re.fullmatch(rf'"Parser rewrite" \({PARSER}\) is shredded: \d+ messages\n', done.out)

@@ -28,23 +28,23 @@ auxiliary:
   summary: {max_chars: 12000, max_concurrency: 3}
   compression: null
 compression: {enabled: true, threshold: 0.5, protect_first_n: 1, protect_last_n: 20}
-display: {resume_display: full, busy: interrupt, theme: auto, platforms: {}}
-sessions: {auto_prune: false, retention_days: 90, retention_by_source: {}, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
+display: {resume_display: full, busy: interrupt, platforms: {}}
+sessions: {auto_prune: false, retention_days: 90, vacuum_after_prune: true, min_interval_hours: 24, transcripts: all, trash_days: 7}
 privacy: {redact_secrets: true}
-store: {url: null, durability: full, prepared_statements: auto, timeout: 30, patience: 15, key_file: null, passphrase_file: null}
+store: {url: null, path: null, durability: full, key_file: null, passphrase_file: null}
 owner: []
 timezone: null
 memory: {enabled: true}
 mcp_servers: {}
-terminal: {confirm: destructive, continue: latest, list_oneshots: true, allow: {}}
+terminal: {confirm: destructive, allow: {}}
 group_sessions_per_user: true
 thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}
-gateway: {debounce_seconds: 1.0, listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {enabled: true, edit_interval: 1.0, buffer_threshold: 40, cursor: " ▉"}, media: {vision_model: null, stt_model: null, max_mb: 20}, http: {max_connections: 256, max_per_address: 128, header_seconds: 10}, brake: {per_minute: 30}, watch: {enabled: false, folders: []}}
+gateway: {debounce_seconds: 1.0, listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {enabled: true, edit_interval: 1.0, buffer_threshold: 40, cursor: " ▉"}, media: {vision_model: null, stt_model: null, max_mb: 20}, brake: {per_minute: 30}, watch: {enabled: false, folders: []}}
 platforms: {}
 api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null, keys: {}}
 web: {host: 127.0.0.1, port: 0, password: null, url: null, user_header: null, proxies: [127.0.0.1, "::1"], users: {}}
-mcp: {host: 127.0.0.1, token: null}
+mcp: {token: null}
 webhooks: {host: 127.0.0.1, port: 8644, routes: {}}
 hooks: {}
 """
@@ -251,7 +251,6 @@ MISTAKES = [
     ("qqqqq: 1", "line 1: unknown configuration key: qqqqq"),
     ("\nsessions:\n  retention_days: soon", "line 3: sessions.retention_days: expected a number, got 'soon'"),
     ("sessions: {retention_days: -1}", "sessions.retention_days: expected 0 or more, got '-1'"),
-    ("sessions: {retention_by_source: {cron: -1}}", "sessions.retention_by_source.cron: expected 0 or more, got '-1'"),
     ("sessions: {retention_days: .inf}", "sessions.retention_days: expected a number, got '.inf'"),
     ("sessions: {retention_days: .nan}", "sessions.retention_days: expected a number, got '.nan'"),
     ("sessions: {auto_prune: maybe}", "sessions.auto_prune: expected true or false, got 'maybe'"),
@@ -264,7 +263,7 @@ MISTAKES = [
     ("auxiliary: {title: small}", "auxiliary.title: expected a section (model, base_url, api_key, …), got 'small'"),
     ("model: 0", "model: expected a section (default, base_url, api_key, …), got '0'"),
     ("owner: 5", "owner: expected a list, got '5'"),
-    ("model: gpt-5", "model: expected a section (default, base_url, api_key, …), got 'gpt-5'"),
+    ("store: gpt-5", "store: expected a section (url, path, durability, …), got 'gpt-5'"),
     ("store: {durability: ful}", "store.durability: expected one of full, normal, got 'ful'; did you mean full?"),
     ("display: {busy: true}", "display.busy: expected one of interrupt, queue, got 'true'"),
     ("display: {platforms: {telegram: {busy: often}}}", "display.platforms.telegram.busy: expected one of interrupt, queue"),

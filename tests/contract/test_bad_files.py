@@ -131,7 +131,7 @@ def test_a_newer_or_foreign_version_opens_read_only_with_a_word_and_is_never_alt
     path = tmp_path / "store-x" / "state.db"
     foreign_file(path, version)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.warns(UserWarning, match="another or newer program") as said:
+    with pytest.warns(UserWarning, match="Hermes Agent") as said:
         db = make_db(name="x")
     (warning,) = (one for one in said if one.category is UserWarning)
     assert str(path) in str(warning.message)

@@ -98,7 +98,7 @@ def test_a_second_import_brings_in_only_what_is_new(tmp_path: Path) -> None:
     first = sessions(home)[f"claude-code-{NAME}"]
     assert [role for role, _ in told(first)] == ["system", "user", "assistant", "tool", "user", "assistant"]
     assert first["messages"][2]["tool_calls"][0]["function"]["name"] == "Bash"
-    assert "1 session was here already" in brought_in(file, home)
+    assert "1 session already here" in brought_in(file, home)
     lines(file, [*whole, said("u5", "u1", "from the beginning", 9)])
     assert "1 session updated" in brought_in(file, home)
     last = sessions(home)[f"claude-code-{NAME}"]
@@ -266,7 +266,7 @@ def test_a_copy_under_another_name_is_the_same_session(tmp_path: Path) -> None:
     home = tmp_path / "home"
     told_there = [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)]
     brought_in(lines(tmp_path / f"{NAME}.jsonl", told_there), home)
-    assert "1 session was here already" in brought_in(lines(tmp_path / "a copy.txt", told_there), home)
+    assert "1 session already here" in brought_in(lines(tmp_path / "a copy.txt", told_there), home)
     assert list(sessions(home)) == [f"claude-code-{NAME}"]
 
 

@@ -70,7 +70,7 @@ def test_a_rollout(tmp_path: Path, compressed: bool) -> None:
     assert (result["content"], result["tool_name"]) == ("2 passed", "shell")
     assert (answer["content"], answer["input_tokens"], answer["cache_read_tokens"]) == ("All tests pass.", 100, 800)
     assert hidden(session) == ["something silly", "a silly answer"]
-    assert "1 session was here already" in brought_in(tmp_path / ".codex", home)
+    assert "1 session already here" in brought_in(tmp_path / ".codex", home)
 
 
 def test_a_compaction_begins_a_continuation(tmp_path: Path) -> None:

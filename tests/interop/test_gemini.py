@@ -208,5 +208,5 @@ def test_an_older_chat_that_was_resumed_is_read_from_the_file_that_goes_on(tmp_p
     assert "0 sessions with 1 message imported, 1 session updated" in brought_in(tmp_path / "tmp", home)
     before = everything(home)
     assert told(before)[-1] == ("user", "thanks")
-    assert "1 session was here already" in brought_in(tmp_path / "tmp", home)
+    assert "1 session already here" in brought_in(tmp_path / "tmp", home)
     assert everything(home) == before

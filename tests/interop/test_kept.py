@@ -77,7 +77,7 @@ def test_a_title_and_a_compaction_that_come_later_are_taken_over(tmp_path: Path)
     assert last["title"] == "Listing files" and last["end_reason"] == "compression"
     assert last["output_tokens"] > first["output_tokens"] and last["ended_at"] > first["ended_at"]
     assert tip(home, name) == f"{name}.2"
-    assert "2 sessions were here already" in brought_in(file, home)
+    assert "2 sessions already here" in brought_in(file, home)
 
 
 def test_a_title_that_was_set_here_stays(tmp_path: Path) -> None:
@@ -329,7 +329,8 @@ def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     brought_in(file, home)
     done = program.run("sessions", "import", "--found", "--dry-run", home=home, env=places)
     assert done.status == 0, done
-    rows = [line.split() for line in done.out.splitlines()[:3]]
+    head, _, *rest = done.out.splitlines()
+    rows = [line.split() for line in (head, *rest)]
     assert rows[0] == ["Program", "Sessions", "Messages", "Size", "New", "messages"]
     assert (rows[1][:5], rows[1][-1]) == (["1", "Claude", "Code", "1", "6"], "0")
     assert (rows[2][:5], rows[2][-1]) == (["2", "Codex", "CLI", "1", "6"], "6")

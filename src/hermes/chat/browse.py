@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0  # between two looks at whether the terminal is still there
 
 
-def browse(db: SessionDB, zone: tzinfo | None = None, *, theme: str = "auto") -> str | None:
+def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
     """Let a person choose a session; its id, or None when they left without choosing. Needs a terminal.
 
-    Dates are those of `zone`; None is the machine's own. `theme` is light, dark, or auto: as the terminal says it is.
+    Dates are those of `zone`; None is the machine's own.
     """
     no_color = os.environ.get("NO_COLOR")
     if no_color == "":
@@ -36,7 +36,7 @@ def browse(db: SessionDB, zone: tzinfo | None = None, *, theme: str = "auto") ->
         if error.name is None or error.name.partition(".")[0] not in ("textual", "rich"):
             raise
         raise MissingExtra("the session browser", "chat") from error
-    app = Browser(db, zone, light=theme == "light" or (theme == "auto" and _terminal_is_light()))
+    app = Browser(db, zone, light=_terminal_is_light())
     try:
         with _ending_with_the_terminal():
             chosen = app.run()

@@ -15,9 +15,9 @@ from hermes.errors import MissingExtra
 
 
 @click.command(
-    help="Serve an editor (Zed, Neovim, JetBrains) by the Agent Client Protocol, over standard input and output."
+    help="Serve an editor (Zed, Neovim, JetBrains) over standard input and output, by the Agent Client Protocol."
 )
-@click.option("--model", "model_name", metavar="NAME", help="The model that answers, instead of the configured one.")
+@click.option("--model", "model_name", metavar="NAME", help="Use this model instead of the configured one.")
 def command(model_name: str | None) -> None:
     try:
         from hermes.serve.acp_server import serve
@@ -27,14 +27,14 @@ def command(model_name: str | None) -> None:
         raise MissingExtra("hermes acp", "acp") from None
     _check_streams()
     from hermes.agent.model_choice import choose_model
+    from hermes.cli.arrival import open_record
     from hermes.config import load_config
-    from hermes.store.opening import open_configured
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     config = load_config()
     if model_name is not None:
         config.model.default = model_name
-    with open_configured(config) as db:
+    with open_record(config) as db:
         asyncio.run(serve(db, config, choose_model(config, db), keep_model=model_name is not None))
 
 

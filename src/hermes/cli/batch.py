@@ -40,7 +40,7 @@ class _RunByDefault(CommandGroup):
 
 @click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Ask everything in a file: each line is a session, the replies go into a file of results.
+    """Run every prompt in a file: each line is a session, and the replies go into a results file.
 
     `hermes batch FILE …` is short for `hermes batch run FILE …`.
     """
@@ -63,15 +63,15 @@ def command() -> None:
 )
 @click.option(
     "--model", "model_name", metavar="NAME", shell_complete=complete_model,
-    help="Another model than config.yaml says, also for lines that name one.",
+    help="Use this model instead of the configured one, also for lines that name one.",
 )  # fmt: skip
-@click.option("--resume", is_flag=True, help="Do what an earlier run left: what is done is not asked again.")
+@click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
 @click.option("--template", metavar="TEXT", help="The prompt, with the fields of a line: 'Summarise {text}'.")
 @click.option(
     "--max-cost",
     type=click.FloatRange(min=0, min_open=True),
     metavar="USD",
-    help="Begin no line after so much is spent.",
+    help="Start no more lines once this much is spent.",
 )
 @click.option("--ordered", is_flag=True, help="At the end, put the results in the order of the prompts.")
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
@@ -88,7 +88,7 @@ def run(
     no_tools: bool,
     yes: bool,
 ) -> int:
-    """Ask every line of PROMPTS (JSONL; `-` is standard input). Each line is one of
+    """Run every line of PROMPTS (JSONL; `-` is standard input). Each line is one of
 
     \b
       "a prompt"
@@ -140,9 +140,9 @@ def _name_bad(lines: Lines) -> None:
     if len(lines.bad) > _MOST_LISTED:
         note(f"… and {counted(len(lines.bad) - _MOST_LISTED, 'more bad line')}")
     if lines.unused:
-        note(f"settings of the requests that are not passed on: {one_line(', '.join(sorted(lines.unused)))}")
+        note(f"request settings that are ignored: {one_line(', '.join(sorted(lines.unused)))}")
     if not lines.good:
-        raise InvalidInput("there is no line that can be asked")
+        raise InvalidInput("no line has a prompt that can be run")
 
 
 def _run(
@@ -151,14 +151,12 @@ def _run(
     from hermes.agent.model_choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.chat.signals import Terminated, signals_raise
-    from hermes.cli.chat import writable
+    from hermes.cli.arrival import open_record
     from hermes.jobs.batch import Batch, Stopped
     from hermes.jobs.batch_results import Results
-    from hermes.store.opening import open_configured
 
     toolbox = Toolbox(config)
-    with open_configured(config) as db, signals_raise():
-        writable(db)
+    with open_record(config) as db, signals_raise():
         results = Results(out, resume=resume)
         try:
             model = choose_model(config, db)
@@ -185,7 +183,7 @@ def _run(
 
 
 def _name(db: SessionDB, results: Results, resume: bool) -> str:
-    """What the ids of the sessions begin with; the record knows it before the first line is asked."""
+    """Prefix of this batch's session ids, stored before the first prompt runs."""
     import socket
 
     from hermes.agent.conversations import new_session_id
@@ -208,14 +206,14 @@ def _report(batch: Batch, lines: Lines, out: Path) -> int:
     parts.append(_money(now))
     click.echo(f"{', '.join(parts)}: {out}")
     if left or now.failed:
-        note("the same command with --resume does what is left")
+        note("run the same command with --resume to finish the rest")
     return 1 if left or now.failed or lines.bad else 0
 
 
 def _money(now: Standing) -> str:
     if not now.unpriced:
         return f"${now.cost:.4f}"
-    return f"${now.cost:.4f} + {counted(now.unpriced, 'reply' if now.unpriced == 1 else 'replie')} without a price"
+    return f"${now.cost:.4f} + {counted(now.unpriced, 'reply', 'replies')} without a price"
 
 
 @contextmanager

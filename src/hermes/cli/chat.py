@@ -13,6 +13,7 @@ from hermes.cli.completers import complete_model
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
+    from hermes.config import Config
     from hermes.store.db import SessionDB
 
 _LATEST = "\0latest"  # -c without a value; it can't be typed
@@ -20,29 +21,33 @@ _CHOOSE = "\0choose"  # -r without a value
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-q", "--query", metavar="TEXT", help="Ask once, print the answer and leave.")
+@click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
 @session_option(
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,
-    text="Continue a session: by title, id or the beginning of an id; alone: the latest one.",
+    text="Continue a session, named by title, id or id prefix; without a name, the latest one.",
 )  # fmt: skip
 @session_option(
     "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
-    text="Continue a session that is named; alone: choose one on a full screen.",
+    text="Continue a session by name; without a name, choose one on a full screen.",
 )  # fmt: skip
-@click.option("--here", is_flag=True, help="With -c alone: the latest session of this folder (its git root).")
+@click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
 @click.option(
-    "--model", "model_name", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says."
+    "--model",
+    "model_name",
+    metavar="NAME",
+    shell_complete=complete_model,
+    help="Use this model instead of the configured one.",
 )
-@click.option("--system", metavar="TEXT", help="The system prompt of a new conversation, instead of the usual one.")
-@click.option("--no-save", is_flag=True, help="Keep nothing of it on disk; earlier conversations are not seen either.")
+@click.option("--system", metavar="TEXT", help="Use this system prompt for a new conversation.")
+@click.option("--no-save", is_flag=True, help="Save nothing to disk; earlier conversations are not available either.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="With -q: one JSON object with the answer, tokens, cost, tool calls."
+    "--json", "as_json", is_flag=True, help="With -q: print one JSON object with answer, tokens, cost and tool calls."
 )
-@click.option("--stream-json", is_flag=True, help="With -q: events as they happen, one JSON object a line.")
+@click.option("--stream-json", is_flag=True, help="With -q: print events as they happen, one JSON object per line.")
 @click.option(
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With -q: a text or a picture that joins the question; may be given several times.",
+    help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
 @yes_option("Answer every question with yes: destructive commands run without asking.")
 def command(
@@ -59,7 +64,7 @@ def command(
     attach: tuple[Path, ...],
     yes: bool,
 ) -> int:
-    """Talk. Text piped in on standard input joins the question.
+    """Talk to the agent. Text piped in on standard input is added to the question.
 
     \b
       hermes                        a new conversation
@@ -79,7 +84,6 @@ def command(
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
     from hermes.config.loading import TALK
-    from hermes.store.opening import open_configured
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
@@ -96,13 +100,11 @@ def command(
     if (no_save or system is not None) and (continued is not None or resumed is not None):
         raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
-    with unsaved() if no_save else open_configured(config) as db:
-        writable(db)
+    with unsaved() if no_save else _record(config) as db:
         if resumed == _CHOOSE:
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        here = here or (continued == _LATEST and config.terminal.continue_ == "here")
         session_id = _wanted(db, continued, resumed, here)
         from hermes.agent.model_choice import choose_model
         from hermes.chat.resume import other_folder
@@ -120,6 +122,17 @@ def command(
         from hermes.chat.repl import talk
 
         return talk(db, config, model, session_id=session_id, **settings)
+
+
+def _record(config: Config) -> SessionDB:
+    """The record to talk into; where the disk is full, the error says how to talk without it."""
+    from hermes.cli.arrival import open_record
+    from hermes.errors import StoreFull
+
+    try:
+        return open_record(config)
+    except StoreFull as error:
+        raise StoreFull(f"{error}; `hermes --no-save` talks without saving") from None
 
 
 class Settings(TypedDict):
@@ -169,14 +182,6 @@ def _needs_terminal() -> None:
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
     from hermes.chat.browse import browse
-    from hermes.cli.shared import configuration, zone
+    from hermes.cli.shared import zone
 
-    return browse(db, zone(), theme=configuration().display.theme)
-
-
-def writable(db: SessionDB) -> None:
-    """StoreReadOnly when nothing said would be kept."""
-    from hermes.errors import StoreReadOnly
-
-    if db.read_only:
-        raise StoreReadOnly(f"{db.where} is read-only, so no message would be stored; `hermes doctor` shows why")
+    return browse(db, zone())

@@ -7,6 +7,7 @@ seconds at most. Wrong (✗) is a defect that keeps something from working, a re
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import warnings
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from hermes.cli import checks_clients, checks_models, checks_platforms
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
+from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked, install_line
 from hermes.home import companion, default_database, get_hermes_home
 from hermes.texts import counted
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # The libraries every install has, with the oldest version that will do (as in pyproject.toml).
 LIBRARIES = {
     "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
-    "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
+    "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
     "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
@@ -67,7 +68,7 @@ def _careful(check: Callable[[Config], Found], config: Config) -> list[DoctorFin
         return list(check(config))
     except Exception as error:  # a failing check must not hide the others
         name = check.__name__.replace("_", " ")
-        return [wrong(name, f"this check itself failed ({type(error).__name__}: {error})", "please report it")]
+        return [wrong(name, f"this check failed ({type(error).__name__}: {error})", "please report it")]
 
 
 # ------------------------------------------------------------------------------------------------ the program
@@ -104,8 +105,7 @@ def extras(config: Config) -> Found:
     for extra, wanted in EXTRAS.items():
         missing = [name for name, module in wanted.items() if _version(name, module) is None]
         if missing:
-            hint = f'pip install "hermes-sessions[{extra}]"'
-            yield remark(f"extra {extra}", f"not installed: {', '.join(missing)}", hint)
+            yield well(f"extra {extra}", f"optional, not installed ({', '.join(missing)}): {install_line(extra)}")
         else:
             yield well(
                 f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
@@ -158,7 +158,7 @@ def home(config: Config) -> Found:
         return
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        yield remark("home", f"{folder} can be entered by others (mode {mode:04o})", f"chmod 700 {folder}")
+        yield remark("home", f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
     free = shutil.disk_usage(folder).free
     if free < NO_SPACE:
         yield wrong("home", f"{folder}: only {_size(free)} are free on that disk", "free some space")
@@ -172,6 +172,7 @@ def configuration(config: Config) -> Found:
     """config.yaml and .env."""
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
+    from hermes.store.check import agent_store
 
     path = config_path()
     try:
@@ -180,6 +181,9 @@ def configuration(config: Config) -> Found:
     except HermesError as error:
         yield wrong("config", str(error), "`hermes config path` prints its path")
         return
+    if theirs := [problem for problem in problems if problem.unknown] if agent_store(default_database()) else []:
+        problems = [problem for problem in problems if not problem.unknown]
+        yield well("config", f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
     for problem in problems[:10]:
         if problem.unknown:
             yield remark("config", f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
@@ -196,7 +200,7 @@ def configuration(config: Config) -> Found:
         if read.unset or problems:
             return
         if _open_to_others(path) and _holds_secrets(text):
-            yield remark("config", f"{path} holds secrets and others can read it", f"chmod 600 {path}")
+            yield remark("config", f"{path} holds secrets and other users can read it", f"chmod 600 {path}")
         else:
             yield well("config", f"{path} is fine")
 
@@ -222,7 +226,7 @@ def env_file(config: Config) -> Found:
         yield wrong(".env", str(error), f"chmod 600 {path}, and save it as UTF-8")
         return
     if _open_to_others(path):
-        yield remark(".env", f"{path} can be read by others", f"chmod 600 {path}")
+        yield remark(".env", f"{path} can be read by other users", f"chmod 600 {path}")
     else:
         yield well(".env", f"{path}, {counted(count, 'variable')}")
 
@@ -250,14 +254,20 @@ def _holds_secrets(text: str) -> bool:
 
 def store(config: Config) -> Found:
     """The database: whether it opens, is sound, has a complete index, and which processes have it open."""
-    from hermes.store.check import look
-    from hermes.store.opening import store_url
+    from hermes.store.check import agent_store, look
+    from hermes.store.opening import store_file
 
-    url = store_url(config)
-    if url is not None:
+    path = store_file(config)
+    if path is None:
         yield from _elsewhere(config)
         return
-    path = default_database()
+    if theirs := agent_store(default_database()):
+        bring = f"hermes sessions import {shlex.quote(str(theirs.path))}"
+        if path == theirs.path:
+            said = f"{path} belongs to {theirs}; it is only read here"
+            yield remark("store", said, f"`{bring}` brings its sessions into a record of your own beside it")
+            return
+        yield well("other store", f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there")
     if not path.exists():
         yield well("store", f"{path} does not exist yet: no conversation so far")
         return
@@ -278,7 +288,7 @@ def store(config: Config) -> Found:
     for damage in health.damage:
         yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
     if health.kind == "newer":
-        said = f"{path} was written by a newer or another program: it is read-only"
+        said = f"{path} was written by a newer Hermes Sessions: it is read-only"
         yield remark("store", said, "pip install --upgrade hermes-sessions")
     if not os.access(path, os.W_OK):
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
@@ -287,17 +297,15 @@ def store(config: Config) -> Found:
 
 
 def _elsewhere(config: Config) -> Found:
-    """A store that store.url names."""
-    from hermes.store.engines import file_of
+    """A store on a server."""
     from hermes.store.opening import open_existing, store_url
 
     try:
         db = open_existing(config)
         if db is None:
-            if file_of(url := str(store_url(config))) is None:
-                from hermes.store.engines.postgres.migrate import rehearse
+            from hermes.store.engines.postgres.migrate import rehearse
 
-                rehearse(url)
+            rehearse(str(store_url(config)))
             yield well("store", "the database that store.url names is empty: no conversation so far")
             return
         with db:
@@ -311,8 +319,8 @@ def _elsewhere(config: Config) -> Found:
             yield from _meaning(
                 made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
             )
-    except MissingExtra as error:
-        yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
+    except MissingExtra:
+        yield wrong("store", "PostgreSQL needs a library that is not installed", install_line("postgres"))
     except HermesError as error:
         yield wrong("store", str(error), "check store.url (hermes config show) and the server")
 
@@ -366,7 +374,7 @@ def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
             said = (
                 f"{counted(count, 'vector')} of {model}, which is not installed here: questions are answered by words"
             )
-            yield remark("meaning", said, f'pip install "hermes-sessions[{extra}]", hermes model list')
+            yield remark("meaning", said, f"{install_line(extra)}, hermes model list")
         elif left > LONG_TAIL or model not in made:
             yield remark("meaning", f"{model} has to read {counted(left, 'message')}" if left else
                          f"{model} has made no vectors yet", "hermes sessions optimize --meaning")  # fmt: skip
@@ -379,15 +387,18 @@ def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
 
 def transcripts(config: Config) -> Found:
     """The folder with a readable copy of every conversation."""
-    folder = companion(default_database(), "sessions")
-    if config.sessions.transcripts == "off" or not folder.parent.exists():
+    from hermes.store.opening import local_file
+
+    file = local_file(config)
+    if config.store.url is not None or config.sessions.transcripts == "off" or not file.exists():
         return
+    folder = companion(file, "sessions")
     if folder.exists() and not folder.is_dir():
         yield wrong("transcripts", f"{folder} is a file, not a folder", "move it away")
     elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
         yield wrong("transcripts", f"{folder} can't be written", f"chmod u+rwx {folder}")
     elif folder.exists() and _open_to_others(folder):
-        yield remark("transcripts", f"{folder} can be read by others", f"chmod 700 {folder}")
+        yield remark("transcripts", f"{folder} can be read by other users", f"chmod 700 {folder}")
     elif folder.exists():
         yield well("transcripts", f"{folder}")
 

@@ -96,11 +96,11 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
         who = who or asyncio.run(_asked(adapter))
     except TimeoutError:
         said = f"{kind.title} did not answer within {PATIENCE:.0f} seconds"
-        return [wrong(name, said, "is this machine online? `hermes gateway status` shows the last error")]
+        return [wrong(name, said, "check your network connection; `hermes gateway status` shows the last error")]
     except (ConfigError, PlatformRefused) as error:
         return [wrong(name, _short(error), setup_command(name))]
     except HermesError as error:
-        return [wrong(name, _short(error), "is this machine online, and the address right?")]
+        return [wrong(name, _short(error), "check your network connection and the address")]
     found = [well(name, f"logged in to {kind.title} as {one_line(who)}"), *_people(config, name, settings)]
     if doubts := adapter.doubts():
         from hermes.cli.gateway_setup import guide_page
@@ -154,7 +154,9 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
         yield remark(name, "everyone may talk (allow_all)", f"list them: {section_key(config, name)}.allowed_users")
     elif not settings.allowed_users and not paired and not owners:
         yield remark(
-            name, "no one may talk yet", "write to it, and approve the code it sends you: hermes pairing approve"
+            name,
+            "no one is allowed to talk yet",
+            "write to it and approve the code it sends you: hermes pairing approve CODE",
         )
     else:
         counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))

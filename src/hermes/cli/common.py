@@ -11,6 +11,7 @@ import click
 
 from hermes.cli.completers import complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------ options
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-ROWS = "The rows as a JSON array; times are seconds since 1970."
+ROWS = "Print the rows as a JSON array; times are seconds since 1970."
 
 
 def json_option(text: str = "Print JSON.") -> Decorator:
@@ -63,10 +64,13 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
         listed = "\n".join(f"  {one:<{width}}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         more = "\n  … and more" if found.more else ""
         raise Ambiguous(f"several sessions match {words}; give more of the id:\n{listed}{more}")
-    if not found.suggestions:
-        raise click.ClickException(f"no session matches {words!r}; `hermes sessions list` lists them")
-    hint = ", ".join(f'"{title}"' for title in found.suggestions)
-    raise click.ClickException(f"no session matches {words!r}; did you mean {hint}?")
+    meant = ", ".join(f'"{title}"' for title in found.suggestions)
+    hint = f"did you mean {meant}?" if meant else "`hermes sessions list` lists them"
+    for row in db.list_trash():
+        if row["id"] == words or row["trashed_title"] == words or (words and row["id"].startswith(words)):
+            hint = f"`hermes sessions restore {row['id']}` brings it back" + (f" ({hint})" if meant else "")
+            raise click.ClickException(f"{one_line(words)} is in the trash; {hint}")
+    raise click.ClickException(f"no session matches {words!r}; {hint}")
 
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
@@ -90,7 +94,7 @@ def confirmed(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.ClickException(f"there is no terminal to ask on; pass --yes to answer yes: {question}")
+        raise click.ClickException(f"no terminal to ask on; add --yes to answer yes: {question}")
     click.confirm(question, abort=True, err=True)
 
 

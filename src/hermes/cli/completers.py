@@ -80,7 +80,7 @@ def _trashed(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _jobs(context: click.Context, partial: str) -> list[Candidate]:
-    """Jobs by the clock, with what they ask."""
+    """Scheduled jobs, with their prompts."""
     from hermes.store.cron_jobs import CronDB
 
     with _record() as db:

@@ -62,7 +62,7 @@ complete -c hermes -f -k -a '(__hermes_completion)'
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-_HELP = """Print the completion script of a shell.
+_HELP = """Print the completion script for a shell.
 
 \b
 bash: echo 'source <(hermes completion bash)' >> ~/.bashrc

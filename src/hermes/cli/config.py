@@ -22,7 +22,9 @@ from hermes.config import settings_schema as table
 
 
 @click.group(
-    cls=CommandGroup, invoke_without_command=True, help="Read and change config.yaml. Alone: print what it sets."
+    cls=CommandGroup,
+    invoke_without_command=True,
+    help="Read and change config.yaml. Without a command: print what it sets.",
 )
 @click.pass_context
 def command(context: click.Context) -> None:
@@ -55,7 +57,7 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 
 
 @command.command(name="show", help="Print what config.yaml sets; with --all every key and its value.")
-@click.option("--all", "everything", is_flag=True, help="Also the keys that have their default.")
+@click.option("--all", "everything", is_flag=True, help="Include the keys that have their default value.")
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
@@ -65,7 +67,7 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
     if not everything:
         value = _different(value, _builtins(Config()))
         if not value and not as_json:
-            text = "Nothing is set: every key has its default. `hermes config show --all` lists them."
+            text = "Nothing is set: every key has its default value. `hermes config show --all` lists them."
             click.echo(message(text, sys.stdout))
             return
     _print(value if reveal else table.masked(value, []), as_json)
@@ -99,7 +101,7 @@ def unset(key: str) -> None:
 
     if not remove(key):
         raise click.ClickException(f"{key} is not set in {config_path()}")
-    click.echo(f"{key}: back to its default")
+    click.echo(f"{key} reset to its default.")
 
 
 @command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
@@ -163,16 +165,14 @@ def _edited(copy: Path, before: str | None) -> str | None:
         if now != before:
             return f"{target} was changed by another process meanwhile, and was not overwritten"
         write_config(target, text)
-    click.echo(f"{target} is saved.")
+    click.echo(f"{target} was saved.")
     return None
 
 
 def _open_editor(copy: Path) -> None:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not chosen and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.ClickException(
-            "there is no terminal for an editor; `hermes config set KEY VALUE` changes one value"
-        )
+        raise click.ClickException("no terminal for an editor; `hermes config set KEY VALUE` changes one value")
     editor = chosen or "vi"
     try:
         words = shlex.split(editor)

@@ -1,4 +1,4 @@
-"""`hermes cron …`: prompts by the clock. The gateway runs them; here they are made, listed, paused and removed."""
+"""`hermes cron …`: scheduled prompts. The gateway runs them; here they are added, listed, paused and removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Ask something by the clock. The gateway (`hermes gateway`) runs the jobs."""
+    """Schedule prompts. The gateway (`hermes gateway`) runs them."""
 
 
 def _job(store: CronDB, words: str) -> Job:
@@ -53,7 +53,9 @@ def _when(moment: float | None, job: Job) -> str:
     "--session", "mode", type=click.Choice(["new", "same"]), default="new", show_default=True,
     help="A new session for each run, or the same one for all runs.",
 )  # fmt: skip
-@click.option("--model", metavar="NAME", shell_complete=complete_model, help="Another model than config.yaml says.")
+@click.option(
+    "--model", metavar="NAME", shell_complete=complete_model, help="Use this model instead of the configured one."
+)
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
 @click.option(
     "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
@@ -62,7 +64,7 @@ def _when(moment: float | None, job: Job) -> str:
 def add(
     schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
 ) -> int:
-    """Ask PROMPT whenever SCHEDULE is due (minute hour day month weekday).
+    """Run PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
     \b
       hermes cron add "0 9 * * 1-5" "What is still open?" --deliver telegram
@@ -122,7 +124,7 @@ def _gateway_runs(db: SessionDB) -> bool:
 command.add_command(add, "create")
 
 
-@command.command("list", help="All jobs, and when each is due next.")
+@command.command("list", help="List all jobs and when each is due next.")
 @json_option(ROWS)
 def list_(as_json: bool) -> int:
     from hermes.store.cron_jobs import CronDB
@@ -184,7 +186,7 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     return 0
 
 
-@command.command("pause", help="Run a job no more, until `resume`.")
+@command.command("pause", help="Pause a job until `resume`.")
 @click.argument("job", shell_complete=complete_job)
 def pause(job: str) -> int:
     with _opened_job(job) as (store, found):
@@ -216,9 +218,9 @@ def remove(job: str) -> int:
     return 0
 
 
-@command.command("log", help="The latest runs, of one job or of all.")
+@command.command("log", help="List the latest runs of one job, or of all.")
 @click.argument("job", required=False, shell_complete=complete_job)
-@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True, help="Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
     from hermes.cli.shared import zone

@@ -13,6 +13,7 @@ import msgspec
 from hermes.cli.common import json_option
 from hermes.cli.shared import colourful, print_json
 from hermes.cli.table import message_lines, screen_width
+from hermes.texts import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def well(name: str, text: str) -> DoctorFinding:
 
 
 def remark(name: str, text: str, hint: str) -> DoctorFinding:
-    """It works, but deserves a look."""
+    """A warning: it works, but should be looked at."""
     return DoctorFinding(name, "remark", text, hint)
 
 
@@ -47,7 +48,9 @@ _INDENT = 19  # cells before the text of a check: a mark, and names up to "extra
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(help="Check what is configured, reachable or wrong, and say how to fix it. Changes nothing.")
+@click.command(
+    help="Run checks: what is configured, what can be reached, what is wrong and how to fix it. Changes nothing."
+)
 @json_option()
 def command(as_json: bool) -> int:
     from hermes.cli.checks import examine
@@ -86,10 +89,7 @@ def _short(text: str) -> str:
 
 def _summary(bad: int, remarks: int) -> str:
     if not bad and not remarks:
-        return "All is well."
-    parts = []
-    if bad:
-        parts.append("1 thing is wrong (✗)" if bad == 1 else f"{bad} things are wrong (✗)")
-    if remarks:
-        parts.append("1 deserves a look (!)" if remarks == 1 else f"{remarks} deserve a look (!)")
+        return "No problems found."
+    parts = [counted(bad, "problem") + " (✗)"] if bad else []
+    parts += [counted(remarks, "warning") + " (!)"] if remarks else []
     return ", ".join(parts) + "."

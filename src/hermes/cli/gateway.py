@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="Talk on chat platforms: alone, this runs every platform that config.yaml enables, until Ctrl-C.",
 )
 @click.option("--insecure", is_flag=True, help="Let servers listen beyond this machine without a token.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
 @click.pass_context
 def command(context: click.Context, insecure: bool, verbose: bool) -> int:
     if context.invoked_subcommand is not None:
@@ -39,18 +39,18 @@ def command(context: click.Context, insecure: bool, verbose: bool) -> int:
 def _run(insecure: bool, verbose: bool) -> int:
     import asyncio
 
+    from hermes.cli.arrival import open_record
     from hermes.config import environment
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
     from hermes.store import opening
-    from hermes.store.opening import open_configured
 
     config, home = load_config(), get_hermes_home()
     variables = environment(home)
     made = made_adapters(config, variables, home, insecure=insecure)
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
-    with open_configured(config) as db:
+    with open_record(config) as db:
         check_work(made, db, config)
         opening.start(db, config)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)
@@ -119,7 +119,7 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
     return set_up(platform, account, check=not no_check, given=given)
 
 
-@command.command(help="Install the gateway as a service of yours (systemd): it starts with the machine.")
+@command.command(help="Install the gateway as a user service (systemd) that starts with the machine.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
@@ -158,10 +158,6 @@ def uninstall() -> int:
     path.unlink()
     click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(command())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -229,7 +225,7 @@ def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, An
 
 
 def show(found: dict[str, Any]) -> None:
-    """The same for people."""
+    """Print the status as a table."""
     if len(found["gateways"]) > 1:
         who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
         click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="How many days, today included.",
 )
 @source_option()
-@json_option("One JSON object instead of a picture.")
+@json_option("Print one JSON object.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
     from hermes.times import now

@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 
 # name → (module, help text). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "chat": ("hermes.cli.chat", "Talk in the terminal (what `hermes` alone does)."),
+    "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
-    "insights": ("hermes.cli.insights", "Tokens, cost and activity, with bars."),
-    "gateway": ("hermes.cli.gateway", "The same conversations on chat platforms."),
-    "cron": ("hermes.cli.cron", "Ask something by the clock."),
-    "batch": ("hermes.cli.batch", "Ask everything in a file; the replies go into another."),
-    "acp": ("hermes.cli.acp", "The agent inside an editor (ACP)."),
-    "mcp": ("hermes.cli.mcp", "The record as tools for other agents (MCP)."),
-    "web": ("hermes.cli.web", "The record in a browser."),
-    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
+    "insights": ("hermes.cli.insights", "Show tokens, cost and activity as bars."),
+    "gateway": ("hermes.cli.gateway", "Talk on chat platforms: Telegram, Slack, mail and more."),
+    "cron": ("hermes.cli.cron", "Schedule prompts; the gateway runs them."),
+    "batch": ("hermes.cli.batch", "Run every prompt in a file; the replies go into another file."),
+    "acp": ("hermes.cli.acp", "Run the agent inside an editor (ACP)."),
+    "mcp": ("hermes.cli.mcp", "Offer the record to other agents as tools (MCP)."),
+    "web": ("hermes.cli.web", "Open the record in a browser."),
+    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke their approval."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
     "model": ("hermes.cli.model", "Models that run on this machine."),
-    "doctor": ("hermes.cli.doctor", "Check what is configured, reachable or wrong, and say how to fix it."),
-    "completion": ("hermes.cli.completion", "Completion for bash, zsh and fish."),
+    "doctor": (
+        "hermes.cli.doctor",
+        "Run checks: what is configured, what can be reached, what is wrong and how to fix it.",
+    ),
+    "completion": ("hermes.cli.completion", "Print the completion script for bash, zsh or fish."),
 }
 
 
@@ -70,10 +73,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def script() -> None:
     """The installed program."""
     streams.prepare()
+    if (folder := _other_hermes()) is not None:
+        streams.complain(
+            f"Hermes Agent is installed in the same Python environment ({folder}), and both programs have modules of the same"
+            " names; install one of them into an environment of its own (`python3 -m venv DIR`)"
+        )
+        sys.exit(1)
     _show_warnings_as_notes()
     status = streams.finish(main())
     gc.freeze()  # the interpreter's last collection would take longer than the rest of the way to the shell
     sys.exit(status)
+
+
+def _other_hermes() -> str | None:
+    """The folder of this environment where Hermes Agent is installed: our packages hide its modules, and it would break."""
+    for folder in sys.path:
+        if folder.endswith("-packages") and os.path.isdir(folder):
+            for name in os.listdir(folder):
+                if name.startswith("hermes_agent-") and name.endswith((".dist-info", ".egg-info")):
+                    return folder
+    return None
 
 
 def _show_warnings_as_notes() -> None:
@@ -98,7 +117,7 @@ def _run(words: list[str]) -> int:
 
     command = program()
     try:
-        result = command.main(args=words, prog_name="hermes", standalone_mode=False)
+        result = command.main(args=words, prog_name=streams.called(), standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
@@ -106,7 +125,7 @@ def _run(words: list[str]) -> int:
         if isinstance(stopped.__cause__, KeyboardInterrupt):  # in the middle of work; at a question there is no cause
             print("stopped", file=sys.stderr)
             return 130
-        print("stopped; nothing was changed", file=sys.stderr)
+        print("Cancelled; nothing was changed.", file=sys.stderr)
         return 1
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
@@ -127,7 +146,7 @@ def _explain(error: Exception) -> int:
     from hermes.errors import HermesError, exit_status
 
     if isinstance(error, HermesError):
-        streams.complain(str(error))
+        streams.complain(str(error), once=True)
         return exit_status(error)
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
@@ -181,7 +200,7 @@ def program() -> click.Group:
         cls=Program,
         table=COMMANDS,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Talk to an agent; every conversation is kept, found and continued.\n\n\b\n"
+        help="Talk to an agent. Every conversation is kept and can be found and continued.\n\n\b\n"
         "  hermes                         a new conversation\n"
         "  hermes -c                      continue the latest one\n"
         "  hermes -r                      choose one, continue it\n"

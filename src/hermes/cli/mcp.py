@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    help="Serve the record to other agents by the Model Context Protocol: search, read and list conversations.\n\nOver HTTP,"
+    help="Let other agents search, read and list conversations, by the Model Context Protocol.\n\nOver HTTP,"
     " clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed."
 )
 @click.option(
     "--http", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Over HTTP (path /mcp), not stdio; 0: a free port."
 )  # fmt: skip
-@click.option("--host", metavar="ADDRESS", help="Where to listen; default: mcp.host (127.0.0.1).")
+@click.option("--host", metavar="ADDRESS", help="Where to listen; default: 127.0.0.1.")
 @click.option("--no-token", is_flag=True, help="Every program and user of this machine may use it; 127.0.0.1 alone.")
 @click.option("--write", is_flag=True, help="Also offer tools that tag, title and add notes.")
 @user_option("Only what this user may see, such as telegram:42.")
@@ -65,7 +65,7 @@ def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
     config = configuration()
     config.require_set("mcp")
     config.require_known("mcp")
-    host, configured = host or config.mcp.host, (config.mcp.token or "").strip()
+    host, configured = host or "127.0.0.1", (config.mcp.token or "").strip()
     if no_token and not is_loopback(host):
         raise ConfigError(
             f"--no-token would give everyone who reaches {host} the record: set mcp.token, or listen on 127.0.0.1"

@@ -13,7 +13,7 @@ from hermes.cli.table import Column, printed
 from hermes.texts import one_line
 
 
-@click.group(cls=CommandGroup, help="Who may talk on chat platforms besides those named in config.yaml.")
+@click.group(cls=CommandGroup, help="Manage who may talk on chat platforms, besides the people named in config.yaml.")
 def command() -> None:
     pass
 
@@ -35,7 +35,7 @@ def approve(code: str, owner: bool) -> int:
     click.echo(f"{one_line(found['name'] or found['user_id'])} ({one_line(person)}) may talk now.")
     if owner:
         make_owner(f"{found['platform'].partition('/')[0]}:{found['user_id']}")
-        click.echo("They are an owner after the next start of the gateway (`owner:` in config.yaml).")
+        click.echo("They become an owner when the gateway starts next (`owner:` in config.yaml).")
     return 0
 
 
@@ -50,7 +50,7 @@ def make_owner(person: str) -> None:
     set_value("owner", json.dumps(list(owners), ensure_ascii=False))
 
 
-@command.command("list", help="Who was approved, and who waits with a code.")
+@command.command("list", help="List who is approved and who is waiting with a code.")
 @json_option()
 def list_(as_json: bool) -> int:
     from hermes.store import approvals
@@ -63,7 +63,7 @@ def list_(as_json: bool) -> int:
         print_json({"people": people, "waiting": waiting})
         return 0
     if not people and not waiting:
-        click.echo("No one was approved by a code, and no code is open.")
+        click.echo("No one has been approved by a code, and no code is waiting.")
         return 0
     rows = [
         [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {_day(one['since'])}"] for one in people

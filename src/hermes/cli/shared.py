@@ -71,13 +71,11 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 
 def is_encrypted() -> bool:
     """Whether the user's store is encrypted, or is being encrypted or decrypted."""
-    from hermes.home import default_database, has_key_file, settled
-    from hermes.store.engines import file_of
-    from hermes.store.opening import store_url
+    from hermes.home import has_key_file
+    from hermes.store.opening import store_file
 
-    url = store_url(configuration())
-    file = default_database() if url is None else file_of(url)
-    return file is not None and has_key_file(settled(file))
+    file = store_file(configuration())
+    return file is not None and has_key_file(file)
 
 
 def typed(text: str) -> str:
@@ -101,9 +99,9 @@ def zone() -> tzinfo | None:
 
 def note(text: str) -> None:
     """A line beside the result."""
-    from hermes.cli.table import message
+    from hermes.cli import streams
 
-    print(message(f"hermes: {text}", sys.stderr), file=sys.stderr)
+    streams.complain(text)
 
 
 def colourful(stream: TextIO | None = None) -> bool:

@@ -87,15 +87,36 @@ def finish(status: int) -> int:
     return status
 
 
-def complain(text: str) -> None:
-    """Print one line on standard error, if it can be written; quoted text can do nothing to the terminal."""
+_said: set[str] = set()  # the lines that `complain` has printed
+
+
+def complain(text: str, *, once: bool = False) -> None:
+    """Print one line on standard error, if it can be written; quoted text can do nothing to the terminal.
+
+    `once`: not if the same line was printed before.
+    """
     from hermes.cli.table import message
     from hermes.texts import harmless
 
+    if once and text in _said:
+        return
+    _said.add(text)
     try:
-        print(message(f"hermes: {harmless(text)}", sys.stderr), file=sys.stderr)
+        print(message(f"hermes: {as_called(harmless(text))}", sys.stderr), file=sys.stderr)
     except OSError:
         drop(2)
+
+
+def called() -> str:
+    """The name this program was started by: hermes, or hermes-sessions where another program has that name."""
+    return "hermes-sessions" if os.path.basename(sys.argv[0]) == "hermes-sessions" else "hermes"
+
+
+def as_called(text: str) -> str:
+    """A message whose `commands` begin with the name this program was started by."""
+    return (
+        text if called() == "hermes" else text.replace("`hermes ", f"`{called()} ").replace("`hermes`", f"`{called()}`")
+    )
 
 
 @contextmanager

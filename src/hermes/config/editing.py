@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from hermes.config import settings_schema as table
-from hermes.config.loading import config_path, parse_config, read_text
-from hermes.config.reading import check_text, composed
+from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
+from hermes.config.reading import check_text, composed, in_words
 from hermes.config.settings_schema import suggestion
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
@@ -51,6 +51,8 @@ def known_type(keys: list[str]) -> Any:
         return table.type_at(keys)
     except KeyError:
         name = ".".join(keys)
+        if name in table.REMOVED:
+            raise InvalidInput(f"{name} is no longer a setting; {table.REMOVED[name]}") from None
         hint = suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
         if not hint:
             same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
@@ -71,6 +73,8 @@ def parsed(text: str, kind: Any, name: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise InvalidInput(f"{name}: not valid YAML; write lists as [a, b] and mappings as {{a: b}}") from None
+    if table.is_section(members[0]) and not isinstance(value, dict):  # `model: NAME` would drop the rest of the section
+        raise InvalidInput(f"{name}: expected {in_words(members[0])}, got {text!r}")
     if get_origin(members[0]) is list and not isinstance(value, list):
         return [] if value is None else [text if get_args(members[0]) == (str,) else value]
     return value
@@ -78,19 +82,15 @@ def parsed(text: str, kind: Any, name: str) -> Any:
 
 def set_value(key: str, text: str) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
-    from hermes.config.splice import with_value
-
     keys = split_key(key)
     value = parsed(text, known_type(keys), key)
     with locked() as (target, before):
         _must_be_readable(before or "", target)
-        _write_checked(target, with_value(before or HEAD, keys, value), keys)
+        _write_checked(target, before or "", with_value(before or HEAD, keys, value), keys)
 
 
 def unset(key: str) -> bool:
     """Take a key out of config.yaml, so that its default holds again; False when it was not there."""
-    from hermes.config.splice import without
-
     keys = split_key(key)
     with locked() as (target, before):
         _must_be_readable(before or "", target)
@@ -99,46 +99,24 @@ def unset(key: str) -> bool:
         except KeyError:
             known_type(keys)
             return False
-        known_before = {problem.text for problem in check_text(before or "", target)[1]}
-        if any(problem.text not in known_before for problem in check_text(after, target)[1]):
-            parse_config(after, target)
-        write_config(target, after)  # taking out one of two wrong keys is a step forward
+        _write_checked(target, before or "", after, keys)
         return True
 
 
 def change_list(keys: list[str], *, add: str | None = None, remove: str | None = None) -> None:
     """Add a text to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
-    from hermes.config.splice import with_value, without
-
     with locked() as (target, before):
         _must_be_readable(before or "", target)
-        import yaml
-
-        there: Any = yaml.safe_load(before or "")
+        there: Any = _yaml(before or "")[1]
         for key in keys:
             there = there.get(key) if isinstance(there, dict) else None
-        texts = [one for one in there if one != remove] if isinstance(there, list) else []
+        texts = [unhidden(one) for one in there if unhidden(one) != remove] if isinstance(there, list) else []
         if add is not None and add not in texts:
             texts.append(add)
         if texts:
-            _write_checked(target, with_value(before or HEAD, keys, texts), keys)
+            _write_checked(target, before or "", with_value(before or HEAD, keys, texts), keys)
         elif there is not None:
             write_config(target, without(before or "", keys))
-
-
-def _write_checked(target: Path, text: str, keys: list[str]) -> None:
-    _, problems = check_text(text, target)
-    wanted = ".".join(keys)
-    about = [problem for problem in problems if _related(problem.text.partition(": ")[0], wanted)]
-    if about:  # what was just asked for is wrong: the line number of a file that is not written is no help
-        raise InvalidInput(about[0].text)
-    parse_config(text, target, ignore_unknown=True)
-    write_config(target, text)
-
-
-def _related(name: str, other: str) -> bool:
-    """Whether one key is the other, or above it."""
-    return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
 
 
 def _must_be_readable(text: str, target: Path) -> None:
@@ -148,6 +126,138 @@ def _must_be_readable(text: str, target: Path) -> None:
         composed(text)
     except (yaml.YAMLError, RecursionError, UnicodeError):
         parse_config(text, target)  # says what is wrong, and where
+
+
+# ------------------------------------------------------------------------------------------------ the text
+
+
+def with_value(text: str, keys: list[str], value: Any) -> str:
+    """The text with a value under a key; comments and order stay."""
+    from ruamel.yaml.comments import CommentedMap
+
+    yaml, data = _yaml(text)
+    place = top = CommentedMap() if data is None else data
+    for key in keys[:-1]:
+        if not isinstance(place.get(key), dict):
+            place[key] = CommentedMap()
+        place = _unshared(place[key], keys)
+    place[keys[-1]] = _on_one_line(value)
+    return _written(yaml, top, text)
+
+
+def without(text: str, keys: list[str]) -> str:
+    """The text without a key, and without the sections that are empty then; KeyError when it is not there."""
+    yaml, data = _yaml(text)
+    sections = [data]
+    for key in keys[:-1]:
+        if not isinstance(sections[-1], dict):
+            raise KeyError(key)
+        sections.append(_unshared(sections[-1][key], keys))
+    if not isinstance(sections[-1], dict) or keys[-1] not in sections[-1]:
+        raise KeyError(keys[-1])
+    for section, key in reversed(list(zip(sections, keys, strict=True))):
+        del section[key]
+        if section:
+            break
+    return _written(yaml, data, text)
+
+
+def _yaml(text: str) -> tuple[Any, Any]:
+    """The library, set to write as this text is written, and what the text says (None: nothing)."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.util import load_yaml_guess_indent
+
+    text = hidden(text.replace("\r\n", "\n"))
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 1 << 20
+    yaml.explicit_start = text.startswith("---")
+    try:
+        _, sequence, offset = load_yaml_guess_indent(text)
+        yaml.indent(sequence=sequence or 2, offset=offset or 0)
+        return yaml, yaml.load(text)
+    except YAMLError:  # a key given twice, say
+        raise ConfigError("config.yaml can't be changed automatically; change it with `hermes config edit`") from None
+
+
+def _unshared(section: Any, keys: list[str]) -> Any:
+    """A section; ConfigError when other lines refer to it, since they would change as well."""
+    anchor = getattr(section, "anchor", None)
+    if anchor is not None and anchor.value:
+        raise ConfigError(
+            f"{'.'.join(keys)} can't be changed automatically in this file; change it with `hermes config edit`"
+        )
+    return section
+
+
+def _on_one_line(value: Any) -> Any:
+    """A value as it is written: lists and mappings in brackets, `${NAME}` as it is."""
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+    made: Any
+    if isinstance(value, dict):
+        made = CommentedMap({key: _on_one_line(item) for key, item in value.items()})
+    elif isinstance(value, list):
+        made = CommentedSeq([_on_one_line(item) for item in value])
+    else:
+        return hidden(value) if isinstance(value, str) else value
+    made.fa.set_flow_style()
+    return made
+
+
+def _written(yaml: Any, data: Any, before: str) -> str:
+    """The data as text. Lines with a comment that the library took along with a value stay, and end their section."""
+    from difflib import SequenceMatcher
+    from io import StringIO
+
+    out = StringIO()
+    if data:
+        yaml.dump(data, out)
+    old = before.replace("\r\n", "\n").splitlines(keepends=True)
+    new = unhidden(out.getvalue()).splitlines(keepends=True)
+    if not composed(before):  # nothing, or comments alone
+        return "".join([*old, *new])
+    lines: list[str] = []
+    for kind, first, last, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        after: list[str] = []
+        if kind == "insert":
+            while lines and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+                after.insert(0, lines.pop())
+        elif kind != "equal":
+            after = [line for line in old[first:last] if line.lstrip().startswith("#") and line not in new]
+        lines += [*new[start:end], *after]
+    merged = "".join(lines)
+    text = merged if _says_the_same(merged, "".join(new)) else "".join(new)
+    return text.replace("\n", "\r\n" if "\r\n" in before else "\n")
+
+
+def _says_the_same(one: str, other: str) -> bool:
+    import yaml
+
+    try:
+        return bool(yaml.load(hidden(one), yaml.BaseLoader) == yaml.load(hidden(other), yaml.BaseLoader))
+    except yaml.YAMLError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+def _write_checked(target: Path, before: str, after: str, keys: list[str]) -> None:
+    """Write the file, unless the edit made something wrong; what was wrong before is no reason to refuse."""
+    known = {problem.text for problem in check_text(before, target)[1]}
+    problems = [one for one in check_text(after, target)[1] if one.text not in known]
+    about = [one for one in problems if _related(one.text.partition(": ")[0], ".".join(keys))]
+    if about:  # what was just asked for is wrong: the line number of a file that is not written is no help
+        raise InvalidInput(about[0].text)
+    if any(not one.unknown for one in problems):
+        parse_config(after, target, ignore_unknown=True)
+    write_config(target, after)
+
+
+def _related(name: str, other: str) -> bool:
+    """Whether one key is the other, or above it."""
+    return f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.")
 
 
 @contextmanager

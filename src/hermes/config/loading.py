@@ -37,12 +37,17 @@ def load_config(path: Path | None = None, *, needs: Collection[str] | None = Non
         return Config()
     config = parse_config(text, path, ignore_unknown=True, needs=needs)
     unknown: dict[str, str] = config.__dict__.get("unknown_keys", {})
-    if unknown:
+    if unknown and not _is_shared(config, path.parent):
         more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         _warn_once(f"{next(iter(unknown.values()))} (ignored{more})")
     for wrong in config.__dict__.get("unused_problems", ()):
         _warn_once(f"{wrong}; not needed here")
     return config
+
+
+def _is_shared(config: Config, home: Path) -> bool:
+    """Whether another program keeps its settings in the file as well: it has state.db, our record is store.path."""
+    return config.store.path is not None and (home / "state.db").exists()
 
 
 def _warn_once(text: str) -> None:

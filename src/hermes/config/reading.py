@@ -119,8 +119,11 @@ class _NodeReader:
         missing = unset_in(said, self._variables) if said is not None else []
         self.unset += [Unset(_name(keys), variable) for variable in missing]
         text = None if missing else expanded(said, self._variables) if said is not None else ""
-        if text is None or node.tag == f"{_TAG}null":
+        if text is None or node.tag == f"{_TAG}null" or (not text and table.is_unset_by_empty_text(keys)):
             return None if table.may_be_null(kind) else _MISSING
+        is_name = node.id == "scalar" and node.tag == f"{_TAG}str" and not _TELLTALE.match(text)
+        if kind is table.ModelSettings and is_name:  # `model: NAME`, as other programs write it
+            return table.ModelSettings(default=text)
         for member in table.members(kind):
             found = self._as(member, node, text, keys, line)
             if found is not _MISSING:
@@ -269,10 +272,13 @@ class _NodeReader:
                 self._say(line, f"timezone: expected a name such as Europe/Berlin{_instead(node, ['timezone'])}{hint}")
 
     def _wrong(self, kind: Any, node: Any, keys: list[str], line: int) -> None:
-        wanted = " or ".join(_in_words(member) for member in table.members(kind))
+        wanted = " or ".join(in_words(member) for member in table.members(kind))
         self._say(line, f"{_name(keys)}: expected {wanted}{_instead(node, keys)}")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
+        if (advice := table.REMOVED.get(_name(keys))) is not None:
+            self._say(line, f"{_name(keys)} is no longer a setting; {advice}", unknown=_name(keys))
+            return
         hint = suggestion(keys[-1], known)
         if not hint:
             elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
@@ -307,7 +313,8 @@ def _empty_like(node: Any) -> Any:
     return yaml.MappingNode(f"{_TAG}map", [], node.start_mark, node.end_mark)
 
 
-def _in_words(kind: Any) -> str:
+def in_words(kind: Any) -> str:
+    """What a type is called in a message."""
     if table.is_section(kind):
         known = list(table.fields_of(kind))
         return f"a section ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"

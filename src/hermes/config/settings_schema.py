@@ -67,7 +67,6 @@ class DisplaySettings(Section):
 
     resume_display: str = "full"
     busy: str = "interrupt"
-    theme: str = "auto"
     platforms: dict[str, dict[str, Any]] = {}
 
 
@@ -76,7 +75,6 @@ class Sessions(Section):
 
     auto_prune: bool = False
     retention_days: float = 90
-    retention_by_source: dict[str, float] = {}
     vacuum_after_prune: bool = True
     min_interval_hours: float = 24
     transcripts: str = "all"
@@ -93,10 +91,8 @@ class Store(Section):
     """Where the record lies."""
 
     url: str | None = None
+    path: str | None = None
     durability: str = "full"
-    prepared_statements: str = "auto"
-    timeout: float = 30
-    patience: float = 15
     key_file: str | None = None
     passphrase_file: str | None = None
 
@@ -118,11 +114,9 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """What the agent asks about, and what not by folder; what `hermes -c` continues; whether single questions are listed."""
+    """What the agent asks about, and what not by folder."""
 
     confirm: str = "destructive"
-    continue_: str = msgspec.field(default="latest", name="continue")
-    list_oneshots: bool = True
     allow: dict[str, list[str]] = {}
 
 
@@ -169,14 +163,6 @@ class BrakeSettings(Section):
     per_minute: int = 30
 
 
-class Http(Section):
-    """What the HTTP servers (API server, webhooks) allow, each of them."""
-
-    max_connections: int = 256
-    max_per_address: int = 128
-    header_seconds: float = 10
-
-
 class Listen(Section):
     """The port that platforms call: webhooks of all adapters share it."""
 
@@ -197,7 +183,6 @@ class GatewaySettings(Section):
 
     debounce_seconds: float = 1.0
     listen: Listen = msgspec.field(default_factory=Listen)
-    http: Http = msgspec.field(default_factory=Http)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
     media: Media = msgspec.field(default_factory=Media)
@@ -229,7 +214,6 @@ class WebSettings(Section):
 class McpSettings(Section):
     """The record over HTTP (`hermes mcp --http`)."""
 
-    host: str = "127.0.0.1"
     token: str | None = None
 
 
@@ -330,7 +314,7 @@ class Config(Section, dict=True):
         """
         unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
         for key, said in unknown.items():
-            if any(key.startswith(f"{part}.") for part in parts):
+            if key not in REMOVED and any(key.startswith(f"{part}.") for part in parts):
                 raise ConfigError(said)
 
     def changed(self, **values: Any) -> Config:
@@ -377,13 +361,10 @@ class Config(Section, dict=True):
 # Values of which only a few are allowed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "display.resume_display": ("full", "minimal"),
-    "terminal.continue": ("latest", "here"),
-    "display.theme": ("auto", "dark", "light"),
     "display.busy": ("interrupt", "queue"),
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
-    "store.prepared_statements": ("auto", "on", "off"),
     "terminal.confirm": ("destructive", "always", "never"),
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
@@ -401,11 +382,8 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "compression.protect_first_n": (0, None),
     "compression.protect_last_n": (0, None),
     "sessions.retention_days": (0, None),
-    "sessions.retention_by_source.*": (0, None),
     "sessions.min_interval_hours": (0, None),
     "sessions.trash_days": (0, None),
-    "store.timeout": (1, None),
-    "store.patience": (0.1, None),
     "session_reset.idle_minutes": (0, None),
     "session_reset.at_hour": (0, 23),
     "session_reset.by_platform.*.idle_minutes": (0, None),
@@ -417,13 +395,24 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "gateway.media.max_mb": (0, None),
     "gateway.debounce_seconds": (0, 60),
     "gateway.brake.per_minute": (0, None),
-    "gateway.http.max_connections": (1, None),
-    "gateway.http.max_per_address": (1, None),
-    "gateway.http.header_seconds": (0.1, None),
     "gateway.listen.port": (0, 65535),
     "api_server.port": (0, 65535),
     "web.port": (0, 65535),
     "webhooks.port": (0, 65535),
+}
+
+# Settings of earlier versions, and what to do instead. In a file they are ignored with a warning.
+REMOVED: dict[str, str] = {
+    "store.prepared_statements": "remove it: a connection pooler is recognised",
+    "store.timeout": "remove it: 30 seconds hold",
+    "store.patience": "remove it: 15 seconds hold",
+    "sessions.retention_by_source": "run `hermes sessions prune --source S --older-than D` instead",
+    "display.theme": "remove it: the browser follows the terminal (COLORFGBG)",
+    "terminal.continue": "use `hermes -c --here`",
+    "terminal.list_oneshots": "use `hermes sessions list --no-oneshots`",
+    "gateway.brake.alike": "remove it: gateway.brake.per_minute switches both limits",
+    "gateway.http": "remove it: the limits are fixed",
+    "mcp.host": "use `hermes mcp --http --host ADDRESS`",
 }
 
 # Mappings whose keys are free in type, but not in name.
@@ -435,6 +424,12 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 # Addresses of web servers.
 ADDRESSES = ("gateway.listen.public_url", "model.base_url", "web.url", "auxiliary.*.base_url", "mcp_servers.*.url")
+
+
+def is_unset_by_empty_text(keys: list[str]) -> bool:
+    """Whether an empty text under a key stands for no value."""
+    return keys == ["timezone"] or in_table(ADDRESSES, keys) is not None
+
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I

@@ -110,11 +110,8 @@ def listening(config: Config) -> Listening:
     """Where the gateway's HTTP listener is, and what it allows."""
     from hermes.gateway.adapter import Listening
 
-    here, http = config.gateway.listen, config.gateway.http
-    return Listening(
-        host=here.host, port=here.port, public_url=here.public_url, max_connections=http.max_connections,
-        max_per_address=http.max_per_address, header_seconds=http.header_seconds,
-    )  # fmt: skip
+    here = config.gateway.listen
+    return Listening(host=here.host, port=here.port, public_url=here.public_url)
 
 
 def allowed_variable(platform: str) -> str:

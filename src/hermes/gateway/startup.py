@@ -295,13 +295,13 @@ class ApiServer(Adapter):
         from hermes.serve.connection_limits import Limits
         from hermes.serve.server import HttpServer
 
-        gateway, settings, http = self._gateway, self._config.api_server, self._config.gateway.http
+        gateway, settings = self._gateway, self._config.api_server
         app = api_app(
             gateway.db, self._config, model=gateway.agents.model, home=gateway.home, insecure=self._insecure,
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
-        limits, host = Limits(http.max_connections, http.max_per_address, http.header_seconds), settings.host
-        server = HttpServer(app, host, settings.port, died=link.lost, limits=limits, crowded=link.troubled)
+        host = settings.host
+        server = HttpServer(app, host, settings.port, died=link.lost, limits=Limits(), crowded=link.troubled)
         port = await server.start()
         self._server = server
         link.connected(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")

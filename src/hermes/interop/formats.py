@@ -74,9 +74,10 @@ BUILT_IN = (
     _history("goose", "Goose", "Goose's database or session files"),
     _history("llm", "llm", "the log of llm"),
     _history("pi", "Pi", "sessions of Pi and OpenClaw"),
+    _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db"),
     _history("chatgpt", "ChatGPT", "ChatGPT's data export"),
     _history("claude-ai", "Claude.ai", "Claude.ai's data export"),
-    Format(name="database", module="hermes.interop.database", help="a Hermes state.db of any version", reads=True),
+    Format(name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True),
     Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again",
            endings=(".jsonl", ".ndjson", ".json"), writes=True, reads=True),
 )  # fmt: skip

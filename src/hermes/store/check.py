@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -30,6 +31,7 @@ from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.meaning import vectors
 from hermes.store.retention import SHREDDING, finish_deletions, half_deleted
 from hermes.store.transcript_writer import LOST, TranscriptWriter
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from hermes.store.rows import Finding
@@ -334,6 +336,36 @@ def mend_orphans(tx: Tx) -> list[str]:
 # it. The thorough check is `SessionDB.check()`.
 
 
+@dataclass(frozen=True, slots=True)
+class AgentStore:
+    """A database that the program Hermes Agent wrote. It is read here, and never changed."""
+
+    path: Path
+    schema: int
+    sessions: int
+
+    def __str__(self) -> str:
+        return f"Hermes Agent (schema {self.schema}, {counted(self.sessions, 'session')})"
+
+
+def agent_store(path: Path) -> AgentStore | None:
+    """What Hermes Agent keeps in a file; None where the file is missing, unreadable or another program's."""
+    if not path.is_file() or not driver.is_plain(path):
+        return None
+    try:
+        with closing(_reading(path, alone=not driver.file_size(path.with_name(path.name + "-wal")))) as connection:
+            state = migrate.inspect(connection)
+            if not state.foreign:
+                return None
+            return AgentStore(path, state.version, connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+    except driver.Error:
+        return None
+
+
+def _reading(path: Path, *, alone: bool) -> Connection:
+    return driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
+
+
 @dataclass(slots=True)
 class Health:
     """The result of a quick check. Only a file of the current version is counted."""
@@ -363,7 +395,7 @@ def look(path: Path, seconds: float = 3.0) -> Health:
 
 def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     try:
-        connection = driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
+        connection = _reading(path, alone=alone)
     except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be opened ({error})") from error
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput, StoreError, StoreUnreachable
+from hermes.errors import InvalidInput, StoreError, StoreUnreachable, install_line
 from hermes.store import codec, lineage, message_reading, messages, retention, session_events, sessions
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
@@ -323,7 +323,7 @@ class MessageCalls(OpenStore):
         found = encoders.installed()
         if not found:
             raise InvalidInput(
-                'no model for search by meaning is installed; pip install "hermes-sessions[meaning]" and'
+                f"no model for search by meaning is installed; {install_line('meaning')} and"
                 " `hermes model install arctic-embed-s`"
             )
         vectors.prepare(self._engine)

@@ -6,20 +6,17 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hermes.config import Config
 from hermes.errors import HermesError, StoreClosed
-from hermes.home import default_database
+from hermes.home import default_database, get_hermes_home, settled
 from hermes.store.db import SessionDB
+from hermes.store.engines import file_of
 from hermes.store.engines.base import NothingThere
-
-if TYPE_CHECKING:
-    from hermes.config import Config
 
 
 def store_url(config: Config) -> str | None:
-    """The address of the store: HERMES_STORE_URL, else the one of config.yaml; None: in the home.
+    """The address of the store: HERMES_STORE_URL, else the one of config.yaml; None: a file on this machine.
 
     ConfigError when config.yaml refers to a variable that is not set: no other store must be used instead.
     """
@@ -29,39 +26,52 @@ def store_url(config: Config) -> str | None:
     return given or config.store.url
 
 
+def store_file(config: Config) -> Path | None:
+    """The database file of the store: of a sqlite:///… address, else store.path, else the home's; None: it is on a server."""
+    url = store_url(config)
+    if url is None:
+        return local_file(config)
+    file = file_of(url)
+    return None if file is None else settled(file)
+
+
+def local_file(config: Config) -> Path:
+    """The database file that is used where no address is configured: store.path, else state.db in the home."""
+    if config.store.path is not None:
+        return settled(get_hermes_home() / Path(config.store.path).expanduser())
+    return default_database()
+
+
 def open_configured(config: Config, *, read_only: bool = False, path: Path | None = None) -> SessionDB:
     """The user's store, or the file `path`. Reading from one that does not exist yet opens (and creates) an empty one."""
-    url = store_url(config) if path is None else None
     config.require_set("privacy", "sessions")
     config.require_known("store")
-    missing = url is None and path is None and not default_database().exists()
+    file = path or store_file(config)
+    missing = path is None and file is not None and not file.exists()
     try:
-        return _open(config, url, path, read_only=read_only and not missing)
+        return _open(config, file, read_only=read_only and not missing)
     except NothingThere:
-        return _open(config, url, path, read_only=False)
+        return _open(config, file, read_only=False)
 
 
 def open_existing(config: Config) -> SessionDB | None:
     """The user's store for reading only; None when there is none yet."""
     config.require_known("store")
-    url = store_url(config)
-    if url is None and not default_database().exists():
+    file = store_file(config)
+    if file is not None and not file.exists():
         return None
     try:
-        return _open(config, url, None, read_only=True)
+        return _open(config, file, read_only=True)
     except NothingThere:
         return None
 
 
-def _open(config: Config, url: str | None, path: Path | None, *, read_only: bool) -> SessionDB:
+def _open(config: Config, file: Path | None, *, read_only: bool) -> SessionDB:
     return SessionDB(
-        path,
-        url=url,
+        file,
+        url=store_url(config) if file is None else None,
         read_only=read_only,
         durability=config.store.durability,
-        prepared_statements=config.store.prepared_statements,
-        timeout=config.store.timeout,
-        patience=config.store.patience,
         redact_secrets=config.privacy.redact_secrets,
         transcripts=config.sessions.transcripts,
     )
@@ -71,7 +81,7 @@ def _open(config: Config, url: str | None, path: Path | None, *, read_only: bool
 #
 # Housekeeping of a running chat or gateway: at its start, and once a day while it runs.
 #
-# Old sessions are pruned if config.yaml says so (sessions.auto_prune), after the days of their source. In any case sessions
+# Old sessions are pruned if config.yaml says so (sessions.auto_prune). In any case sessions
 # that have been in the trash for sessions.trash_days are deleted, sessions that a crash left open for a day are ended, empty
 # sessions are removed, and compressed children without any model call are ended.
 
@@ -102,10 +112,7 @@ def tidy(db: SessionDB, config: Config) -> None:
     """Do all of it now. Every step leaves the store consistent, so an end of the program in between does no harm."""
     wanted = config.sessions
     if wanted.auto_prune:
-        db.maybe_auto_prune_and_vacuum(
-            wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune,
-            retention_by_source=wanted.retention_by_source,
-        )  # fmt: skip
+        db.maybe_auto_prune_and_vacuum(wanted.retention_days, wanted.min_interval_hours, wanted.vacuum_after_prune)
     db.empty_trash(wanted.trash_days, by="trash_days")
     db.finalize_orphaned_compression_sessions()
     db.end_abandoned_sessions()

@@ -94,17 +94,12 @@ def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path
 
 def _database() -> Path:
     """The file of the configured store."""
-    from hermes.home import default_database, settled
-    from hermes.store.engines import file_of
-    from hermes.store.opening import store_url
+    from hermes.store.opening import store_file
 
-    url = store_url(configuration())
-    if url is None:
-        return default_database()
-    file = file_of(url)
+    file = store_file(configuration())
     if file is None:
         raise click.ClickException("the record is on a server: encrypt that server's disk, this encrypts files only")
-    return settled(file)
+    return file
 
 
 def _way(

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, SessionRow
 
 
-@click.command(
-    help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.",
-)
+@click.command(help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.")
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 @source_option("Only sessions of this source.")
 @session_option("--session-id", "--session", "session", text="Only this session (id, beginning of it, title).")

@@ -30,8 +30,8 @@ class ImportReport:
         """Print what was imported and what was not; returns the exit status."""
         verb, counts = ("would be imported" if dry_run else "imported"), self.counts
         updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
-        print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated},"
-              f" {counted(counts['skipped'], 'session')} {'were' if counts['skipped'] != 1 else 'was'} here already")  # fmt: skip
+        print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated};"
+              f" {counted(counts['skipped'], 'session')} already here")  # fmt: skip
         if counts["trashed"]:
             print(f"{counts['trashed']} of them {'is' if counts['trashed'] == 1 else 'are'} in the trash;"
                   " `hermes sessions restore ID` brings one back")  # fmt: skip

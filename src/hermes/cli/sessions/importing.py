@@ -11,7 +11,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.arrival import agents_home, settle
 from hermes.cli.common import moment, yes_option
 from hermes.cli.completers import complete_files
 from hermes.cli.sessions.import_report import ImportReport, place
-from hermes.cli.shared import index, is_encrypted, opened, progress, size_of
+from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
+from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
 from hermes.interop.formats import Format, Found, Problem
@@ -67,13 +69,7 @@ class _Chosen:
 @click.option("--again", is_flag=True, help="Also sessions that were deleted here, unless they were shredded.")
 @yes_option()
 def import_(
-    paths: tuple[str, ...],
-    found: bool,
-    dry_run: bool,
-    since: float | None,
-    folder: str | None,
-    again: bool,
-    yes: bool,
+    paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, again: bool, yes: bool
 ) -> int:
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
@@ -83,14 +79,26 @@ def import_(
         sources = _asked_for(dry_run, yes, chosen) if found else [
             one for path in paths for one in _sources(path, beside)
         ]  # fmt: skip
+        theirs = agents_home(configuration())
+        if theirs is not None and sources and not dry_run:
+            is_theirs = [path.resolve() == theirs.path.resolve() for _, path in sources]
+            settle(configuration(), theirs, agreed=any(is_theirs), takes=chosen.takes)
+            sources = [one for one, done in zip(sources, is_theirs, strict=True) if not done]
         if not sources:
             return 0
-        with opened(writing=not dry_run, in_bulk=not dry_run) as db:
+        with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:
             for source in sources:
                 _import_one(db, source, beside / "attachments", chosen, dry_run, report)
             if report.counts["sessions"] and not dry_run:
                 index(db)
     return report.print(dry_run)
+
+
+def _compared_with() -> AbstractContextManager[SessionDB]:
+    """The record, for reading; an empty one in a home of Hermes Agent, which has no record of ours yet."""
+    from hermes.cli.chat import unsaved
+
+    return unsaved() if agents_home(configuration()) else opened()
 
 
 def _chosen(since: float | None, folder: str | None, again: bool) -> _Chosen:
@@ -104,7 +112,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
         own = [(one, path) for one in formats.histories() if one.load().sniff(path)]
         found = own or list(formats.found_in(path))
         if not found:
-            raise click.ClickException(f"{path}: no history of another program is in this folder")
+            raise click.ClickException(f"{path}: no history of another program was found in this folder")
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
@@ -112,7 +120,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
     reader = formats.reader_for(path)
     if reader.name == formats.DEFAULT and not _has_json_lines(path):
         named = ", ".join(one.name for one in formats.formats() if one.reads)
-        raise click.ClickException(f"{file} is in no format that can be imported ({named}); nothing was imported")
+        raise click.ClickException(f"{file} is not in a format that can be imported ({named}); nothing was imported")
     return [(reader, path)]
 
 
@@ -221,35 +229,38 @@ def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
     for one in formats.found_here():
         by_program.setdefault(one[0].program, []).append(one)
     if not by_program:
-        print("No history of another program is in its usual place on this machine.")
+        print("No history of another program was found in the usual places.")
         return []
     _list(by_program, chosen)
     if dry_run or yes:
         return [one for sources in by_program.values() for one in sources]
     if not sys.stdin.isatty():
-        raise click.ClickException("nothing was imported; add --yes to import all of it, or name a path")
-    answer = click.prompt("Import which (numbers, all, none)", default="all")
-    return _picked(list(by_program.values()), answer)
+        raise click.ClickException("nothing was imported; add --yes to import everything, or name a path")
+    groups = list(by_program.values())
+    while True:
+        picked = _picked(groups, click.prompt("Import which (numbers, all, none)", default="all"))
+        if picked is not None:
+            return picked
+        known = "a number (1)" if len(groups) == 1 else f"numbers from 1 to {len(groups)}"
+        click.echo(f'Please answer with {known}, "all" or "none".')
 
 
-def _picked(groups: list[list[Source]], answer: str) -> list[Source]:
-    if answer.strip().lower() == "none":
+def _picked(groups: list[list[Source]], answer: str) -> list[Source] | None:
+    """The files of the chosen programs; None for an answer that makes no sense."""
+    words = answer.lower().replace(",", " ").split()
+    if words in (["none"], ["no"], ["n"]):
         return []
-    if answer.strip().lower() == "all":
+    if words in (["all"], ["yes"], ["y"]):
         return [one for sources in groups for one in sources]
-    try:
-        numbers = [int(word) for word in answer.replace(",", " ").split()]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(1 <= number <= len(groups) for number in numbers):
-        raise click.ClickException(f"{answer!r} is none of: numbers from 1 to {len(groups)}, all, none")
-    return [one for number in dict.fromkeys(numbers) for one in groups[number - 1]]
+    if not words or not all(word.isdecimal() and 1 <= int(word) <= len(groups) for word in words):
+        return None
+    return [one for word in dict.fromkeys(words) for one in groups[int(word) - 1]]
 
 
 def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
-    """A table: program, sessions, messages, size, how many messages are new."""
-    rows = [("", "Program", "Sessions", "Messages", "Size", "New messages")]
-    with opened(writing=False) as db:
+    """Print a table: program, sessions, messages, size, how many messages are new."""
+    rows = []
+    with _compared_with() as db:
         for number, (program, sources) in enumerate(by_program.items(), 1):
             sessions = messages = new = total = 0
             for chosen_format, path in sources:
@@ -262,15 +273,10 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
                             known = db.foreign_message_ids(one.session["id"])
                             new += sum(m.get("platform_message_id") not in known for m in one.session["messages"])
                 except (HermesError, OSError) as error:
-                    print(f"hermes: {path}: {one_line(str(error))}", file=sys.stderr)
+                    note(f"{path}: {one_line(str(error))}")
             rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
-    widths = [max(len(row[place]) for row in rows) for place in range(6)]
-    for row in rows:
-        cells = [
-            text.ljust(width) if place < 2 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+    heads = ("", "Program", "Sessions", "Messages", "Size", "New messages")
+    print(printed([Column(head) for head in heads], rows))
 
 
 def _bytes(path: Path) -> int:

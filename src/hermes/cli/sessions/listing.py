@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import ROWS, json_option, source_option
-from hermes.cli.shared import EVERY, configuration, opened, print_json, zone
+from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
@@ -25,30 +25,29 @@ NO_TITLE = "—"
 PAGE = 1000  # sessions read at once to fill a list from which some are left out
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
-LOST = "The database has no sessions, but their transcripts are here: `hermes sessions rebuild` brings them back."
+LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."
 
 
-@click.command("list", help="The latest conversations, by their last activity.")
-@source_option("Only those of this source (cli, telegram, …).")
-@click.option("--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many.")
-@click.option("--tag", metavar="TAG", help="Only those with this tag.")
-@click.option("--pinned", is_flag=True, help="Only pinned ones.")
-@click.option("--archived", is_flag=True, help="Only archived ones.")
-@click.option("--subagents", is_flag=True, help="Only those of sub-agents, which other lists leave out.")
-@click.option("--all", "every", is_flag=True, help="Every one, archived ones too.")
-@click.option("--here", is_flag=True, help="Only those of this folder (its git root).")
+@click.command("list", help="List the latest conversations by their last activity.")
+@source_option("Only sessions of this source (cli, telegram, …).")
 @click.option(
-    "--oneshots/--no-oneshots", default=None,
-    help="With or without single questions (-q) that were not continued; else as terminal.list_oneshots says.",
-)  # fmt: skip
+    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many to list."
+)
+@click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
+@click.option("--pinned", is_flag=True, help="Only pinned sessions.")
+@click.option("--archived", is_flag=True, help="Only archived sessions.")
+@click.option("--subagents", is_flag=True, help="Only sub-agents' sessions, which are otherwise not listed.")
+@click.option("--all", "every", is_flag=True, help="All sessions, including archived ones.")
+@click.option("--here", is_flag=True, help="Only sessions of this folder (its git root).")
+@click.option(
+    "--oneshots/--no-oneshots", default=True, help="With or without single questions (-q) that were not continued."
+)
 @json_option(ROWS)
 def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
-    oneshots: bool | None, as_json: bool,
+    oneshots: bool, as_json: bool,
 ) -> None:  # fmt: skip
     folder = str(project_folder(Path.cwd())) if here else None
-    if oneshots is None:
-        oneshots = every or configuration().terminal.list_oneshots
 
     def is_wanted(row: SessionRow) -> bool:
         return (
@@ -93,7 +92,7 @@ def browse_() -> None:
     from hermes.chat.browse import browse
 
     with opened(writing=True) as db:
-        chosen = browse(db, zone(), theme=configuration().display.theme)
+        chosen = browse(db, zone())
     if chosen is not None:
         sys.stdout.flush()
         # A fresh process: the conversation starts without the browser's memory and terminal state.

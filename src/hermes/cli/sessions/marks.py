@@ -124,7 +124,7 @@ untag = _tagging(
 )  # fmt: skip
 
 
-@click.command("move-folder", help="Sessions that were held in the folder OLD, or below it, belong to NEW from now on.")
+@click.command("move-folder", help="Assign the sessions of the folder OLD, and of those below it, to NEW.")
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def move_folder(old: Path, new: Path) -> None:
@@ -134,5 +134,5 @@ def move_folder(old: Path, new: Path) -> None:
     with opened(writing=True) as db:
         moved = db.move_folder(before, after)
     if not moved:
-        raise click.ClickException(f"no session was held in {before}")
+        raise click.ClickException(f"no session belongs to {before}")
     print(f"{counted(moved, 'session')} moved from {before} to {after}")

@@ -116,16 +116,15 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
     With it, whether it is that file.
     """
     from hermes.errors import InvalidInput
-    from hermes.home import default_database
     from hermes.store.db import SessionDB
     from hermes.store.engines import same_server
-    from hermes.store.opening import store_url
+    from hermes.store.opening import local_file, store_url
 
     if not same_server(store_url(configuration()), url):
         with opened(writing=True) as db:
             yield db, False
         return
-    file = default_database()
+    file = local_file(configuration())
     if not file.exists():
         raise InvalidInput(f"this store is in use already (store.url), and there is no file {file} to copy from")
     with SessionDB(db_path=file, redact_secrets=False, transcripts=_transcripts()) as db:

@@ -50,7 +50,7 @@ def called(session: Mapping[str, Any]) -> str:
     " with all its parts."
 )
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
-@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
+@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
 @click.option(
     "--shred",
     is_flag=True,
@@ -226,8 +226,8 @@ def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
     return [row for row in trashed if row["id"] not in continued]
 
 
-@click.command(help="What is in the trash, and until when it can be restored.")
-@click.option("--empty", is_flag=True, help="Delete all of it for good, now.")
+@click.command(help="List the trash, and until when each session can be restored.")
+@click.option("--empty", is_flag=True, help="Delete everything in the trash permanently, now.")
 @yes_option()
 @json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
@@ -274,22 +274,18 @@ def _trash_screen(rows: list[TrashedSession]) -> str:
 )
 @click.option(
     "--older-than", type=days, metavar="D",
-    help="Days without activity: 90, 12h, 2w. Default: sessions.retention_days (90), and sessions.retention_by_source.",
+    help="Days without activity: 90, 12h, 2w. Default: sessions.retention_days (90).",
 )  # fmt: skip
 @source_option("Only sessions of this source.")
-@click.option("--now", is_flag=True, help="Delete for good, not into the trash.")
+@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
 @yes_option()
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
-    kept = configuration().sessions
-    by_source = kept.retention_by_source if older_than is None and source is None else {}
-    usual = kept.retention_days if source is None else kept.retention_by_source.get(source, kept.retention_days)
-    after = usual if older_than is None else older_than
+    after = configuration().sessions.retention_days if older_than is None else older_than
     with opened(writing=not dry_run) as db:
-        ids = db.prunable_sessions(after, source, whole=True, by_source=by_source)
+        ids = db.prunable_sessions(after, source, whole=True)
         if not ids:
-            others = [f", of {name} {age(by_source[name])}" for name in sorted(by_source)]
-            print(f"Nothing to prune: no ended session is older than {age(after)}{''.join(others)}.")
+            print(f"Nothing to prune: no ended session is older than {age(after)}.")
             return
         print(_prune_screen(db, ids))
         if dry_run:
@@ -298,7 +294,7 @@ def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dr
         where = "for good" if now else "in the trash"
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
         # Sessions reopened or pinned while the question was open are left out; newly aged ones were not shown.
-        still = set(db.prunable_sessions(after, source, whole=True, by_source=by_source))
+        still = set(db.prunable_sessions(after, source, whole=True))
         gone = _remove(db, [session_id for session_id in ids if session_id in still], now)
     if now:
         print(f"deleted {counted(gone, 'session')} for good")

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _ROLES = ("user", "assistant", "tool", "system")
-_CLOSEST = "no message has all of these words; these are the closest"
+_CLOSEST = "no message has all of these words; these come closest"
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
 @click.command(help='Search the messages.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
 @click.argument("query", nargs=-1, required=True)
 @click.option(
-    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Most hits."
+    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show at most N hits."
 )
 @source_option("Only in sessions of this source; may be repeated.", multiple=True)
 @click.option(
@@ -57,7 +57,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
     default="both",
     help="What answers a question. Default: both.",
 )
-@json_option("The hits as a JSON array; times are seconds since 1970.")
+@json_option("Print the hits as a JSON array; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
@@ -65,7 +65,7 @@ def search(
 ) -> int:  # fmt: skip
     words = typed(" ".join(query))
     if not words.strip():
-        raise click.UsageError("there is nothing to search for: give words", click.get_current_context())
+        raise click.UsageError("nothing to search for: give some words", click.get_current_context())
     with opened() as db:
         within = None if session is None else db.get_compression_chain(find_session(db, session))
         hits = db.search_messages(

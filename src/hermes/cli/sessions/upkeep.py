@@ -36,7 +36,7 @@ def database_bytes(path: Path) -> int:
     return total
 
 
-@click.command(help="How many sessions and messages there are, by source, and how large the record is.")
+@click.command(help="Count sessions and messages by source, and show how large the record is.")
 @json_option("As a JSON object.")
 def stats(as_json: bool) -> None:
     with opened() as db:
@@ -131,13 +131,13 @@ def rebuild(path: Path | None) -> int:
 
 
 def _rebuilt(given: Path | None) -> int:
-    from hermes.home import companion, default_database, settled
-    from hermes.store.opening import store_url
+    from hermes.home import companion, settled
+    from hermes.store.opening import store_file
     from hermes.store.rebuild import rebuild_store
 
-    path = settled(given) if given else default_database()
-    if (given is None and store_url(configuration()) is not None) or path.is_dir():
-        raise click.ClickException(f"{path} can't be rebuilt from here; restore a backup")
+    path = settled(given) if given else store_file(configuration())
+    if path is None or path.is_dir():
+        raise click.ClickException(f"{path or 'a store on a server'} can't be rebuilt from here; restore a backup")
     steps = rebuild_store(path, companion(path, "sessions"))
     with opened(writing=True, path=given) as db:
         return _report(db, [*steps, *db.repair()])

@@ -1,7 +1,7 @@
 """The HTTP listener that platforms call: one server for each host and port, shared by the adapters.
 
 An adapter registers a path and a handler (`Adapter.listen`). A request passes the same guard everywhere: the number of
-connections and the time for headers are limited (gateway.http), `verify` sees the headers before the body is read, the body
+connections and the time for headers are limited, `verify` sees the headers before the body is read, the body
 is read with a limit on its size and on its time, `signed` sees the bytes before anything parses them. A delivery is answered
 with success only when it is stored: whatever fails on the way, or takes longer than the platform waits, is answered 503, and
 the platform sends it again.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import shlex
 import threading
 import time
 import warnings
@@ -128,12 +129,16 @@ class SqliteEngine:
             raise NotADatabase(f"{self.path} is a database of some other program, not a session store")
         if state.kind == "newer" and not self.read_only:
             self.read_only = True
-            who, advice = "a newer Hermes Sessions", "Upgrade this program to write to it."
             if state.foreign:
-                who, advice = "another or newer program", "Import it into your own store to continue its sessions."
-            self.notice = (
-                f"{self.path} was written by {who} (version {state.version}); it is opened for reading only. {advice}"
-            )
+                self.notice = (
+                    f"{self.path} belongs to Hermes Agent (schema {state.version}) and is only read here;"
+                    f" `hermes sessions import {shlex.quote(str(self.path))}` brings its sessions into a record of your own"
+                )
+            else:
+                self.notice = (
+                    f"{self.path} was written by a newer Hermes Sessions (version {state.version}); it is opened for reading"
+                    " only. Upgrade this program to write to it."
+                )
             warnings.warn(self.notice, stacklevel=6)
         if not self.read_only:
             self._main.close()

@@ -1,0 +1,103 @@
+"""A home that belongs to the public Hermes Agent: its sessions come into a record of our own beside it.
+
+That program's state.db (schema 12 and later) is read here and never written. Whatever has to write opens the record through
+`open_record`: on a terminal it offers to bring the sessions into `<home>/record.db` and notes that file in config.yaml as
+store.path; elsewhere the error says what to run. Nothing else of the other program is touched.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes.cli.shared import index, note, progress
+from hermes.config import Config
+from hermes.errors import StoreReadOnly
+from hermes.home import default_database, get_hermes_home
+from hermes.texts import counted
+
+if TYPE_CHECKING:
+    from hermes.store.check import AgentStore
+    from hermes.store.db import SessionDB
+
+RECORD = "record.db"
+Takes = Callable[[Mapping[str, Any]], bool]
+
+
+def agents_home(config: Config) -> AgentStore | None:
+    """The store of Hermes Agent, where this home has no other one."""
+    from hermes.store.check import agent_store
+    from hermes.store.opening import store_file
+
+    return agent_store(default_database()) if store_file(config) == default_database() else None
+
+
+def open_record(config: Config) -> SessionDB:
+    """The user's store, for writing; StoreReadOnly where nothing could be stored."""
+    from hermes.store.opening import open_configured
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        db = open_configured(config)
+    if not db.read_only:
+        for one in caught:
+            note(str(one.message))
+        return db
+    db.close()
+    theirs = agents_home(config)
+    if theirs is None:
+        why = str(caught[0].message) if caught else f"{db.where} is read-only; `hermes doctor` shows why"
+        raise StoreReadOnly(why)
+    settle(config, theirs)
+    return open_configured(config)
+
+
+def settle(config: Config, theirs: AgentStore, *, agreed: bool = False, takes: Takes | None = None) -> None:
+    """Bring the sessions of Hermes Agent into a record of our own, if the user agrees; StoreReadOnly if not."""
+    run = f"hermes sessions import {shlex.quote(str(theirs.path))}"
+    if not agreed:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise StoreReadOnly(
+                f"this home belongs to {theirs}, whose record is only read here; `{run}` brings it into a record of your own"
+            )
+        question = f"This home belongs to {theirs}. Bring them into a record of your own beside it?"
+        if not click.confirm(question, default=True, err=True):
+            raise StoreReadOnly(
+                f"nothing was changed; reading works (`hermes sessions list`), and `{run}` brings the sessions in later"
+            )
+    record = get_hermes_home() / RECORD
+    sessions, messages = _bring(config, theirs, record, takes)
+    from hermes.config.editing import set_value
+
+    set_value("store.path", RECORD)
+    config.store.path = RECORD
+    came = f"{counted(sessions, 'session')} with {counted(messages, 'message')}"
+    note(f"imported {came} into {record}; the files of Hermes Agent are unchanged")
+
+
+def _bring(config: Config, theirs: AgentStore, record: Path, takes: Takes | None) -> tuple[int, int]:
+    """Import the sessions that `takes` chooses (None: all); what an interrupted import has stored already is skipped."""
+    from hermes.interop import source_locks
+    from hermes.interop.histories import hermes_agent
+    from hermes.store.opening import open_configured
+
+    def sessions() -> Iterator[Mapping[str, Any]]:
+        with progress("importing", theirs.sessions) as step:
+            for number, found in enumerate(hermes_agent.read(theirs.path, None, []), 1):
+                if takes is None or takes(found.session):
+                    yield found.session
+                step(number)
+
+    def refused(session: Mapping[str, Any], error: Exception) -> None:
+        note(f"session {session['id']} was not imported: {error}")
+
+    with open_configured(config, path=record) as db, source_locks.reading(theirs.path):
+        counts = db.import_sessions(sessions(), update=True, refused=refused)
+        index(db)
+    return counts["sessions"], counts["messages"]
