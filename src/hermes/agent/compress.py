@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.fitting import cut_to
@@ -58,49 +57,13 @@ what is begun, promised, asked and not answered, and what comes next
 every file and path, and what happened to it
 Take over everything from notes on an even earlier part that still holds. No preamble."""
 
-_COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
-
-
-class PromptSize:
-    """`prompt_tokens`, for a conversation that grows: messages that are the same objects as last time are not counted again."""
-
-    def __init__(self) -> None:
-        self._seen: list[Mapping[str, Any]] = []  # none of them carries an endpoint's count
-        self._sums = [0]  # the estimate of the first n of them
-
-    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: int = 0) -> int:
-        """What `prompt_tokens` gives."""
-        seen, sums = self._seen, self._sums
-        same = len(seen)
-        if same > len(messages) or not all(map(is_, seen, messages)):
-            same = next((at for at, pair in enumerate(zip(seen, messages)) if pair[0] is not pair[1]), len(messages))
-            del seen[same:], sums[same + 1 :]
-        for message in messages[same:]:
-            if any(name in message for name in _COUNTS):
-                return prompt_tokens(messages, tools)
-            seen.append(message)
-            sums.append(sums[-1] + estimate_tokens((message,)))
-        return sums[-1] + tools
-
 
 def prompt_tokens(messages: Sequence[Mapping[str, Any]], tools: int = 0) -> int:
     """The size of the next prompt: as counted for the last reply plus the messages since, else estimated, with `tools` tokens."""
-    newest = 0
-    known: tuple[int, int] | None = None
-    for number, message in enumerate(messages):
-        message_id = message.get("id") or 0
-        # A count from before a compression (its id is lower than that of the summary) is about a longer prompt.
-        sent = 0
-        for name in _COUNTS:
-            if name in message:
-                sent += int(message[name] or 0)
-        if sent and message_id >= newest:
-            known = (number, sent)
-        if message_id > newest:
-            newest = message_id
-    if known is None:
-        return estimate_tokens(messages) + tools
-    return known[1] + estimate_tokens(messages[known[0] :])
+    for number in range(len(messages) - 1, -1, -1):
+        if sent := messages[number].get("input_tokens"):
+            return int(sent) + estimate_tokens(messages[number:])
+    return estimate_tokens(messages) + tools
 
 
 def compress(
@@ -382,7 +345,7 @@ def _tails(
     messages as wanted are kept, and the most tokens for these and for the last exchange."""
     latest, limit, spare = bounds
     count = len(messages)
-    if latest >= count:
+    if latest >= count or not count:
         return [count]
     places = [place for place in turns if _at_most(turns, latest) <= place < count]
     last = places[-1]
@@ -418,7 +381,7 @@ def cuts(messages: Sequence[Row]) -> list[int]:
 
 
 def _at_least(places: Sequence[int], wanted: int) -> int:
-    return next(place for place in places if place >= wanted)
+    return next((place for place in places if place >= wanted), places[-1])
 
 
 def _at_most(places: Sequence[int], wanted: int) -> int:

@@ -60,7 +60,6 @@ from hermes.store.drafts import Draft
 from hermes.store.session_events import MODEL_ERROR
 
 if TYPE_CHECKING:
-    from hermes.agent.compress import PromptSize
     from hermes.agent.model import LooksUp
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
@@ -124,7 +123,6 @@ class Agent:
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
-        self._size: PromptSize | None = None
         self._settled = 0  # the size of the prompt from which on another compression before the call is worth it
         self._ceiling: int | None = None  # tokens of the messages, in this turn, after the endpoint refused more
         self._blind: Model | None = None  # a model that refused a picture
@@ -534,19 +532,17 @@ class Agent:
             return False
         if self._session.is_short(_ALWAYS_FITS):  # no need to ask the server for its window yet
             return False
-        from hermes.agent.compress import PromptSize
+        from hermes.agent.compress import prompt_tokens
 
-        if self._size is None:
-            self._size = PromptSize()
         messages, tools = self._session.messages(), self._tool_tokens()
-        size = self._size(messages, tools)
+        size = prompt_tokens(messages, tools)
         soft, hard = limits(
             self.config.compression.threshold, self.model.context_length, tools + estimate_tokens(messages[:1])
         )
         if size <= max(soft, self._settled if size <= hard else 0):
             return False
         followed = yield from self._compress(shrink=size > hard)
-        self._settled = self._size(self._session.messages(), tools) + self.room() // 4
+        self._settled = prompt_tokens(self._session.messages(), tools) + self.room() // 4
         return followed
 
     def _compress(self, *, shrink: bool) -> Generator[Event, None, bool]:

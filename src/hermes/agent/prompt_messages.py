@@ -50,14 +50,14 @@ class PreparedHistory:
     def __init__(self) -> None:
         self._system: Message = {"role": "system", "content": None}
         self._read: Read | None = None
-        self._seen: list[Message] = []  # the messages before the last question
-        self._made: list[Message] = []  # the same as they are sent
+        self._seen: list[Message] = []  # the messages up to the last question
+        self._made: list[Message] = []  # those before it as they are sent
 
     def __call__(self, history: list[Message], *, system_prompt: str | None, attachments: Read | None) -> list[Message]:
         """What `prepared` gives."""
-        known = len(self._seen)
-        if attachments != self._read or known > len(history) or not all(map(is_, self._seen, history)):
-            self._read, self._seen, self._made, known = attachments, [], [], 0
+        if attachments != self._read or len(self._seen) > len(history) or not all(map(is_, self._seen, history)):
+            self._read, self._seen, self._made = attachments, [], []
+        known = max(0, len(self._seen) - 1)
         rest = history[known:]
         messages = repaired(rest, self._made[-1] if self._made else None)
         turn = _last_question(messages)
@@ -72,7 +72,8 @@ class PreparedHistory:
         out = [self._system, *self._made, *made] if system_prompt else [*self._made, *made]
         if turn:
             self._made += made[:turn]
-            self._seen += rest[: next(at for at, one in enumerate(rest) if one is messages[turn])]
+            asked = next(at for at, one in enumerate(rest) if one is messages[turn])
+            self._seen = [*self._seen[:known], *rest[: asked + 1]]
         return out
 
 
