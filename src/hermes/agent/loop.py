@@ -383,7 +383,7 @@ class Agent:
                     if (yield from self._compress(shrink=True)):
                         draft = self._moved(draft)
                     elif estimate_tokens(fitted(messages, self._ceiling)[0]) >= refused:
-                        raise self._named(error) from error
+                        raise self._named(error, messages) from error
                 except ModelRefused as error:
                     if not error.pictures or not any(map(attachments_in, messages)):
                         raise
@@ -512,16 +512,18 @@ class Agent:
             )
         return messages
 
-    def _named(self, error: ContextTooLong) -> ContextTooLong:
+    def _named(self, error: ContextTooLong, messages: list[Message]) -> ContextTooLong:
         """The error of a conversation that does not fit even when it is cut: it names what takes the most room."""
-        messages = self._session.messages()
-        sizes = {"the tools": self._tool_tokens()}
+        sizes = {"the description of the tools": self._tool_tokens()}
         for number, message in enumerate(messages):
-            role = str(message.get("role"))
+            role = message.get("role")
             which = "the system prompt" if role == "system" else f"message {number} of {len(messages) - 1} ({role})"
             sizes[which] = estimate_tokens((message,))
         longest = max(sizes, key=lambda name: sizes[name])
-        return ContextTooLong(f"{error}; what takes the most room is {longest}, about {sizes[longest]:,} tokens")
+        return ContextTooLong(
+            f"{str(error).rstrip('.')}; the longest part is {longest}, about {sizes[longest]:,} tokens:"
+            " use a model with a larger window"
+        )
 
     def _make_room(self) -> Generator[Event, None, bool]:
         """Compress before the call when the conversation exceeds its share of the context window.
