@@ -205,7 +205,7 @@ def test_the_child_has_the_first_exchange_the_notes_and_the_last_messages(db, ai
     assert shown[:2] == ["message number 0", "message number 1"]
     assert shown[3:] == [f"message number {n}" for n in range(16, 20)]
     assert shown[2].startswith(SUMMARY_MARK)
-    assert shown[2].endswith(NOTES)
+    assert NOTES in shown[2]
     assert "14 messages" in shown[2] and "session s" in shown[2]
     assert db.get_session_title("child") == "the parser #2"
     assert db.get_session("s")["end_reason"] == "compression"

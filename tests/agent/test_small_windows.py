@@ -123,7 +123,7 @@ def content_of(text: str, pictures: int) -> Any:
     return [{"type": "text", "text": text}, *parts] if pictures else text
 
 
-@settings(max_examples=size(40, 400), deadline=None)
+@settings(max_examples=size(25, 300), deadline=None)
 @given(lives())
 def test_a_turn_always_goes_through_or_the_error_names_what_is_too_long(life: dict[str, Any]) -> None:
     window = Window(life["window"], life["characters"], life["calls"])
@@ -151,8 +151,9 @@ def test_a_turn_always_goes_through_or_the_error_names_what_is_too_long(life: di
                 return
             assert events[-1] == Done("On we go.")
             assert window.refused <= 40
-        sent = json.dumps(window.wire.bodies[-1]["messages"])
-        assert "and then?" in sent
+        sent = window.wire.bodies[-1]["messages"]
+        if window.count({"messages": sent[:1]}) < 0.7 * window.tokens:
+            assert "and then?" in json.dumps(sent), "in the notes, if only the last steps of the turn fit"
         assert [row["content"] for row in db.get_messages("s")][: len(before)] == before, "the record is whole"
         chain = [row["content"] for one in db.get_compression_chain("s") for row in db.get_messages(one)]
         assert content_text_in(question, chain)

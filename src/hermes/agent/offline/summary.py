@@ -68,28 +68,37 @@ def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None, 
 
 
 def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) -> str:
-    """Decisions, commands, open work and files of the messages that are not in the summary of a model, in `most` characters.
+    """What the user said, decisions, commands, open work and files that are not in a model's summary, in `most` characters.
 
-    Commands that were used several times come first, then the latest. What earlier summaries list so is listed again.
+    Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for. Of the
+    commands, those that were used several times come first, then the latest. What earlier summaries list so is listed again.
     """
-    notes, _ = _noted(messages, set())
+    notes, _ = _noted(messages, None)
     newest = list(notes.commands)[::-1]
     ranked = sorted(newest, key=lambda command: -min(notes.commands[command], 2))
+    sections = {**notes.lines, _SAID: notes.other, "Commands": ranked}
     parts, left = [], most
-    for section, share in (("Decisions", 0.45), ("Commands", 0.6), ("Open work", 0.6), ("Files", 1.0)):
-        kept: list[str] = []
-        lines = [line for line in notes.lines.get(section, ranked) if line not in summary]
-        left -= _fill(kept, lines, int(left * share) - 40, ranked=section == "Commands")
-        if section == "Commands":
+    for name, share in ((_SAID, 0.4), ("Decisions", 0.4), ("Commands", 0.6), ("Open work", 0.6), ("Files", 1.0)):
+        lines, kept = list(sections[name]), list[str]()
+        room = int(left * share) - 40  # its heading
+        if name == "Commands":
+            left -= _fill(kept, lines, room, ranked=True)
             kept = [command.replace("\n", "\n  ") + _times(notes.commands[command]) for command in kept]
+        else:
+            lines = [line for line in lines if line not in summary]
+            weighty = [line for line in lines if name != _SAID or DECISION.search(line) or OPEN.search(line)]
+            used = _fill(kept, weighty, room)
+            left -= used + _fill(kept, [line for line in lines if line not in weighty], room - used)
+            kept.sort(key=lines.index)
         if kept:
-            listed = ", ".join(kept) if section == "Files" else "\n".join(f"- {line}" for line in kept)
-            parts.append(f"## {section}{_EXACTLY}\n{listed}")
+            listed = ", ".join(kept) if name == "Files" else "\n".join(f"- {line}" for line in kept)
+            parts.append(f"## {name}{_EXACTLY}\n{listed}")
+            left -= 40
     return "\n\n".join(parts)
 
 
-def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str]) -> tuple[_Notes, int]:
-    """What the messages hold, and how many characters they have."""
+def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str] | None) -> tuple[_Notes, int]:
+    """What the messages hold (without facts if `wanted` is None), and how many characters they have."""
     notes = _Notes()
     total = 0
     for number, message in enumerate(messages):
@@ -98,7 +107,8 @@ def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str]) -> tuple[_No
         if text.startswith(SUMMARY_MARK):
             _take_over(notes, text)
         elif message.get("role") == "tool":
-            _note_output(notes, text[:4000])
+            if wanted is not None:
+                _note_output(notes, text[:4000])
         elif message.get("role") != "system":
             _note_said(notes, message, text[:40_000], _reply_to(messages, number), wanted)
             for command in commands(message):
@@ -128,13 +138,18 @@ def commands(message: Mapping[str, Any]) -> Iterator[str]:
                 yield line.removeprefix("$ ")
 
 
-def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str]) -> None:
+def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str] | None) -> None:
     """Sort the sentences of one message into the sections."""
     for path in files(text):
         notes.lines["Files"][path] = None
     spoken = clean(message_text(message, calls=False))[:40_000]
     prose, code = paragraphs(spoken)
     said = [sentence for line in prose for sentence in sentences(line)]
+    whole = " ".join(said)
+    short = message.get("role") == "user" and len(whole) <= 2 * SENTENCE and len(content_words(whole)) > 1
+    if wanted is None and short and not all(map(QUESTION.search, said)):
+        notes.other[whole] = None
+        said = [sentence for sentence in said if QUESTION.search(sentence)]
     if message.get("role") == "user" and said and not notes.lines["Goal"]:
         goal = ""
         for sentence in said:
@@ -151,10 +166,12 @@ def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str,
         elif DECISION.search(sentence) and not QUESTION.search(sentence):
             notes.add("Decisions", sentence)
         else:
-            if next(facts(sentence), None) is not None:
+            if wanted is not None and next(facts(sentence), None) is not None:
                 notes.add("Facts", sentence)
             elif message.get("role") == "user" and content_words(sentence):
                 notes.other[shortened(" ".join(sentence.split()), SENTENCE)] = None
+    if wanted is None:
+        return
     for fact in facts("\n".join([*prose, *code]) if code else spoken):
         notes.particulars[fact] = None
     for call_text in [text[len(spoken) :]] if len(text) > len(spoken) else []:
@@ -209,7 +226,7 @@ def _take_over(notes: _Notes, text: str) -> None:
         notes.use((found[1] if found else line).replace("\n  ", "\n"), int(found[2]) if found else 1)
     for line in text.replace(listed, "").split("\n")[1:]:
         heading = line.strip().lstrip("#*").strip().removesuffix(_EXACTLY).rstrip(":*").strip()
-        known = next((name for name in SECTIONS if heading.casefold() == name.casefold()), None)
+        known = next((name for name in (*SECTIONS, _SAID) if heading.casefold() == name.casefold()), None)
         if known is not None:
             section = known
             continue
@@ -222,12 +239,15 @@ def _take_over(notes: _Notes, text: str) -> None:
         elif line.startswith(_ALSO):
             for fact in line.removeprefix(_ALSO).split(" · "):
                 notes.particulars[fact.strip()] = None
+        elif section == _SAID:
+            notes.other[line] = None
         else:
             notes.lines[section][shortened(line, 2 * SENTENCE)] = None
 
 
 _ALSO = "Also mentioned: "
 _EXACTLY = ", word for word"
+_SAID = "Said by the user"
 _TIMES = re.compile(r"(?s)(.*)  # used (\d+) times")
 _SHELL = re.compile(
     r"(?ims)^[ \t]*```[ \t]*(?:sh|bash|zsh|fish|shell|console|terminal|shell-session|powershell)[ \t]*\n(.*?)^[ \t]*```"
