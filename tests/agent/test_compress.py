@@ -20,9 +20,9 @@ from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN
 from hermes.agent.leases import SessionLease
 from hermes.agent.offline.summary import SUMMARY_MARK
-from hermes.agent.tokens import limits
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
+from hermes.tokens import limits
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said

@@ -15,11 +15,11 @@ from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.fitting import fitted
 from hermes.agent.loop import Agent
 from hermes.agent.offline.summary import SUMMARY_MARK
-from hermes.agent.tokens import estimate_tokens
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice
 from hermes.config import Config
 from hermes.errors import ContextTooLong
+from hermes.tokens import estimate_tokens
 from hermes_state import SessionDB
 from tests.support.sizes import size
 from tests.support.wire import Answer, Wire, call, delta, end, error, said, sse
@@ -244,3 +244,14 @@ def test_cut_messages_fit_or_are_as_short_as_they_get(history: list[tuple[str, s
     assert estimate_tokens(sent) <= max(room, 60 * len(messages))
     if estimate_tokens(messages) <= room:
         assert sent == messages
+
+
+def test_every_message_of_a_turn_has_its_tokens_in_the_record(db: Any, tmp_path: Path) -> None:
+    window = Window(32_000, calls=1)
+    with window.wire:
+        agent = agent_of(db, window, tmp_path, "a result of some words")
+        list(agent.turn("a question of some words"))
+    rows = db.get_messages("s")
+    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert all(2 <= row["token_count"] <= 60 for row in rows), [row["token_count"] for row in rows]
+    assert rows[-1]["token_count"] == 4, "as the endpoint counted"

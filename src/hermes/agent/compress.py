@@ -21,9 +21,9 @@ from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, q
 from hermes.agent.leases import SessionLease
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
-from hermes.agent.tokens import estimate_tokens, limits, text_tokens
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
 from hermes.texts import shortened, without_middle
+from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model

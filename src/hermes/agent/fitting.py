@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hermes.agent.model import Message
-from hermes.agent.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, text_tokens
 from hermes.texts import without_middle
+from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, text_tokens
 
 LEAST = 40  # tokens of a message: cut further, it would say nothing any more
 UNSEEN = "left out because the model can't read it"

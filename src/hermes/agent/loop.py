@@ -25,7 +25,6 @@ from hermes.agent.fitting import UNSEEN, attachments_in, fitted, without_attachm
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
-from hermes.agent.tokens import estimate_tokens, limits, text_tokens
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
@@ -58,6 +57,7 @@ from hermes.errors import (
 )
 from hermes.store.drafts import Draft
 from hermes.store.session_events import MODEL_ERROR
+from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.model import LooksUp
@@ -522,7 +522,7 @@ class Agent:
         longest = max(sizes, key=lambda name: sizes[name])
         return ContextTooLong(
             f"{str(error).rstrip('.')}; the longest part is {longest}, about {sizes[longest]:,} tokens:"
-            " use a model with a larger window"
+            " use a model with a larger window" + ("" if self.config.compression.enabled else ", or /compress")
         )
 
     def _make_room(self) -> Generator[Event, None, bool]:

@@ -28,6 +28,7 @@ from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.drafts import Draft
 from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
+from hermes.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -164,12 +165,14 @@ class TurnSession:
 
     def say(self, content: Content, keep: Keep | None = None) -> None:
         """Store the user's message; `keep` does it where more has to happen in the same transaction."""
+        message = {"role": "user", "content": content}
         with self._lease.fenced(), self._telling_of_secrets("your message"):
             if keep is None:
-                self.last_id = self._db.append_message(self.session_id, "user", content)
+                tokens = estimate_tokens((message,))
+                self.last_id = self._db.append_message(self.session_id, "user", content, token_count=tokens)
             else:
                 self.last_id = keep(self.session_id, content)
-        self.history.append({"role": "user", "content": content})
+        self.history.append(message)
 
     def take_back(self) -> bool:
         """Undo everything after the user's last message; False when there is no such message."""
@@ -280,6 +283,7 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply) -> in
         session_id, "assistant", reply.content, tool_calls=reply.tool_calls or None, finish_reason=reply.finish_reason,
         reasoning=reply.reasoning, reasoning_content=reply.reasoning_content, reasoning_details=reply.reasoning_details,
         model=reply.model or model.name, cost_usd=price.usd, usage=sums, **counts,
+        token_count=counts.get("output_tokens") or estimate_tokens((as_message(reply),)),
     )  # fmt: skip
 
 
@@ -322,7 +326,10 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
     """Store the result of a call; returns its id, and the message for the model."""
     call = result.call
     message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
-    message_id = db.append_message(session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None)
+    message_id = db.append_message(
+        session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None,
+        token_count=estimate_tokens((message,)),
+    )  # fmt: skip
     return message_id, message
 
 

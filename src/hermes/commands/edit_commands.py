@@ -130,7 +130,7 @@ def exchanges(rows: list[MessageRow]) -> list[int]:
 
 def is_summary(row: MessageRow) -> bool:
     """Whether a message is the summary of a compressed part of a conversation."""
-    from hermes.agent.offline.summary import SUMMARY_MARK
+    from hermes.agent.history_text import SUMMARY_MARK
 
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 

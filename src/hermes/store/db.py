@@ -266,6 +266,10 @@ class Transactions:
     def store_message(self, session_id: str, message: dict[str, Any], also: Callable[[Tx, int], None]) -> int:
         """Store a message as `append_message` does; `also`, given its id, writes related rows in the same transaction.
 
-        If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
+        Its tokens are estimated. If the server connection is lost and nothing was stored, the call is retried, and `also` is
+        called again.
         """
+        from hermes.tokens import estimate_tokens
+
+        message = {**message, "token_count": estimate_tokens((message,))}
         return self._db._append(session_id, self._db._ready(message), also=also)

@@ -17,6 +17,7 @@ from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import Done, Followed, Notice, Text, Thought, ToolFinished, ToolStarted, Turn
 from hermes.errors import HermesError, InvalidInput, SessionBusy
 from hermes.texts import encodable, shortened
+from hermes.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -113,7 +114,8 @@ class Talks:
         loop = asyncio.get_running_loop()
 
         def keep(session_id: str, content: Any) -> int:
-            message_id = self._db.append_message(session_id, "user", content)
+            tokens = estimate_tokens([{"content": content}])
+            message_id = self._db.append_message(session_id, "user", content, token_count=tokens)
             loop.call_soon_threadsafe(page.stored.set)
             return message_id
 
