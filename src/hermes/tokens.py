@@ -71,5 +71,6 @@ def limits(threshold: float, window: int, fixed: int) -> tuple[int, int]:
     The soft one is that share of the window; where the system prompt and the tools (`fixed` tokens) fill much of
     it, most of that share of the rest. The hard one leaves room for the reply.
     """
+    window = window or 1 << 30  # not known: no limit until the endpoint refuses something
     soft = max(threshold * window, fixed + 0.8 * threshold * (window - fixed))
     return int(soft), window - min(window // 8, 4_096)

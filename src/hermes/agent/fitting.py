@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from operator import is_not
 from typing import Any
 
 from hermes.agent.model import Message
@@ -28,25 +29,32 @@ def fitted(messages: list[Message], room: int) -> tuple[list[Message], int]:
     sizes = [estimate_tokens((message,)) for message in messages]
     if sum(sizes) <= room:
         return messages, 0
-    fixed = sum(size for size, message in zip(sizes, messages, strict=True) if message.get("role") == "system")
     files = [PER_ATTACHMENT * attachments_in(message) for message in messages]
+    prompt = sum(size for size, message in zip(sizes, messages, strict=True) if message.get("role") == "system")
     texts = [
-        size - held
-        for size, held, message in zip(sizes, files, messages, strict=True)
-        if message.get("role") != "system"
-    ]
-    cap = _cap(texts, room - fixed - sum(files))
-    if cap < LEAST and any(files):
-        return _and_count(messages, fitted([without_attachments(message, UNFIT) for message in messages], room)[0])
-    cut = [
-        message if message.get("role") == "system" or size - held <= cap else shortened(message, max(cap, LEAST) + held)
+        0 if message.get("role") == "system" else size - held
         for message, size, held in zip(messages, sizes, files, strict=True)
     ]
-    return _and_count(messages, cut)
+    cap = max(_cap(texts, room - prompt - sum(files)), 0 if any(files) else LEAST)
+    if cap < LEAST:
+        sent, _ = fitted([without_attachments(message, UNFIT) for message in messages], room)
+    else:
+        sent = [
+            message if text <= cap else shortened(message, cap + held)
+            for message, text, held in zip(messages, texts, files, strict=True)
+        ]
+    return sent, sum(map(is_not, messages, sent))
 
 
-def _and_count(messages: list[Message], sent: list[Message]) -> tuple[list[Message], int]:
-    return sent, sum(one is not other for one, other in zip(messages, sent, strict=True))
+def longest_part(messages: Sequence[Message], tools: int) -> str:
+    """What takes the most room in a prompt, with its tokens (`tools` are those of the tools)."""
+    parts = [(tools, "the description of the tools")]
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        name = "the system prompt" if role == "system" else f"message {number} of {len(messages) - 1} ({role})"
+        parts.append((estimate_tokens((message,)), name))
+    tokens, name = max(parts)
+    return f"{name}, about {tokens:,} tokens"
 
 
 def _cap(sizes: Sequence[int], room: int) -> int:

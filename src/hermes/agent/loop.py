@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hermes.agent.endpoint.failures import most_tries, pause
-from hermes.agent.fitting import UNSEEN, attachments_in, fitted, without_attachments
+from hermes.agent.fitting import UNSEEN, attachments_in, fitted, longest_part, without_attachments
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
@@ -383,7 +383,11 @@ class Agent:
                     if (yield from self._compress(shrink=True)):
                         draft = self._moved(draft)
                     elif estimate_tokens(fitted(messages, self._ceiling)[0]) >= refused:
-                        raise self._named(error, messages) from error
+                        raise ContextTooLong(
+                            f"{str(error).rstrip('.')}; the longest part is {longest_part(messages, self._tool_tokens())}:"
+                            " use a model with a larger window"
+                            + ("" if self.config.compression.enabled else ", or /compress")
+                        ) from error
                 except ModelRefused as error:
                     if not error.pictures or not any(map(attachments_in, messages)):
                         raise
@@ -488,8 +492,11 @@ class Agent:
         row = self.db.get_session(self.session_id)
         prompt = text_tokens((row and row["system_prompt"]) or "")
         fixed = prompt + self._tool_tokens()
-        room = limits(self.config.compression.threshold, self.model.context_length, fixed)[0] - fixed
+        room = self._limits(fixed)[0] - fixed
         return room if most is None else min(room, most - prompt)
+
+    def _limits(self, fixed: int) -> tuple[int, int]:
+        return limits(self.config.compression.threshold, self.model.context_length, fixed)
 
     def _tool_tokens(self) -> int:
         return estimate_tokens((), [tool.schema() for tool in self.tools.values()]) if self.model.calls_tools else 0
@@ -499,10 +506,10 @@ class Agent:
         messages, most = self._session.messages(), self._ceiling
         if self._blind is self.model:
             messages = [without_attachments(message, UNSEEN) for message in messages]
-        if most is None and (self.model.kind == "extractive" or self._session.is_short(_ALWAYS_FITS)):
-            return messages
         if most is None:
-            most = limits(self.config.compression.threshold, self.model.context_length, 0)[1] - self._tool_tokens()
+            if _looking_up(self.model) is not None or self._session.is_short(_ALWAYS_FITS):  # it chooses what it reads
+                return messages
+            most = self._limits(0)[1] - self._tool_tokens()
         messages, cut = fitted(messages, most)
         if cut > self._cut:
             self._cut = cut
@@ -511,19 +518,6 @@ class Agent:
                 f"{which} too long for {self.model.name} and cut in the middle for it; the record keeps the whole text."
             )
         return messages
-
-    def _named(self, error: ContextTooLong, messages: list[Message]) -> ContextTooLong:
-        """The error of a conversation that does not fit even when it is cut: it names what takes the most room."""
-        sizes = {"the description of the tools": self._tool_tokens()}
-        for number, message in enumerate(messages):
-            role = message.get("role")
-            which = "the system prompt" if role == "system" else f"message {number} of {len(messages) - 1} ({role})"
-            sizes[which] = estimate_tokens((message,))
-        longest = max(sizes, key=lambda name: sizes[name])
-        return ContextTooLong(
-            f"{str(error).rstrip('.')}; the longest part is {longest}, about {sizes[longest]:,} tokens:"
-            " use a model with a larger window" + ("" if self.config.compression.enabled else ", or /compress")
-        )
 
     def _make_room(self) -> Generator[Event, None, bool]:
         """Compress before the call when the conversation exceeds its share of the context window.
@@ -538,9 +532,7 @@ class Agent:
 
         messages, tools = self._session.messages(), self._tool_tokens()
         size = prompt_tokens(messages, tools)
-        soft, hard = limits(
-            self.config.compression.threshold, self.model.context_length, tools + estimate_tokens(messages[:1])
-        )
+        soft, hard = self._limits(tools + estimate_tokens(messages[:1]))
         if size <= max(soft, self._settled if size <= hard else 0):
             return False
         followed = yield from self._compress(shrink=size > hard)
@@ -549,7 +541,7 @@ class Agent:
 
     def _compress(self, *, shrink: bool) -> Generator[Event, None, bool]:
         """Continue in a compressed child; False when that is not possible, and then nothing has changed."""
-        if not self.config.compression.enabled or self._uncompressed or not self.model.context_length:
+        if not self.config.compression.enabled or self._uncompressed:
             return False
         from hermes.agent.compress import compress, edges_of
         from hermes.agent.model_choice import auxiliary_model

@@ -207,14 +207,8 @@ def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str)
 
 def _note_output(notes: _Notes, text: str) -> None:
     """Of a tool's output: names and numbers only, and fewer of them than from messages."""
-    for number, path in enumerate(files(text)):
-        if number >= 20:
-            break
-        notes.from_tools[path] = None
-    for number, fact in enumerate(facts(text)):
-        if number >= 20:
-            break
-        notes.from_tools[fact] = None
+    for name in (*islice(files(text), 20), *islice(facts(text), 20)):
+        notes.from_tools[name] = None
 
 
 def _take_over(notes: _Notes, text: str) -> None:
