@@ -75,21 +75,19 @@ def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) 
     """
     notes, _ = _noted(messages, None)
     newest = list(notes.commands)[::-1]
-    ranked = sorted(newest, key=lambda command: -min(notes.commands[command], 2))
-    sections = {**notes.lines, _SAID: notes.other, "Commands": ranked}
+    groups: dict[str, list[Iterable[str]]] = {name: [notes.lines[name]] for name in SECTIONS}
+    groups["Commands"] = [sorted(newest, key=lambda command: -min(notes.commands[command], 2))]
+    decided = {line: None for line in notes.other if DECISION.search(line) or OPEN.search(line)}
+    groups[_SAID] = [decided, [line for line in notes.other if line not in decided]]
     parts, left = [], most
     for name, share in ((_SAID, 0.4), ("Decisions", 0.4), ("Commands", 0.6), ("Open work", 0.6), ("Files", 1.0)):
-        lines, kept = list(sections[name]), list[str]()
-        room = int(left * share) - 40  # its heading
-        if name == "Commands":
-            left -= _fill(kept, lines, room, ranked=True)
+        is_command, kept, room = name == "Commands", list[str](), int(left * share) - 40  # its heading
+        for lines in groups[name]:
+            new = lines if is_command else [line for line in lines if line not in summary]
+            used = _fill(kept, new, room, ranked=is_command)
+            room, left = room - used, left - used
+        if is_command:
             kept = [command.replace("\n", "\n  ") + _times(notes.commands[command]) for command in kept]
-        else:
-            lines = [line for line in lines if line not in summary]
-            weighty = [line for line in lines if name != _SAID or DECISION.search(line) or OPEN.search(line)]
-            used = _fill(kept, weighty, room)
-            left -= used + _fill(kept, [line for line in lines if line not in weighty], room - used)
-            kept.sort(key=lines.index)
         if kept:
             listed = ", ".join(kept) if name == "Files" else "\n".join(f"- {line}" for line in kept)
             parts.append(f"## {name}{_EXACTLY}\n{listed}")
