@@ -234,6 +234,20 @@ def test_a_system_prompt_that_is_too_long_is_named(db: Any, tmp_path: Path) -> N
         list(agent_of(db, window, tmp_path).turn("hello"))
 
 
+def test_a_model_whose_window_has_no_room_for_the_tools_answers_without_them(db: Any, tmp_path: Path) -> None:
+    window = Window(2_048)
+    with window.wire:
+        agent = agent_of(db, window, tmp_path)
+        agent.tools = {"look": Tool("look", "looks at files " * 600, NOTHING, lambda context, arguments: "ok")}
+        events = list(agent.turn("hello"))
+        assert list(agent.turn("words " * 3_000))[-1] == Done("On we go.")
+        assert "tools" not in window.wire.bodies[-1]
+    assert events[-1] == Done("On we go.")
+    assert [event.text for event in events if isinstance(event, Notice)] == [
+        "The tools don't fit into the window of small; it answers without them."
+    ]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=300)), max_size=8),
        st.integers(0, 900))  # fmt: skip
 def test_cut_messages_fit_or_are_as_short_as_they_get(history: list[tuple[str, str]], room: int) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.fitting import UNSEEN, attachments_in, fitted, longest_part, without_attachments
@@ -126,6 +126,7 @@ class Agent:
         self._settled = 0  # the size of the prompt from which on another compression before the call is worth it
         self._ceiling: int | None = None  # tokens of the messages, in this turn, after the endpoint refused more
         self._blind: Model | None = None  # a model that refused a picture
+        self._toolless: Model | None = None  # a model whose window has no room for the tools
         self._uncompressed = False  # whether compressing failed in this turn
         self._cut = 0  # how many messages were cut for the model in this turn
         self._titling: Titling | None = None
@@ -382,7 +383,12 @@ class Agent:
                     self._ceiling = refused * 2 // 3
                     if (yield from self._compress(shrink=True)):
                         draft = self._moved(draft)
-                    elif estimate_tokens(fitted(messages, self._ceiling)[0]) >= refused:
+                    elif estimate_tokens(fitted(messages, self._ceiling)[0]) < refused:
+                        continue
+                    elif self._tool_tokens() > model.context_length // 3:
+                        self._toolless, self._ceiling = model, None
+                        yield Notice(f"The tools don't fit into the window of {model.name}; it answers without them.")
+                    else:
                         raise ContextTooLong(
                             f"{str(error).rstrip('.')}; the longest part is {longest_part(messages, self._tool_tokens())}:"
                             " use a model with a larger window"
@@ -429,7 +435,7 @@ class Agent:
         """One try at a reply, as it arrives."""
         if self._cancel.is_set():  # interrupted just before
             return Reply(finish_reason="interrupted")
-        schemas = [tool.schema() for tool in self.tools.values()] if self.model.calls_tools else []
+        schemas = self._schemas()
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
@@ -498,8 +504,13 @@ class Agent:
     def _limits(self, fixed: int) -> tuple[int, int]:
         return limits(self.config.compression.threshold, self.model.context_length, fixed)
 
+    def _schemas(self) -> list[dict[str, Any]]:
+        """The tools as they are offered to the model: none where they leave no room for the conversation."""
+        offered = self.model.calls_tools and self._toolless is not self.model
+        return [tool.schema() for tool in self.tools.values()] if offered else []
+
     def _tool_tokens(self) -> int:
-        return estimate_tokens((), [tool.schema() for tool in self.tools.values()]) if self.model.calls_tools else 0
+        return estimate_tokens((), self._schemas())
 
     def _messages(self) -> Generator[Event, None, list[Message]]:
         """The messages to send, cut where they would not fit; the user is told so once a turn."""
