@@ -227,6 +227,21 @@ def test_a_turn_of_many_steps_keeps_its_question_in_the_notes(db: Any, tmp_path:
     assert "Rename the flag --fast to --quick everywhere, tests too." in notes
 
 
+def test_a_long_turn_in_a_window_smaller_than_known_is_compressed_again_and_again_not_cut(
+    db: Any, tmp_path: Path
+) -> None:
+    window = Window(8_192, calls=16)
+    db.create_session("s", "cli", system_prompt="be good")
+    with window.wire:
+        agent = agent_of(db, window, tmp_path, "result " * 300)
+        agent.model.context_length = 100_000
+        events = list(agent.turn("Look at all of them."))
+    assert events[-1] == Done("On we go.")
+    assert sum(isinstance(event, Followed) for event in events) > 1
+    assert not [event for event in events if isinstance(event, Notice) and "cut in the middle" in event.text]
+    assert window.refused < 6
+
+
 def test_a_system_prompt_that_is_too_long_is_named(db: Any, tmp_path: Path) -> None:
     window = Window(2_048)
     db.create_session("s", "cli", system_prompt="rules " * 4_000)

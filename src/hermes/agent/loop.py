@@ -372,7 +372,7 @@ class Agent:
         heard: list[str] = []  # the text shown of this try, or of the last one that had any
         try:
             while True:
-                if self._ceiling is None and (yield from self._make_room()):
+                if (yield from self._make_room()):
                     draft = self._moved(draft)
                 messages = yield from self._messages()
                 try:
@@ -537,16 +537,20 @@ class Agent:
         """
         if not self.config.compression.enabled or self.model.kind == "extractive":  # it reads only the question
             return False
-        if self._session.is_short(_ALWAYS_FITS):  # no need to ask the server for its window yet
+        if self._ceiling is None and self._session.is_short(
+            _ALWAYS_FITS
+        ):  # no need to ask the server for its window yet
             return False
         from hermes.agent.compress import prompt_tokens
 
         messages, tools = self._session.messages(), self._tool_tokens()
-        size = prompt_tokens(messages, tools)
         soft, hard = self._limits(tools + estimate_tokens(messages[:1]))
-        if size <= max(soft, self._settled if size <= hard else 0):
+        if self._ceiling is not None:
+            hard = self._ceiling + tools
+        to_cut = estimate_tokens(messages) + tools > hard
+        if not to_cut and prompt_tokens(messages, tools) <= max(soft, self._settled):
             return False
-        followed = yield from self._compress(shrink=size > hard)
+        followed = yield from self._compress(shrink=to_cut)
         self._settled = prompt_tokens(self._session.messages(), tools) + self.room() // 4
         return followed
 
