@@ -218,7 +218,12 @@ class ModelUnreachable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The endpoint refuses the request: the key, the model's name, or the request itself."""
+    """The endpoint refuses the request: the key, the model's name, or the request itself.
+
+    `pictures`: because of a picture (or another file) in it.
+    """
+
+    pictures = False
 
 
 class RateLimited(ModelError):

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from hermes.agent.prompt_messages import prepared
-from hermes.agent.tokens import estimate_tokens
-from tests.support.wire import Wire, call, delta, end, said, sse
+from hermes.agent.turn import Done, Notice
+from hermes.errors import ModelRefused
+from hermes.tokens import estimate_tokens
+from tests.support.wire import Wire, call, delta, end, error, said, sse
 
 from .test_turns import tool
 
@@ -69,6 +71,39 @@ def test_a_picture_whose_file_is_gone_does_not_stop_the_turn(db: Any, make_agent
     with Wire([said("I can't see it.")]) as wire:
         list(make_agent(wire, db=db).go_on())
         assert wire.bodies[0]["messages"][1]["content"] == [words("look"), words("[picture, which is no longer there]")]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "messages[1].content must be a string"),
+        (404, "No endpoints found that support image input"),  # OpenRouter
+        (500, "image input is not supported - hint: you may need to provide the mmproj"),  # llama.cpp
+    ],
+)
+def test_a_model_that_refuses_the_picture_gets_the_message_without_it_and_the_user_is_told(
+    make_agent: Any, status: int, message: str
+) -> None:
+    refusal = error(status, {"error": {"message": message}})
+    with Wire([refusal, said("I can't see it."), said("Still not.")]) as wire:
+        agent = make_agent(wire)
+        events = list(agent.turn([words("what is this?"), picture()]))
+        assert events[-1] == Done("I can't see it.")
+        assert [event.text for event in events if isinstance(event, Notice)] == [
+            "fake refused the picture; it gets the message without it."
+        ]
+        sent = wire.bodies[1]["messages"][-1]["content"]
+        assert sent == "what is this?\n[picture, left out because the model can't read it]"
+        assert agent.db.get_messages("s1")[0]["content"][1]["type"] == "image_url", "the record has it"
+        assert list(agent.turn([words("and this?"), picture()]))[-1] == Done("Still not."), "it is not tried again"
+        assert len(wire.bodies) == 3
+
+
+def test_a_refusal_that_is_not_about_a_picture_ends_the_turn(make_agent: Any) -> None:
+    with Wire([error(400, {"error": {"message": "this model does not support image input"}})]) as wire:
+        with pytest.raises(ModelRefused):
+            list(make_agent(wire).turn("no picture here"))
+        assert len(wire.bodies) == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"text": "a picture"}])

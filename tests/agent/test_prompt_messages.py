@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.compress import PromptSize, prompt_tokens
 from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, PreparedHistory, prepared, repaired
 from hermes.texts import without_middle
 
@@ -117,14 +116,12 @@ _ANYTHING = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(_ANYTHING, max_size=6)), max_size=6))
-def test_a_conversation_that_grows_or_is_cut_is_prepared_and_counted_as_if_it_were_new(
+def test_a_conversation_that_grows_or_is_cut_is_prepared_as_if_it_were_new(
     steps: list[tuple[int, list[dict[str, Any]]]],
 ) -> None:
-    growing, size = PreparedHistory(), PromptSize()
+    growing = PreparedHistory()
     history: list[dict[str, Any]] = []
     for cut, more in steps:
         history = [*history[: len(history) - cut], *more]
-        for budget in (TOOL_BUDGET, 100):
-            sent = growing(history, system_prompt="be good", attachments=None, budget=budget)
-            assert sent == prepared(history, system_prompt="be good", budget=budget)
-            assert size(sent) == prompt_tokens(sent)
+        sent = growing(history, system_prompt="be good", attachments=None)
+        assert sent == prepared(history, system_prompt="be good")

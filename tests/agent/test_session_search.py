@@ -17,10 +17,10 @@ from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.history_text import CLOSE, OPEN, as_json
 from hermes.agent.session_search.excerpts import centred
 from hermes.agent.session_search.search_tool import excerpts, quoted, search_sessions, session_search
-from hermes.agent.tokens import estimate_tokens
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
+from hermes.tokens import estimate_tokens
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.sizes import size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.forking import Forked
 from tests.support.program import PROGRAM, environment, run, start
-from tests.support.wire import CUT, Wire, delta, end, error, said, sse
+from tests.support.wire import CUT, Answer, Wire, delta, end, error, said, sse
 
 Look = Callable[[Callable[[Any], Any]], Any]
 
@@ -490,15 +491,35 @@ def test_after_an_empty_reply_the_hint_is_one_that_works_in_a_shell(home: Path) 
     assert '{"type": "notice", "text": "The model gave an empty reply."}' in events.out.splitlines()
 
 
-def test_a_question_that_is_too_long_gets_a_hint_that_works_in_a_shell(home: Path) -> None:
+def test_a_question_longer_than_the_window_is_answered_and_a_line_says_that_it_was_cut(home: Path, look: Look) -> None:
+    def small(body: dict[str, Any]) -> Answer:
+        if len(json.dumps(body)) > 4 * 8_192:
+            return error(400, {"error": {"message": "too many tokens", "code": "context_length_exceeded"}})
+        return said("A long story.")
+
+    story = "It began in spring. " + "And then it went on. " * 5_000 + "It ended in autumn."
+    with Wire(small) as wire:
+        (home / "config.yaml").write_text(
+            f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x, context_length: 8192}}\n"
+        )
+        done = run("-q", "-", home=home, input=story)
+        (sent,) = [str(one["content"]) for one in wire.bodies[-1]["messages"] if "spring" in str(one["content"])]
+    assert (done.status, done.out) == (0, "A long story.\n")
+    assert "too long for wire-1 and cut in the middle" in done.err
+    assert "characters left out" in sent and "It ended in autumn." in sent
+    assert story in str(look(messages)[0])
+
+
+def test_a_prompt_that_can_not_be_cut_says_what_is_too_long(home: Path) -> None:
     full = error(400, {"error": {"message": "too many tokens", "code": "context_length_exceeded"}})
     with Wire([full]) as wire:
         (home / "config.yaml").write_text(f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x}}\n")
         done = run("-q", "hello?", home=home)
     assert done.status == 6 and done.out == ""
-    assert done.err == (
-        "hermes: the conversation no longer fits into wire-1: too many tokens; ask in fewer words, or in a new conversation\n"
+    assert done.err.startswith(
+        "hermes: the conversation no longer fits into wire-1: too many tokens; the longest part is the "
     )
+    assert done.err.endswith(" tokens: use a model with a larger window\n") and done.err.count("\n") == 1
 
 
 def test_ctrl_c_while_the_piped_text_is_read_is_status_130_and_claims_nothing(server: ModelServer, home: Path) -> None:

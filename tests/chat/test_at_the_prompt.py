@@ -59,6 +59,12 @@ def test_the_edge_of_the_prompt_tells_how_full_the_window_is(server: ModelServer
     screen.press("Enter")
     screen.wait_for("That is all", times=2)
     assert not [one for one in screen.text().splitlines() if "more" in one and "tokens" in one]
+    edge = re.compile(r"([\d,]+k?) of [\d.,]+[kM]? tokens")
+    used = edge.findall(screen.wait_for("tokens"))[-1]
+    screen.press("C-d")
+    screen.wait_until_over()
+    again = open_screen("-c", width=100)
+    assert edge.findall(again.wait_for("tokens"))[-1] == used, "the tools count before the first turn, too"
 
 
 def test_ctrl_z_and_fg_at_the_prompt_and_during_a_reply(server: ModelServer, home: Path) -> None:

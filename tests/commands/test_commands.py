@@ -241,6 +241,19 @@ def test_compress_says_that_nothing_is_deleted_and_goes_on(make_talk: Make, serv
     assert talk.said()[-1] == "answer 6" and len(talk.said(old)) == len(before)
 
 
+def test_compress_makes_room_in_a_conversation_that_has_fewer_messages_than_are_protected(
+    make_talk: Make, server: ModelServer
+) -> None:
+    talk = make_talk()
+    numbered(server, 6)
+    for n in range(3):
+        talk.type(f"question {n} " + "in many words " * 300)
+    server.task_answer = lambda body: "## Goal\n- to go on"
+    assert "Nothing was deleted" in talk.type("/compress")
+    assert [text[:10] for text in talk.said()] == ["question 0", "answer 1", "[Summary o", "question 2", "answer 3"]
+    assert "the first exchange and the last exchange are all of it" in talk.type("/compress")
+
+
 def test_a_failed_summary_changes_nothing(make_talk: Make, server: ModelServer) -> None:
     config = Config()
     config.compression.protect_last_n = 2

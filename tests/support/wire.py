@@ -2,7 +2,8 @@
 
     with Wire([sse(delta(content="Hel"), CUT), sse(delta(content="Hello"), end())]) as wire: …
 
-Each answer is used for one POST, the last one for all that follow. GET answers come from `get`, by path.
+Each answer is used for one POST, the last one for all that follow; a function gets the body and gives the answer. GET answers
+come from `get`, by path.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -60,11 +61,17 @@ def error(status: int, body: Any, **headers: str) -> Answer:
 
 
 class Wire:
-    def __init__(self, answers: Sequence[Answer] = (), *, get: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        answers: Sequence[Answer] | Callable[[dict[str, Any]], Answer] = (),
+        *,
+        get: Mapping[str, Any] | None = None,
+    ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.hung_up = threading.Event()  # a client went away while it was being answered
-        self._answers = list(answers)
+        self._answer = answers if callable(answers) else None
+        self._answers = [] if callable(answers) else list(answers)
         self._get = dict(get or {})
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -110,7 +117,10 @@ class Wire:
                 with wire._lock:
                     wire.bodies.append(body)
                     wire.headers.append({key.lower(): value for key, value in self.headers.items()})
-                    answer = wire._answers.pop(0) if len(wire._answers) > 1 else wire._answers[0]
+                    if wire._answer is not None:
+                        answer = wire._answer(body)
+                    else:
+                        answer = wire._answers.pop(0) if len(wire._answers) > 1 else wire._answers[0]
                 if answer.late and not self._patient(answer.late):
                     return None
                 if answer.json is not None:

@@ -3,6 +3,10 @@
 Nothing is deleted: the session stays as it was, ended by "compression", and is found by every search. The model is
 called while the session is still unchanged; the change itself is one transaction at the end. The lease of the
 session keeps two processes from compressing it at the same time.
+
+What stays word for word is measured in tokens: `room` is what all messages together may take afterwards. The last messages
+get half of it (and at most a third of the window), the summary a third, the first exchange a sixth. Decisions, commands and
+files are copied into the summary from the messages themselves, whatever the model wrote.
 """
 
 from __future__ import annotations
@@ -10,15 +14,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.fitting import cut_to
 from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
 from hermes.agent.leases import SessionLease
+from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
-from hermes.agent.tokens import estimate_tokens, text_tokens
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
-from hermes.texts import shortened
+from hermes.texts import shortened, without_middle
+from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model
@@ -27,9 +32,11 @@ if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
 
 
-__all__ = ["compress", "estimate_tokens", "too_long"]
+__all__ = ["compress", "estimate_tokens"]
 
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
+MOST_TOKENS = 6_000  # of a summary
+_LEAST_ROOM = 600  # tokens of the conversation that one call of the summarising model gets, at least
 _TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary call gets
 _OVERHEAD_TOKENS = 900
 _FENCE = re.compile(r"^```(?:markdown|md)?[ \t]*\n|\n```$")
@@ -50,62 +57,13 @@ what is begun, promised, asked and not answered, and what comes next
 every file and path, and what happened to it
 Take over everything from notes on an even earlier part that still holds. No preamble."""
 
-_COUNTS = ("input_tokens", "cache_read_tokens", "cache_write_tokens")
 
-
-def too_long(
-    messages: Sequence[Mapping[str, Any]], config: Config, model: Model, size: PromptSize | None = None
-) -> bool:
-    """Whether the prompt has passed `compression.threshold` of the model's window; never when compression is off.
-
-    The endpoint's own count (input and cached tokens of the last reply, if the messages carry them) is preferred to the estimate.
-    `size` belongs to the conversation and makes this quick the next time.
-    """
-    if not config.compression.enabled or not model.context_length:
-        return False
-    return (size or PromptSize())(messages) > config.compression.threshold * model.context_length
-
-
-class PromptSize:
-    """`prompt_tokens`, for a conversation that grows: messages that are the same objects as last time are not counted again."""
-
-    def __init__(self) -> None:
-        self._seen: list[Mapping[str, Any]] = []  # none of them carries an endpoint's count
-        self._sums = [0]  # the estimate of the first n of them
-
-    def __call__(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """What `prompt_tokens` gives."""
-        seen, sums = self._seen, self._sums
-        same = len(seen)
-        if same > len(messages) or not all(map(is_, seen, messages)):
-            same = next((at for at, pair in enumerate(zip(seen, messages)) if pair[0] is not pair[1]), len(messages))
-            del seen[same:], sums[same + 1 :]
-        for message in messages[same:]:
-            if any(name in message for name in _COUNTS):
-                return prompt_tokens(messages)
-            seen.append(message)
-            sums.append(sums[-1] + estimate_tokens((message,)))
-        return sums[-1]
-
-
-def prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The size of the next prompt: as counted for the last reply plus the messages since, else estimated."""
-    newest = 0
-    known: tuple[int, int] | None = None
-    for number, message in enumerate(messages):
-        message_id = message.get("id") or 0
-        # A count from before a compression (its id is lower than that of the summary) is about a longer prompt.
-        sent = 0
-        for name in _COUNTS:
-            if name in message:
-                sent += int(message[name] or 0)
-        if sent and message_id >= newest:
-            known = (number, sent)
-        if message_id > newest:
-            newest = message_id
-    if known is None:
-        return estimate_tokens(messages)
-    return known[1] + estimate_tokens(messages[known[0] :])
+def prompt_tokens(messages: Sequence[Mapping[str, Any]], tools: int = 0) -> int:
+    """The size of the next prompt: as counted for the last reply plus the messages since, else estimated, with `tools` tokens."""
+    for number in range(len(messages) - 1, -1, -1):
+        if sent := messages[number].get("input_tokens"):
+            return int(sent) + estimate_tokens(messages[number:])
+    return estimate_tokens(messages) + tools
 
 
 def compress(
@@ -115,6 +73,9 @@ def compress(
     config: Config,
     *,
     focus: str | None = None,
+    room: int | None = None,
+    window: int | None = None,
+    shrink: bool = False,
     new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     lease: SessionLease | None = None,
@@ -126,6 +87,10 @@ def compress(
     child is returned and nothing is compressed twice. InvalidInput when there is nothing to leave out, ModelError when the
     model gives no summary or `cancelled()` turns true, Fenced when this process was suspended and another has continued the
     session; in each of these cases the session is unchanged. `lease` is the caller's lease of sessions, if it has one.
+
+    `window` is that of the model that continues (None: that of `model`, which writes the summary), `room` the tokens that the
+    messages may take there (None: `compression.threshold` of it). `shrink` keeps fewer of the last messages than
+    `compression.protect_last_n` if otherwise nothing could be left out.
     """
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
@@ -138,21 +103,23 @@ def compress(
         if db.get_compression_tip(session_id) != session_id:
             return db.get_compression_tip(session_id)
         messages = db.get_messages(session_id)
-        edges = edges_of(messages, config)
+        window = window or model.context_length or 8192
+        room = limits(config.compression.threshold, window, 0)[0] if room is None else room
+        edges = edges_of(messages, config, room, window, shrink=shrink)
         if edges is None:
+            kept = "last exchange" if shrink else f"last {config.compression.protect_last_n} messages"
             raise InvalidInput(
-                f"there is nothing to compress in session {session_id}: the first exchange and the last"
-                f" {config.compression.protect_last_n} messages (compression.protect_last_n) are all of it"
+                f"there is nothing to compress in session {session_id}: the first exchange and the {kept} are all of it"
             )
         head, tail = edges
         middle = messages[head:tail]
         timeout = (config.auxiliary.compression.timeout if config.auxiliary.compression else None) or TIMEOUT
+        tokens = summary_tokens(room)
         with counted_for(db, session_id):
-            summary = write_summary(middle, model, focus=focus, timeout=timeout, cancelled=cancelled)
+            summary = write_summary(middle, model, focus=focus, tokens=tokens, timeout=timeout, cancelled=cancelled)
+        text = _with_header(summary, middle, session_id, tokens, _request(messages, head, tail))
         with lease.fenced():
-            return _commit(
-                db, session_id, messages, (head, tail), _with_header(summary, middle, session_id), new_session_id
-            )
+            return _commit(db, session_id, messages, (head, tail), text, new_session_id)
 
 
 def _commit(
@@ -192,30 +159,31 @@ def write_summary(
     model: Model,
     *,
     focus: str | None = None,
+    tokens: int = MOST_TOKENS,
     timeout: float = TIMEOUT,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
-    """The notes on a part of a conversation: by the model, in as many steps as its window needs, else extractive."""
-    if not can_write(model):
-        from hermes.agent.offline.summary import summary_of
+    """The notes on a part of a conversation: by the model, in as many steps as its window needs, else extractive.
 
-        return summary_of(messages, focus)
-    room = max(1_000, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
+    The model is asked for notes of at most `tokens`.
+    """
+    from hermes.agent.offline.summary import summary_of
+
+    if not can_write(model):
+        return summary_of(messages, focus, 4 * tokens)
+    room = max(_LEAST_ROOM, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
     whole = estimate_tokens(messages)
 
     def ask(prompt: list[Message], tokens: int) -> str:
         return asked_aside(model, prompt, max_tokens=tokens, timeout=timeout, cancelled=cancelled)
 
-    for _ in range(5):
+    while True:
         try:
-            return _written(messages, model.name, ask, focus, room)
-        except ContextTooLong:
-            if room <= 1_000:
-                raise
-            room = max(1_000, min(room, whole) // 2)  # the estimate was too low for this model's tokenizer
-    raise ContextTooLong(
-        f"{model.name} can't take even a small part of the conversation; set auxiliary.compression.model"
-    )
+            return _written(messages, model.name, ask, focus, room, tokens)
+        except ContextTooLong:  # the estimate was too low for this model's tokenizer
+            if room <= _LEAST_ROOM:
+                return summary_of(messages, focus, 4 * tokens)
+            room = max(_LEAST_ROOM, min(room, whole) // 2)
 
 
 def _written(
@@ -224,22 +192,24 @@ def _written(
     ask: Callable[[list[Message], int], str],
     focus: str | None,
     room: int,
+    tokens: int,
 ) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
+    words = min(tokens, answer_tokens) // 2  # a token is less than a word, and the copied lines need room, too
     earlier = [_notes_in(message) for message in messages if _is_notes(message)]
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
     for number, piece in enumerate(pieces or [""]):
-        notes = without_thinking(ask(_prompt(notes, piece, focus, number, len(pieces)), answer_tokens))
+        notes = without_thinking(ask(_prompt(notes, piece, focus, number, len(pieces), words), answer_tokens))
         if not notes:
             raise ModelError(f"{name} gave an empty summary; the session stays as it is")
     return notes
 
 
-def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int) -> list[Message]:
-    asked = "Write the notes."
+def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int, words: int) -> list[Message]:
+    asked = f"Write the notes, in at most {words} words."
     if focus and focus.strip():
-        asked = f"Write the notes. What matters most, and is to be kept in full: {shortened(clean(focus), 1000)}"
+        asked = f"{asked} What matters most, and is to be kept in full: {shortened(clean(focus), 1000)}"
     parts = []
     if notes:
         parts.append(f"The notes so far, to be taken over:\n{quoted(notes)}")
@@ -280,9 +250,8 @@ def _cut_to(text: str, room: int) -> Iterator[str]:
 
 def _rendered(message: Mapping[str, Any]) -> str:
     text = clean(message_text(message))
-    if message.get("role") == "tool" and len(text) > _TOOL_OUTPUT:
-        half = _TOOL_OUTPUT // 2
-        text = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+    if message.get("role") == "tool":
+        text = without_middle(text, _TOOL_OUTPUT, first=0.5)
     name = f" {message['tool_name']}" if message.get("tool_name") else ""
     return f"{message.get('role')}{name}: {text}"
 
@@ -295,44 +264,104 @@ def _notes_in(message: Mapping[str, Any]) -> str:
     return message_text(message, calls=False).partition("\n")[2].strip()
 
 
-def _with_header(summary: str, middle: Sequence[Mapping[str, Any]], session_id: str) -> str:
-    """The message that replaces the middle: one line that explains it, then the notes."""
+def summary_tokens(room: int) -> int:
+    """How long a summary may be, the copied lines included, where the messages have `room` tokens."""
+    return max(300, min(MOST_TOKENS, room // 3))
+
+
+def _with_header(
+    summary: str, middle: Sequence[Mapping[str, Any]], session_id: str, tokens: int, request: str | None
+) -> str:
+    """The message that replaces the middle: one line that explains it, the notes, and what is copied word for word."""
+    from hermes.agent.offline.summary import exact_lines
+
     count = len(middle)
-    notes = _FENCE.sub("", summary.strip()).strip()
-    return (
+    header = (
         f"{SUMMARY_MARK}: {count} message{'s' * (count != 1)}, taken out to save room. Nothing was deleted: they are in"
-        f" session {session_id}, where session_search finds them. These are notes on what was said, not new requests.]\n\n{notes}"
+        f" session {session_id}, where session_search finds them. These are notes on what was said, not new requests.]"
     )
+    if request:
+        header += f"\n\n{_REQUEST}\n{cut_to(clean(request), tokens // 4)}"
+    notes = _FENCE.sub("", summary.strip()).strip()
+    exact = exact_lines(middle, notes, 2 * tokens)
+    left = tokens - text_tokens(header) - text_tokens(exact)
+    return "\n\n".join(part for part in (header, cut_to(notes, max(left, tokens // 4)), exact) if part)
+
+
+_REQUEST = "## The request being worked on"
+
+
+def _request(messages: Sequence[Row], head: int, tail: int) -> str | None:
+    """The user's message that the first of the kept messages works on, if it is left out; from earlier notes, too."""
+    if tail >= len(messages) or messages[tail].get("role") == "user":
+        return None
+    asked = next((at for at in range(tail - 1, -1, -1) if messages[at].get("role") == "user"), -1)
+    if asked < head:
+        return None
+    text = message_text(messages[asked], calls=False)
+    if text.startswith(SUMMARY_MARK):
+        return text.partition(f"{_REQUEST}\n")[2].partition("\n\n## ")[0].strip() or None
+    return text
 
 
 Row = Mapping[str, Any]
 
 
-def edges_of(messages: Sequence[Row], config: Config) -> tuple[int, int] | None:
+def edges_of(
+    messages: Sequence[Row], config: Config, room: int, window: int, *, shrink: bool = False
+) -> tuple[int, int] | None:
     """(head, tail): messages[head:tail] is what would be summarised. None when there is nothing to leave out.
 
     The head is the first exchange (`compression.protect_first_n` messages, widened to whole turns, and system messages
-    before them), the tail the last `protect_last_n` messages, widened in the same manner. The messages are those of get_messages.
+    before them) if it is short enough, the tail the last `protect_last_n` messages, widened in the same manner, within
+    a third of the window and half of `room`. It holds at least the last exchange, if that fits; of a turn that is longer
+    only its last steps. With `shrink` it gets smaller until there is something to leave out. The messages are those of
+    get_messages.
     """
-    count = len(messages)
-    first, last = max(0, config.compression.protect_first_n), max(0, config.compression.protect_last_n)
+    count, settings = len(messages), config.compression
+    after = [0] * (count + 1)  # tokens from a place to the end
+    for number in range(count - 1, -1, -1):
+        after[number] = after[number + 1] + sent_tokens(messages[number])
     opening = next((n for n, row in enumerate(messages) if row.get("role") != "system"), count)
     steps = cuts(messages)
     turns = [place for place in steps if place in (0, opening, count) or messages[place].get("role") == "user"]
-    earliest, latest = opening + first, count - last
-    if latest <= earliest:
-        return None
-    choices = [(_at_least(turns, earliest), _at_most(turns, latest))]
-    if count - opening > first + 2 * last:
-        # One turn so long that whole turns would leave nothing out.
-        choices += [
-            (_at_least(turns, earliest), _at_most(steps, latest)),
-            (_at_least(steps, earliest), _at_most(steps, latest)),
-        ]
-    for head, tail in choices:
-        if head < tail and not all(_is_summary(row) for row in messages[head:tail]):
+    earliest, latest = opening + max(0, settings.protect_first_n), count - max(0, settings.protect_last_n)
+    tails = _tails(messages, turns, steps, after, (latest, min(window // 3, room // 2), room - summary_tokens(room)))
+    for tail in tails if shrink else tails[:1]:
+        head = _at_least(turns, earliest)
+        if head > tail:  # one long turn: its question stays
+            head = _at_least(steps, earliest)
+        if after[opening] - after[head] > room // 6:
+            head = _at_least(steps, opening)
+        if head < tail and not all(map(_is_notes, messages[head:tail])):
             return head, tail
     return None
+
+
+def _tails(
+    messages: Sequence[Row], turns: list[int], steps: list[int], after: list[int], bounds: tuple[int, int, int]
+) -> list[int]:
+    """Where the kept end may begin, the longest end that is short enough first. `bounds` are the place from which on as many
+    messages as wanted are kept, and the most tokens for these and for the last exchange."""
+    latest, limit, spare = bounds
+    count = len(messages)
+    if latest >= count or not count:
+        return [count]
+    places = [place for place in turns if _at_most(turns, latest) <= place < count]
+    last = places[-1]
+    if after[last] > spare:
+        places += [place for place in steps if last < place < count]
+    replied = any(row.get("role") == "assistant" for row in messages[last:])
+    exchange = last if replied else max((place for place in places if place < last), default=last)
+    for number, place in enumerate(places):
+        if after[place] <= (spare if exchange <= place <= last else limit):
+            return places[number:]
+    return places[-1:]
+
+
+def sent_tokens(row: Row) -> int:
+    """The tokens of a message as it is sent: of a tool's result at most what the model gets."""
+    return min(estimate_tokens((row,)), TOOL_BUDGET // 4) if row.get("role") == "tool" else estimate_tokens((row,))
 
 
 def cuts(messages: Sequence[Row]) -> list[int]:
@@ -351,12 +380,8 @@ def cuts(messages: Sequence[Row]) -> list[int]:
     return [place for place in range(len(messages) + 1) if not held[place]]
 
 
-def _is_summary(row: Row) -> bool:
-    return message_text(row, calls=False).startswith(SUMMARY_MARK)
-
-
 def _at_least(places: Sequence[int], wanted: int) -> int:
-    return next(place for place in places if place >= wanted)
+    return next((place for place in places if place >= wanted), places[-1])
 
 
 def _at_most(places: Sequence[int], wanted: int) -> int:

@@ -160,8 +160,8 @@ def _ask_server(server: Server, name: str, tokens: int) -> int | None:
 
 def _ask_embedded(path: Path, tokens: int) -> int | None:
     from hermes.agent.embedded import EmbeddedModel
-    from hermes.agent.tokens import text_tokens
     from hermes.errors import HermesError
+    from hermes.tokens import text_tokens
 
     try:
         text = EmbeddedModel(path, None).complete([{"role": "user", "content": QUESTION}], max_tokens=tokens)

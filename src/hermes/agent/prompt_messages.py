@@ -25,21 +25,20 @@ if TYPE_CHECKING:
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
 NOTED = "(I have read these notes.)"  # the reply to a summary, which needs none of its own
+SUMMED_UP = "(The notes that follow say how I worked on this.)"  # in place of replies that a summary stands for
 UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
 TOOL_BUDGET = 50_000  # characters of one tool result that the model gets; the store has all of it
 
 
 def prepared(
-    history: Iterable[Message], *, system_prompt: str | None, attachments: Read | None = None, budget: int = TOOL_BUDGET
+    history: Iterable[Message], *, system_prompt: str | None, attachments: Read | None = None
 ) -> list[Message]:
     """The messages to send, from those that get_messages_as_conversation gave.
 
     Unchanged messages are not copied. Attachments (`attachments` reads one by its hash) are sent with messages from the
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
-    return PreparedHistory()(
-        list(history), system_prompt=system_prompt, attachments=attachments, budget=budget
-    )  # fmt: skip
+    return PreparedHistory()(list(history), system_prompt=system_prompt, attachments=attachments)
 
 
 class PreparedHistory:
@@ -50,24 +49,22 @@ class PreparedHistory:
 
     def __init__(self) -> None:
         self._system: Message = {"role": "system", "content": None}
-        self._way: tuple[Read | None, int] | None = None
-        self._seen: list[Message] = []  # the messages before the last question
-        self._made: list[Message] = []  # the same as they are sent
+        self._read: Read | None = None
+        self._seen: list[Message] = []  # the messages up to the last question
+        self._made: list[Message] = []  # those before it as they are sent
 
-    def __call__(
-        self, history: list[Message], *, system_prompt: str | None, attachments: Read | None, budget: int
-    ) -> list[Message]:
+    def __call__(self, history: list[Message], *, system_prompt: str | None, attachments: Read | None) -> list[Message]:
         """What `prepared` gives."""
-        known = len(self._seen)
-        if (attachments, budget) != self._way or known > len(history) or not all(map(is_, self._seen, history)):
-            self._way, self._seen, self._made, known = (attachments, budget), [], [], 0
+        if attachments != self._read or len(self._seen) > len(history) or not all(map(is_, self._seen, history)):
+            self._read, self._seen, self._made = attachments, [], []
+        known = max(0, len(self._seen) - 1)
         rest = history[known:]
         messages = repaired(rest, self._made[-1] if self._made else None)
         turn = _last_question(messages)
         made = [
             message  # unchanged, like most messages
             if type(message.get("content")) is str and message.get("role") != "tool"
-            else shown(message, budget=budget, attachments=attachments, earlier=turn is not None and number < turn)
+            else shown(message, attachments=attachments, earlier=turn is not None and number < turn)
             for number, message in enumerate(messages)
         ]
         if self._system["content"] != system_prompt:
@@ -75,7 +72,8 @@ class PreparedHistory:
         out = [self._system, *self._made, *made] if system_prompt else [*self._made, *made]
         if turn:
             self._made += made[:turn]
-            self._seen += rest[: next(at for at, one in enumerate(rest) if one is messages[turn])]
+            asked = next(at for at, one in enumerate(rest) if one is messages[turn])
+            self._seen = [*self._seen[:known], *rest[: asked + 1]]
         return out
 
 
@@ -103,7 +101,8 @@ def repaired(history: Sequence[Message], before: Message | None = None) -> list[
             continue
         last = out[-1] if out else before
         if role == "user" and last is not None and last.get("role") == "user" and not _is_stray(last):
-            out.append({"role": "assistant", "content": NOTED if _is_summary(last) else UNANSWERED})
+            missing = NOTED if _is_summary(last) else SUMMED_UP if _is_summary(message) else UNANSWERED
+            out.append({"role": "assistant", "content": missing})
         out.append(message)
         calls = message.get("tool_calls")
         if role == "assistant" and isinstance(calls, list) and calls:
@@ -143,13 +142,11 @@ def _results(history: Sequence[Message], position: int, calls: list[Any], out: l
     return position
 
 
-def shown(
-    message: Message, *, budget: int = TOOL_BUDGET, attachments: Read | None = None, earlier: bool = False
-) -> Message:
+def shown(message: Message, *, attachments: Read | None = None, earlier: bool = False) -> Message:
     """One message as the model sees it: long results shortened, attachments inlined or, of an earlier turn, named."""
     content = message.get("content")
     if message.get("role") == "tool":
-        return {**message, "content": without_middle(content_text(content), budget)}
+        return {**message, "content": without_middle(content_text(content), TOOL_BUDGET)}
     if isinstance(content, dict):
         content = [content]
     if isinstance(content, list) and earlier:
@@ -158,7 +155,7 @@ def shown(
         content = [restored(part, attachments) for part in content]
     if isinstance(content, list):
         content = [
-            part if unfit_address(part) is None else _told(part, "at an address that the model may not open")
+            part if unfit_address(part) is None else told(part, "at an address that the model may not open")
             for part in content
         ]
     return {**message, "content": content}
@@ -173,7 +170,7 @@ def restored(part: Any, read: Read) -> Any:
     """A part of the message to answer, its bytes in place of the reference; a note where they are missing."""
     whole = _filled(part, read, 0)
     reference = _bytes_in(whole)
-    return _told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
+    return told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
 
 
 def mentioned(part: Any) -> Any:
@@ -182,7 +179,7 @@ def mentioned(part: Any) -> Any:
     if held is None:
         return part
     digest = held.removeprefix(_REFERENCE)
-    return _told(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
+    return told(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
 
 
 # The model's server opens these addresses, and it may stand in the network of this machine: only names of the public
@@ -213,7 +210,8 @@ def unfit_address(part: Any, depth: int = 0) -> str | None:
     return None
 
 
-def _told(part: Any, words: str) -> dict[str, str]:
+def told(part: Any, words: str) -> dict[str, str]:
+    """A text in place of a part that is not sent: what it is, and why it is missing."""
     kind = str(part.get("type") or "") if isinstance(part, dict) else ""
     name = next((name for sign, name in _KINDS if sign in kind), "file")
     return {"type": "text", "text": f"[{name}, {words}]"}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import TOOL_BUDGET, PreparedHistory
+from hermes.agent.prompt_messages import PreparedHistory
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
@@ -29,12 +29,12 @@ from hermes.store.db import Transactions
 from hermes.store.drafts import Draft
 from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
+from hermes.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
     from hermes.store.engines.base import Tx
 
-LEAST_BUDGET = 2_000
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"
 WENT_ON = "(The conversation continued elsewhere before this was answered. Send it again if it still matters.)"
 Content = str | list[Any]
@@ -60,7 +60,7 @@ class TurnSession:
         self.moves: list[Event] = []  # not reported yet
         self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
-        self._prepared: tuple[tuple[list[Message], int, str | None, int], list[Message]] | None = None
+        self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
     @property
     def session_id(self) -> str:
@@ -255,12 +255,12 @@ class TurnSession:
 
     # ------------------------------------------------------------------------------------------ showing
 
-    def messages(self, budget: int = TOOL_BUDGET) -> list[Message]:
-        """The conversation as sent to the model; `budget` is the limit of one tool result, in characters."""
-        seen = (self.history, len(self.history), self.prompt, budget)
+    def messages(self) -> list[Message]:
+        """The conversation as sent to the model, if all of it fits."""
+        seen = (self.history, len(self.history), self.prompt)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
             read = self._db.read_attachment
-            made = self._preparing(self.history, system_prompt=self.prompt, attachments=read, budget=budget)
+            made = self._preparing(self.history, system_prompt=self.prompt, attachments=read)
             self._prepared = seen, made
         return list(self._prepared[1])
 
@@ -272,14 +272,6 @@ class TurnSession:
                 return False
             length += len(str(message.get("content")))
         return length < characters
-
-    def smaller(self, budget: int) -> int | None:
-        """The next smaller budget that would make a difference; None when none would."""
-        longest = max((len(content_text(m.get("content"))) for m in self.history if m.get("role") == "tool"), default=0)
-        budget //= 5
-        while budget >= LEAST_BUDGET and longest <= budget:
-            budget //= 5
-        return budget if budget >= LEAST_BUDGET else None
 
 
 def _is_cut_off(row: Message) -> bool:
@@ -306,7 +298,7 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also:
     message = {
         "role": "assistant", "content": reply.content, "tool_calls": reply.tool_calls or None,
         "finish_reason": reply.finish_reason, "model": reply.model or model.name, "cost_usd": price.usd,
-        **{name: getattr(reply, name) for name in _REASONING}, **counts,
+        **{name: getattr(reply, name) for name in _REASONING}, **counts, "token_count": counts.get("output_tokens"),
     }  # fmt: skip
     return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
 
@@ -350,7 +342,10 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
     """Store the result of a call; returns its id, and the message for the model."""
     call = result.call
     message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
-    message_id = db.append_message(session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None)
+    message_id = db.append_message(
+        session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None,
+        token_count=estimate_tokens((message,)),
+    )  # fmt: skip
     return message_id, message
 
 

@@ -18,7 +18,7 @@ from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.session_choice import ONESHOT
-from hermes.errors import ContextTooLong, InvalidInput, ModelError, kind_of
+from hermes.errors import InvalidInput, ModelError, kind_of
 from hermes.store import opening
 from hermes.texts import harmless, shortened_line
 
@@ -275,8 +275,6 @@ def ask(
     except Terminated as ended:
         status = 128 + ended.number
     except ModelError as error:
-        if isinstance(error, ContextTooLong):
-            error.args = (f"{error}; ask in fewer words, or in a new conversation",)
         if isinstance(voice, JsonVoice):
             voice.result({"error": str(error), "kind": kind_of(error), "session_id": conversation.session_id})
         raise

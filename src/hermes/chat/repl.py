@@ -271,7 +271,7 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
 
 def _tell(voice: TerminalVoice, error: HermesError) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
-    hint = " (/compress makes room; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
+    hint = " (/model chooses another model; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
         voice.note("Your message may not have been saved; fix this before you continue.")

@@ -130,7 +130,7 @@ def exchanges(rows: list[MessageRow]) -> list[int]:
 
 def is_summary(row: MessageRow) -> bool:
     """Whether a message is the summary of a compressed part of a conversation."""
-    from hermes.agent.offline.summary import SUMMARY_MARK
+    from hermes.agent.history_text import SUMMARY_MARK
 
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
@@ -155,8 +155,9 @@ def compress(host: Host, arguments: str) -> None:
     model = auxiliary_model(host.config, "compression", host.model)
     with host.agent.at_work(host.stop) as cancelled:
         new = make_summary(
-            host.db, old, model, host.config, focus=arguments or None, cancelled=cancelled, lease=host.agent.lease
-        )
+            host.db, old, model, host.config, focus=arguments or None, room=host.agent.room(),
+            window=host.model.context_length, shrink=True, cancelled=cancelled, lease=host.agent.lease,
+        )  # fmt: skip
     host.follow(new)
     name = host.db.get_session_title(new)
     host.say(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.registry import TERMINAL, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, shortened_line
+from hermes.tokens import estimate_tokens, limits
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -125,7 +126,7 @@ def context(host: Host, arguments: str) -> None:
     ]  # fmt: skip
     settings = host.config.compression
     if settings.enabled:
-        limit = int(window * settings.threshold)
+        limit, _ = limits(settings.threshold, window, parts["System prompt"] + parts["Tools"])
         lines += ["", f"From {limit:,} tokens on the middle is summarised; /compress does it now."]
     host.say("\n".join(lines))
 
@@ -136,20 +137,22 @@ def _bar(tokens: int, whole: int) -> str:
 
 def context_parts(host: Host) -> dict[str, int]:
     """Estimated tokens by kind of text."""
-    from hermes.agent.tokens import estimate_tokens
-
     row = host.db.get_session(host.session_id, visible_to=host.user)
     parts = dict.fromkeys(("System prompt", "Tools", "Summary", "Your messages", "Replies", "Tool calls", "Results"), 0)
     parts["System prompt"] = estimate_tokens([{"content": row["system_prompt"]}]) if row and row["system_prompt"] else 0
-    parts["Tools"] = estimate_tokens((), [tool.schema() for tool in host.agent.tools.values()])
+    tools = list(host.agent.tools.values())
+    if not tools and row and host.model.calls_tools:  # it gets them with its first turn
+        from hermes.agent.tools.toolbox import builtin_tools
+
+        tools = builtin_tools(host.config)
+    parts["Tools"] = estimate_tokens((), [tool.schema() for tool in tools])
     for message in host.db.get_messages_as_conversation(host.session_id) if row else ():
         _count(parts, message)
     return parts
 
 
 def _count(parts: dict[str, int], message: Mapping[str, Any]) -> None:
-    from hermes.agent.offline.summary import SUMMARY_MARK
-    from hermes.agent.tokens import estimate_tokens
+    from hermes.agent.history_text import SUMMARY_MARK
 
     role = message.get("role")
     if role == "assistant":

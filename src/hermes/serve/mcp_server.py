@@ -20,9 +20,9 @@ from pydantic import Field
 from hermes import __version__
 from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.session_search.excerpts import hits_by_session
-from hermes.agent.tokens import text_tokens
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import shortened, shortened_line
+from hermes.tokens import text_tokens
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB

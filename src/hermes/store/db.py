@@ -272,6 +272,10 @@ class Transactions:
     ) -> int:
         """Store a message as `append_message` does; `also`, given its id, writes related rows in the same transaction.
 
-        If the server connection is lost and nothing was stored, the call is retried, and `also` is called again.
+        Its tokens are estimated. If the server connection is lost and nothing was stored, the call is retried, and `also` is
+        called again.
         """
+        from hermes.tokens import estimate_tokens
+
+        message = {**message, "token_count": message.get("token_count") or estimate_tokens((message,))}
         return self._db._append(session_id, self._db._ready(message), checked(usage), also)

@@ -25,6 +25,7 @@ _NO_PICTURES = re.compile(
     r"|(support|accept|allow)[^.]{0,40}(image|vision|multi-?modal|picture)|content must be a string",
     re.IGNORECASE,
 )
+_BAD_REQUEST = (400, 404, 415, 422, 500)  # 404 is OpenRouter's for a picture, 500 llama.cpp's
 _OVERLOADED = re.compile(r"overload|over capacity|at capacity|temporarily unavailable|try again later", re.IGNORECASE)
 _NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance|payment", re.IGNORECASE)
 
@@ -75,6 +76,13 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
         return ContextTooLong(f"the conversation no longer fits into {model}: {text}")
     if status == 402 or (status == 429 and _NO_MONEY.search(f"{code} {text}")):
         return ModelRefused(f"{where} reports a billing problem: {text}; check the account of model.api_key")
+    if status in _BAD_REQUEST and _NO_PICTURES.search(text):
+        error = ModelRefused(
+            f"{where} refused the request ({status}): {text}; if {model} can't see pictures, set one that can as"
+            " gateway.media.vision_model, or ask without the picture"
+        )
+        error.pictures = True
+        return error
     if status in (408, 409, 425, 429) or (status or 0) >= 500 or _OVERLOADED.search(f"{code} {text}"):
         how = f"failed (HTTP {status})" if (status or 0) >= 500 else f"is busy ({status or code or 'overloaded'})"
         return RateLimited(f"{where} {how}: {text}", _wait(headers), status)
@@ -84,11 +92,6 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
         return ModelRefused(f"{where} has no {model} (404): {text}; check model.default and model.base_url")
     if status is None:
         return ModelUnreachable(f"the reply of {where} broke off: {text}")
-    if _NO_PICTURES.search(text):
-        return ModelRefused(
-            f"{where} refused the request ({status}): {text}; if {model} can't see pictures, set one that can as"
-            " gateway.media.vision_model, or ask without the picture"
-        )
     return ModelRefused(f"{where} refused the request ({status}): {text}; check model.default and model.base_url")
 
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from hermes.agent.tokens import DENSE
 from hermes.store.index_text import fold
 from hermes.store.stems import STOP_WORDS
+from hermes.tokens import DENSE
 
 DENSE_RUN = re.compile(f"[{DENSE}]+")
 

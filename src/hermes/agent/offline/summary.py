@@ -7,8 +7,10 @@ that the quoted sentences don't contain, as far as there is room.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -32,6 +34,7 @@ __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
 MOST = 12_000  # characters of a summary
 LEAST = 1_500
 SENTENCE = 320
+COMMAND = 600  # characters of a command line; a longer one is a program, which belongs into a file
 SECTIONS = ("Goal", "Decisions", "Facts", "Open work", "Files")
 
 
@@ -43,20 +46,58 @@ class _Notes:
         self.particulars: dict[str, None] = {}  # facts in messages of people and models, then of tools
         self.from_tools: dict[str, None] = {}
         self.other: dict[str, None] = {}  # other sentences of the user; included while there is room
+        self.commands: dict[str, int] = {}  # command lines and how often each was used, the latest last
 
     def add(self, section: str, line: str) -> None:
         line = shortened(" ".join(line.split()), SENTENCE)
         if line and (section == "Focus" or not any(line in self.lines[name] for name in SECTIONS[1:])):
             self.lines[section][line] = None
 
+    def use(self, command: str, times: int = 1) -> None:
+        if command and len(command) <= COMMAND:
+            self.commands[command] = self.commands.pop(command, 0) + times
 
-def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None) -> str:
-    """The content of the messages, in sections; at most 12,000 characters, growing with the input; never empty.
+
+def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None, most: int = MOST) -> str:
+    """The content of the messages, in sections; at most `most` characters, growing with the input; never empty.
 
     Summaries of earlier parts among the messages are included, section by section. Sentences about `focus` come first.
     """
+    notes, total = _noted(messages, content_words(focus) if focus else set())
+    return _composed(notes, min(most, MOST, max(LEAST, LEAST + total * 3 // 4)), focus, len(messages))
+
+
+def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) -> str:
+    """What the user said, decisions, commands, open work and files that are not in a model's summary, in `most` characters.
+
+    Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for. Of the
+    commands, those that were used several times come first, then the latest. What earlier summaries list so is listed again.
+    """
+    notes, _ = _noted(messages, None)
+    newest = list(notes.commands)[::-1]
+    groups: dict[str, list[Iterable[str]]] = {name: [notes.lines[name]] for name in SECTIONS}
+    groups["Commands"] = [sorted(newest, key=lambda command: -min(notes.commands[command], 2))]
+    decided = {line: None for line in notes.other if DECISION.search(line) or OPEN.search(line)}
+    groups[_SAID] = [decided, [line for line in notes.other if line not in decided]]
+    parts, left = [], most
+    for name, share in ((_SAID, 0.4), ("Decisions", 0.4), ("Commands", 0.6), ("Open work", 0.6), ("Files", 1.0)):
+        is_command, kept, room = name == "Commands", list[str](), int(left * share) - 40  # its heading
+        for lines in groups[name]:
+            new = lines if is_command else [line for line in lines if line not in summary]
+            used = _fill(kept, new, room, ranked=is_command)
+            room, left = room - used, left - used
+        if is_command:
+            kept = [command.replace("\n", "\n  ") + _times(notes.commands[command]) for command in kept]
+        if kept:
+            listed = ", ".join(kept) if name == "Files" else "\n".join(f"- {line}" for line in kept)
+            parts.append(f"## {name}{_EXACTLY}\n{listed}")
+            left -= 40
+    return "\n\n".join(parts)
+
+
+def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str] | None) -> tuple[_Notes, int]:
+    """What the messages hold (without facts if `wanted` is None), and how many characters they have."""
     notes = _Notes()
-    wanted = content_words(focus) if focus else set()
     total = 0
     for number, message in enumerate(messages):
         text = clean(message_text(message))
@@ -64,19 +105,49 @@ def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None) 
         if text.startswith(SUMMARY_MARK):
             _take_over(notes, text)
         elif message.get("role") == "tool":
-            _note_output(notes, text[:4000])
+            if wanted is not None:
+                _note_output(notes, text[:4000])
         elif message.get("role") != "system":
             _note_said(notes, message, text[:40_000], _reply_to(messages, number), wanted)
-    return _composed(notes, max(LEAST, min(MOST, LEAST + total * 3 // 4)), focus, len(messages))
+            for command in commands(message):
+                notes.use(command)
+    return notes, total
 
 
-def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str]) -> None:
+def commands(message: Mapping[str, Any]) -> Iterator[str]:
+    """The command lines in a message, as they are: those that its tool calls run, and those in blocks of shell code."""
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        try:
+            values = json.loads(call["function"]["arguments"])
+            command = values.get("command") or values.get("cmd")
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+        if isinstance(command, list):
+            words = [str(word) for word in command]
+            command = words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
+        if isinstance(command, str):
+            yield clean(command).strip()
+    for block in _SHELL.findall(clean(message_text(message, calls=False))):
+        lines = [block] if "<<" in block else re.split(r"(?<!\\)\n", block)  # a line may go on, or hold a document
+        prompted = any(line.lstrip().startswith("$ ") for line in lines)
+        for line in map(str.strip, lines):
+            if line and not line.startswith("#") and (line.startswith("$ ") or not prompted):
+                yield line.removeprefix("$ ")
+
+
+def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str] | None) -> None:
     """Sort the sentences of one message into the sections."""
     for path in files(text):
         notes.lines["Files"][path] = None
     spoken = clean(message_text(message, calls=False))[:40_000]
     prose, code = paragraphs(spoken)
     said = [sentence for line in prose for sentence in sentences(line)]
+    whole = " ".join(said)
+    short = message.get("role") == "user" and len(whole) <= 2 * SENTENCE and len(content_words(whole)) > 1
+    if wanted is None and short and not all(map(QUESTION.search, said)):
+        notes.other[whole] = None
+        said = [sentence for sentence in said if QUESTION.search(sentence)]
     if message.get("role") == "user" and said and not notes.lines["Goal"]:
         goal = ""
         for sentence in said:
@@ -93,10 +164,12 @@ def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str,
         elif DECISION.search(sentence) and not QUESTION.search(sentence):
             notes.add("Decisions", sentence)
         else:
-            if next(facts(sentence), None) is not None:
+            if wanted is not None and next(facts(sentence), None) is not None:
                 notes.add("Facts", sentence)
             elif message.get("role") == "user" and content_words(sentence):
                 notes.other[shortened(" ".join(sentence.split()), SENTENCE)] = None
+    if wanted is None:
+        return
     for fact in facts("\n".join([*prose, *code]) if code else spoken):
         notes.particulars[fact] = None
     for call_text in [text[len(spoken) :]] if len(text) > len(spoken) else []:
@@ -132,22 +205,20 @@ def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str)
 
 def _note_output(notes: _Notes, text: str) -> None:
     """Of a tool's output: names and numbers only, and fewer of them than from messages."""
-    for number, path in enumerate(files(text)):
-        if number >= 20:
-            break
-        notes.from_tools[path] = None
-    for number, fact in enumerate(facts(text)):
-        if number >= 20:
-            break
-        notes.from_tools[fact] = None
+    for name in (*islice(files(text), 20), *islice(facts(text), 20)):
+        notes.from_tools[name] = None
 
 
 def _take_over(notes: _Notes, text: str) -> None:
     """Add the lines of an earlier summary to the same sections."""
     section = "Facts"
-    for line in text.split("\n")[1:]:
-        heading = line.strip().lstrip("#*").strip().rstrip(":*").strip()
-        known = next((name for name in SECTIONS if heading.casefold() == name.casefold()), None)
+    listed = text.partition(f"## Commands{_EXACTLY}\n- ")[2].partition("\n\n## ")[0]
+    for line in listed.split("\n- "):
+        found = _TIMES.fullmatch(line)
+        notes.use((found[1] if found else line).replace("\n  ", "\n"), int(found[2]) if found else 1)
+    for line in text.replace(listed, "").split("\n")[1:]:
+        heading = line.strip().lstrip("#*").strip().removesuffix(_EXACTLY).rstrip(":*").strip()
+        known = next((name for name in (*SECTIONS, _SAID) if heading.casefold() == name.casefold()), None)
         if known is not None:
             section = known
             continue
@@ -160,11 +231,19 @@ def _take_over(notes: _Notes, text: str) -> None:
         elif line.startswith(_ALSO):
             for fact in line.removeprefix(_ALSO).split(" · "):
                 notes.particulars[fact.strip()] = None
+        elif section == _SAID:
+            notes.other[line] = None
         else:
             notes.lines[section][shortened(line, 2 * SENTENCE)] = None
 
 
 _ALSO = "Also mentioned: "
+_EXACTLY = ", word for word"
+_SAID = "Said by the user"
+_TIMES = re.compile(r"(?s)(.*)  # used (\d+) times")
+_SHELL = re.compile(
+    r"(?ims)^[ \t]*```[ \t]*(?:sh|bash|zsh|fish|shell|console|terminal|shell-session|powershell)[ \t]*\n(.*?)^[ \t]*```"
+)
 # The priority of the sections when there is not room for all, and the largest share of each.
 _ORDER = (("Goal", 0.3), ("Open work", 0.35), ("Decisions", 0.5), ("Files", 0.4), ("Focus", 0.5))
 
@@ -199,12 +278,17 @@ def _composed(notes: _Notes, room: int, focus: str | None, count: int) -> str:
     return text if any(kept.values()) else f"{text}\n\n({count} messages without words to quote)"
 
 
-def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
-    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay."""
+def _times(count: int) -> str:
+    return f"  # used {count} times" if count > 1 else ""
+
+
+def _fill(target: list[str], lines: Iterable[str], room: int, *, ranked: bool = False) -> int:
+    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay
+    (`ranked`: the first)."""
     lines = list(lines)
     used = 0
     chosen: set[int] = set()
-    half = (len(lines) + 1) // 2
+    half = len(lines) if ranked else (len(lines) + 1) // 2
     order = [index for pair in zip(range(half), range(len(lines) - 1, half - 1, -1), strict=False) for index in pair]
     order += sorted(set(range(len(lines))).difference(order))
     for index in order:

@@ -17,9 +17,9 @@ from hermes.agent.session_search.excerpts import (
     place_of,
 )
 from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
-from hermes.agent.tokens import text_tokens
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.texts import shortened
+from hermes.tokens import text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.model import Message, Model

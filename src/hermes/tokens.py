@@ -1,7 +1,8 @@
-"""Estimates the number of tokens of a text, for when no endpoint has counted them."""
+"""Estimates the number of tokens of a text, for when no endpoint has counted them, and how many a prompt may have."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ def text_tokens(text: str) -> int:
 
 def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mapping[str, Any]] = ()) -> int:
     """How many tokens the messages (and the tools offered with them) take."""
-    total = sum(_value_tokens(tool) for tool in tools)
+    total = sum(text_tokens(json.dumps(tool)) for tool in tools)
     for message in messages:
         content = message.get("content")
         if type(content) is str and content.isascii():  # most of them, and there may be thousands
@@ -44,11 +45,11 @@ def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mappi
 
 def _content_tokens(content: Any) -> int:
     if isinstance(content, list):
-        return sum(PER_ATTACHMENT if _is_attachment(part) else _value_tokens(part) for part in content)
+        return sum(PER_ATTACHMENT if is_attachment(part) else _value_tokens(part) for part in content)
     return _value_tokens(content)
 
 
-def _is_attachment(part: Any) -> bool:
+def is_attachment(part: Any) -> bool:
     """Whether a part holds bytes: their number does not determine the number of tokens."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     return isinstance(kind, str) and any(sign in kind for sign in ("image", "audio", "video", "file"))
@@ -62,3 +63,14 @@ def _value_tokens(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(map(_value_tokens, value))
     return 0 if value is None else 1
+
+
+def limits(threshold: float, window: int, fixed: int) -> tuple[int, int]:
+    """(soft, hard): the prompt sizes at which a conversation is compressed, and beyond which it is not sent uncut.
+
+    The soft one is that share of the window; where the system prompt and the tools (`fixed` tokens) fill much of
+    it, most of that share of the rest. The hard one leaves room for the reply.
+    """
+    window = window or 1 << 30  # not known: no limit until the endpoint refuses something
+    soft = max(threshold * window, fixed + 0.8 * threshold * (window - fixed))
+    return int(soft), window - min(window // 8, 4_096)
