@@ -26,6 +26,7 @@ HEAD = """\
 # `hermes config show --all` lists them all, `hermes config set KEY VALUE` changes one, `hermes doctor` checks it.
 # Secrets are best kept in the environment or in the file .env beside this one, and named here: ${OPENAI_API_KEY}
 """
+Rule = dict[str, str]  # {command, folder}
 _PART = re.compile(r'"([^"]+)"|([^."]+)')
 
 
@@ -51,7 +52,8 @@ def known_type(keys: list[str]) -> Any:
         return table.type_at(keys)
     except KeyError:
         name = ".".join(keys)
-        hint = suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
+        renamed = f"; it is now {table.RENAMED[name]}" if name in table.RENAMED else ""
+        hint = renamed or suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
         if not hint:
             same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
             hint = f"; did you mean {same[0]}?" if same else "; `hermes config show --all` lists them"
@@ -106,8 +108,8 @@ def unset(key: str) -> bool:
         return True
 
 
-def change_list(keys: list[str], *, add: str | None = None, remove: str | None = None) -> None:
-    """Add a text to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
+def change_list(keys: list[str], *, add: str | Rule | None = None, remove: str | Rule | None = None) -> None:
+    """Add a text or a rule to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
     from hermes.config.splice import with_value, without
 
     with locked() as (target, before):

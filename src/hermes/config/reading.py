@@ -273,7 +273,8 @@ class _NodeReader:
         self._say(line, f"{_name(keys)}: expected {wanted}{_instead(node, keys)}")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
-        hint = suggestion(keys[-1], known)
+        renamed = table.RENAMED.get(_name(keys))
+        hint = f"; it is now {renamed}" if renamed else suggestion(keys[-1], known)
         if not hint:
             elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
             hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""

@@ -118,12 +118,25 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """What the agent asks about, and what not by folder; what `hermes -c` continues; whether single questions are listed."""
+    """Which commands the agent asks about; what `hermes -c` continues; whether single questions are listed."""
 
-    confirm: str = "destructive"
+    approval: str = "ask"
     continue_: str = msgspec.field(default="latest", name="continue")
     list_oneshots: bool = True
-    allow: dict[str, list[str]] = {}
+
+
+class PermissionRule(Section):
+    """A rule for a command in one folder and below it."""
+
+    command: str = ""
+    folder: str | None = None
+
+
+class Permissions(Section):
+    """Commands that need no question, and commands that never run: program and sub-command, for a folder or everywhere."""
+
+    allow: list[str | PermissionRule] = []
+    deny: list[str | PermissionRule] = []
 
 
 class ResetOverride(Section):
@@ -294,6 +307,7 @@ class Config(Section, dict=True):
     memory: Memory = msgspec.field(default_factory=Memory)
     mcp_servers: dict[str, McpServer] = {}
     terminal: Terminal = msgspec.field(default_factory=Terminal)
+    permissions: Permissions = msgspec.field(default_factory=Permissions)
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = False
     session_reset: SessionReset = msgspec.field(default_factory=SessionReset)
@@ -385,12 +399,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
     "store.prepared_statements": ("auto", "on", "off"),
-    "terminal.confirm": ("destructive", "always", "never"),
+    "terminal.approval": ("ask", "all", "never"),
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_type.*.mode": ("none", "idle", "daily", "both"),
     "webhooks.routes.*.scheme": ("github", "gitlab", "standard", "stripe", "x-signature"),
 }
+
+# Keys that had another name once.
+RENAMED = {"terminal.confirm": "terminal.approval (ask, all, never)", "terminal.allow": "permissions.allow"}
 
 # Numbers: the least and the most; None is no limit.
 RANGES: dict[str, tuple[float | None, float | None]] = {
