@@ -29,7 +29,7 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
             assert [one.value for one in model.options] == ["test-model", "other-model"]
             assert (model.category, model.current_value, mode.category) == ("model", "test-model", "mode")
             modes = [one.id for one in made.modes.available_modes]
-            assert modes == ["destructive", "always", "never"] and made.modes.current_mode_id == "destructive"
+            assert modes == ["ask", "all", "never"] and made.modes.current_mode_id == "ask"
 
             told = await agent.set_config_option(config_id="model", session_id=session, value="other-model")
             assert told.config_options[0].current_value == "other-model"
@@ -67,7 +67,7 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
 
             other = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])  # a choice is for one session
             assert (
-                other.modes.current_mode_id == "destructive" and other.config_options[0].current_value == "test-model"
+                other.modes.current_mode_id == "ask" and other.config_options[0].current_value == "test-model"
             )
 
     asyncio.run(talk())

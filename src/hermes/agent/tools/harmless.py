@@ -85,6 +85,7 @@ _PROGRAMS: Final = {
     "echo": "text -neE",
     "printf": "text",
     "true false : pwd": "none -LP",
+    "exit": "text",
     "basename dirname": "text -as:z --multiple --suffix --zero",
     "seq sleep expr": "text -w -s:f: --equal-width --separator --format",
     "date": "clock -uRId:r: --utc --universal --date --iso-8601 --rfc-3339 --rfc-email --reference",
@@ -125,8 +126,8 @@ _PROGRAMS: Final = {
     "git stash list|git reflog|git worktree list": "none here -# -n: --date --oneline --porcelain --all --format --stat",
     "git rev-parse|git describe|git merge-base|git name-rev|git show-ref|git cat-file": (
         "here -qptse --abbrev-ref --short --show-toplevel --git-dir --is-inside-work-tree --show-prefix --show-cdup"
-        " --is-bare-repository --absolute-git-dir --git-common-dir --verify --quiet --all --tags --always --dirty --long --abbrev --contains"
-        " --exact-match --match --heads --is-ancestor --fork-point --name-only"
+        " --is-bare-repository --absolute-git-dir --git-common-dir --verify --quiet --all --tags --always --dirty --long"
+        " --abbrev --contains --exact-match --match --heads --is-ancestor --fork-point --name-only"
     ),
     "git ls-files|git ls-tree|git check-ignore|git count-objects": (
         "here -cdmoiskuvtrzlHn --cached --deleted --modified --others --stage --unmerged --exclude-standard --name-only"
