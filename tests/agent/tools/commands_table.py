@@ -492,21 +492,21 @@ done
 
 # Rows of several lines, or with signs that are not seen.
 ASKED += [
-    'ls\\\nrm x',
-    'ls #\nrm x',
+    "ls\\\nrm x",
+    "ls #\nrm x",
     "echo 'a'\nrm x",
-    'ls \x0b rm',
-    'ls\rrm x',
-    'ls\xa0x',
-    'ls \x1b',
-    'ls\n\n&& rm x',
-    'ls |\n sh',
-    'ls\n>evil',
-    'cat <<E\nx\nE',
+    "ls \x0b rm",
+    "ls\rrm x",
+    "ls\xa0x",
+    "ls \x1b",
+    "ls\n\n&& rm x",
+    "ls |\n sh",
+    "ls\n>evil",
+    "cat <<E\nx\nE",
     "bash <<'E'\nrm x\nE",
-    'ls &&\nrm x',
+    "ls &&\nrm x",
     'echo "a\nb"; rm x',
-    'ls\\',
+    "ls\\",
 ]
 
 HARMLESS = """\

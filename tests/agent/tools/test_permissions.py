@@ -192,7 +192,9 @@ def test_no_text_makes_the_reader_crash(asks: Callable[..., Any], command: str) 
     asks(command)
 
 
-@pytest.mark.parametrize("piece", ["$((", "(", "`", "{ ", "! ", "sh -c ", "\\a", "<<E\n", "'", "ls;", "ls | ", "cd src;", "* "])
+@pytest.mark.parametrize(
+    "piece", ["$((", "(", "`", "{ ", "! ", "sh -c ", "\\a", "<<E\n", "'", "ls;", "ls | ", "cd src;", "* "]
+)
 def test_monsters_end_soon(asks: Callable[..., Any], piece: str) -> None:
     asks(piece * 20_000)
 

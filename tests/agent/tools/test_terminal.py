@@ -189,7 +189,9 @@ def test_commands_leave_no_zombies_and_no_open_files(context: Context) -> None:
 # -- asking -------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_may_change_something_is_asked_about_and_a_no_is_a_failed_result(context: Context, person: Any) -> None:
+def test_a_command_that_may_change_something_is_asked_about_and_a_no_is_a_failed_result(
+    context: Context, person: Any
+) -> None:
     (context.cwd / "precious").write_text("x")
     person.says = False
     with pytest.raises(ToolError, match="declined: the command was not run"):

@@ -372,7 +372,10 @@ def _git_doubt(place: Place) -> Doubt | None:
                 data = top / data.read_text().removeprefix("gitdir:").strip()
                 data = data / (data / "commondir").read_text().strip() if (data / "commondir").exists() else data
             main = (data / "config").read_text()
-            texts = [main, *(one.read_text() for name in ("config.worktree", "modules/**/config") for one in data.glob(name))]
+            texts = [
+                main,
+                *(one.read_text() for name in ("config.worktree", "modules/**/config") for one in data.glob(name)),
+            ]
         except (OSError, UnicodeError):
             return Doubt("the repository's settings can't be read")
         hook = (data / "hooks" / "post-index-change").exists()

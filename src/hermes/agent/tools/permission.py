@@ -163,9 +163,7 @@ def covers(rule: str, words: Sequence[str]) -> bool:
         more = True
     if not (len(words) == len(wanted) or (more and len(words) > len(wanted))):
         return False
-    return all(
-        fnmatchcase(word, one) if patterns else word == one for word, one in zip(words, wanted, strict=False)
-    )
+    return all(fnmatchcase(word, one) if patterns else word == one for word, one in zip(words, wanted, strict=False))
 
 
 def has_rule(rules: Sequence[str | PermissionRule], folder: Path, line: str, words: Sequence[str] | None) -> bool:

@@ -64,9 +64,12 @@ def question(context: Context, command: str, folder: Path, *, elsewhere: bool = 
     parts: list[tuple[list[str] | None, Doubt | None]]
     try:
         parts = [(one.texts, why_ask(one, place)) for one in read_command_line(command)]
-    except NotUnderstood as why:
-        parts = [(None, Doubt(f"{why}; what that does can't be known beforehand", line=True))]
-    if any(has_rule(rules.deny, folder, line, words) or (words is None and may_hold(rules.deny, line)) for words, _ in parts):
+    except NotUnderstood as odd:
+        parts = [(None, Doubt(f"{odd}; what that does can't be known beforehand", line=True))]
+    if any(
+        has_rule(rules.deny, folder, line, words) or (words is None and may_hold(rules.deny, line))
+        for words, _ in parts
+    ):
         raise ToolDeclined(FORBIDDEN)
     if approval == "all":
         parts = [(words, doubt or Doubt("every command is asked about")) for words, doubt in parts]
