@@ -33,6 +33,7 @@ _SMALL = (
     "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
     " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
 )
+_LONG_RULE = 200  # characters; a longer one is the command that stands above
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -73,7 +74,8 @@ class TerminalVoice:
             self.screen.print(line)
         self.say(question)
         rules = question.rules if isinstance(question, Question) else ()
-        always = f"a: always for {', '.join(rules)} in this folder · e: everywhere · " if rules else ""
+        kind = ", ".join(rules) if sum(map(len, rules)) < _LONG_RULE else "exactly this"
+        always = f"a: always for {kind} in this folder · e: everywhere · " if rules else ""
         self.note(f"y: yes · {always}anything else: decline, and tell the model why")
         answer = read_answer(self._read("[y/N] "))
         return answer if rules or not answer.lasting else Answer(False)

@@ -13,7 +13,7 @@ from typing import Final
 
 _PIECES: Final = re.compile(
     r"(?P<blank>[ \t]+)|(?P<joined>\\\n)|(?P<operator>&&|\|\||;(?![;&])|\|(?![&|])|\n)"
-    r"|(?P<copied>[12]?>&[12](?=[ \t\n;|&]|\Z))|(?P<redirect>[12]?>>?(?![>|&(])|&>>?(?![>|&(])|<(?![<>&(]))"
+    r"|(?P<copied>[12]?>&[12](?=[ \t\n;|&]|\Z))|(?P<redirect>[12]?>>?(?![>|&(])|<(?![<>&(]))"
     r"|'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\$`]|\\[\s\S]|\$(?=[\" |)]))*)\"|\\(?P<escaped>[^\n])"
     r"|(?P<sign>#)|(?P<plain>[\w./:@%+,=^!-]+)|(?P<literal>\[(?=[ \t])|\](?=[ \t\n;|&]|\Z)|\{[\w/-]*\})"
     r"|(?P<glob>[*?])|(?P<tilde>~)"

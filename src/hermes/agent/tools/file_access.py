@@ -42,12 +42,12 @@ class Target:
         """Return if this may be done with the file; ToolDeclined if not. `always`: ask even inside the folder."""
         words = [_TOOLS[verb], str(self.path)]
         rules, approval, line = context.config.permissions, context.config.terminal.approval, shlex.join(words)
-        if has_rule(rules.deny, context.cwd, line, words):
+        if has_rule(rules.deny, [context.cwd], line, words):
             raise ToolDeclined(FORBIDDEN)
         reason = self.outside or ("every change is asked about" if always and approval == "all" else None)
         if reason is None or approval == "never":
             return
-        if has_rule(rules.allow, context.cwd, line, None if reason == OWN else words):
+        if has_rule(rules.allow, [context.cwd], line, None if reason == OWN else words):
             return
         text = visible(f"{verb} {self.path}? ({reason})")
         asked = Question(text, rules=[line], folder=rule_folder(context, context.cwd), detail=detail)

@@ -83,7 +83,7 @@ _PROGRAMS: Final = {
     "xxd": "one -abceg:il:c:o:s:u",
     "zcat bzcat xzcat zstdcat": "",
     "echo": "text -neE",
-    "printf": "text",
+    "printf": "text format",
     "true false : pwd": "none -LP",
     "exit": "text",
     "basename dirname": "text -as:z --multiple --suffix --zero",
@@ -102,7 +102,7 @@ _PROGRAMS: Final = {
     "pip show|pip3 show|dpkg -l|dpkg -L|dpkg -s|dpkg --list": "text -f --files",
     "git status": "here -sbvuz --short --branch --porcelain --long --untracked-files --ignored --show-stash --ahead-behind",
     "git log|git show|git diff|git shortlog|git whatchanged|git reflog show|git stash show|git diff-tree|git rev-list": (
-        "here -pusbwziarRcmgtenMCDBWEFPNSn:S:G:U:L:M:C:B:l: -# --all --branches --tags --remotes --patch --no-patch"
+        "here -pusbwziarRcmgteMCDBWEFPn:S:G:U:L:l: -# --all --branches --tags --remotes --patch --no-patch"
         " --stat --numstat --shortstat --dirstat --summary --oneline --graph --decorate --no-decorate --name-only"
         " --name-status --since --until --after --before --author --committer --grep --all-match --invert-grep"
         " --follow --cached --staged --merge-base --merges --no-merges --first-parent --reverse --date --format --pretty"
@@ -113,7 +113,7 @@ _PROGRAMS: Final = {
         " --no-renames --relative --full-index --binary --text --exit-code --quiet --pickaxe-all --pickaxe-regex --count"
         " --left-right --cherry-pick --cherry --boundary --source --no-walk --root --numbered --email --parents --children"
         " --regexp-ignore-case --extended-regexp --fixed-strings --notes --no-notes --no-prefix --compact-summary"
-        " --objects --show-pulls --simplify-by-decoration --ancestry-path --no-index --submodule --ignore-submodules"
+        " --objects --show-pulls --simplify-by-decoration --ancestry-path --no-index --ignore-submodules"
     ),
     "git blame|git annotate": "here -L:wMCbcfnselpt --date --porcelain --line-porcelain --show-email --show-name --root",
     "git branch": (
@@ -163,10 +163,10 @@ _SCRIPTS: Final = {
 # Settings of a repository's own that make git start a program, or look at another folder.
 _GIT_PROGRAMS: Final = re.compile(
     r"(?:^|\])[ \t]*(?:fsmonitor|external|textconv|command|clean|smudge|process|program|sshcommand|hookspath|uploadpack"
-    r"|promisor|vcs)\b|\[\s*include",
+    r"|promisor|vcs|worktree)\b|\[\s*include",
     re.I | re.M,
 )
-_GIT_WORKTREE: Final = re.compile(r"(?:^|\])[ \t]*worktree\b", re.I | re.M)
+_GIT_LINK: Final = b"\0\0\xe0\0"  # the mode of a submodule in git's index
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Place:
         for folder in self.folders:
             path = os.path.join(folder, word)
             real = Path(os.path.realpath(path))
-            top = os.path.isabs(word) and os.path.lexists(os.path.join(*real.parts[:2]))
+            top = os.path.isabs(word) and (os.path.lexists(os.path.join(*real.parts[:2])) or word.startswith("/inet"))
             inside = folder.is_dir() and real.is_relative_to(os.path.realpath(folder))
             if not os.path.lexists(path) and not top and (inside or os.path.isabs(word)):
                 continue  # a pattern such as /api/users, or a file that does not exist
@@ -199,9 +199,9 @@ class Place:
                 return Doubt(f"{word} belongs to Hermes itself, or holds its folder", exact=True)
             if self.root is not None and real.is_relative_to(self.root):
                 continue
-            if names and not any(_SECRET_PART.fullmatch(part) for part in (*real.parts, *Path(path).parts)):
+            if names and not any(_SECRET_PART.fullmatch(part) for part in (*real.parts[2:], *Path(path).parts[2:])):
                 continue
-            if names or not any(real.is_relative_to(known) for known in _SYSTEM):
+            if names or real.is_relative_to(Path.home()) or not any(real.is_relative_to(known) for known in _SYSTEM):
                 return Doubt(f"{word} is outside the working folder", exact=True)
         return None
 
@@ -308,6 +308,8 @@ def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doub
         return Doubt(f"{key} {operands[most]} is not known to only read")
     if "clock" in marks and not all(one.startswith("+") for one in operands):
         return Doubt("date may set the clock")
+    if "format" in marks and operands and re.search(r"%[-+ #'0-9.*]*[hljztLq]*n", operands[0]):
+        return Doubt("printf %n sets a variable")
     if "process" in marks and not all(re.fullmatch(r"a?u?x?|[\d,]+", one) for one in operands):
         return Doubt("ps may show secrets of other programs")
     if "script" in marks:
@@ -335,7 +337,7 @@ def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | s
     operands: list[str] = []
     listing = ended = value_next = False
     for text in texts:
-        if value_next:
+        if value_next and not text.startswith("-"):  # where it does: the value may be optional, and this an option
             value_next = False
         elif text == "--" and not ended:
             ended = True
@@ -366,20 +368,18 @@ def _git_doubt(place: Place) -> Doubt | None:
         tops = (one for one in (folder, *folder.parents) if (one / ".git").exists() or (one / "HEAD").exists())
         if (top := next(tops, None)) is None:
             continue
-        data = top / ".git"
+        data = common = top / ".git"
         try:
             if data.is_file():  # a linked working tree
-                data = top / data.read_text().removeprefix("gitdir:").strip()
-                data = data / (data / "commondir").read_text().strip() if (data / "commondir").exists() else data
-            main = (data / "config").read_text()
-            texts = [
-                main,
-                *(one.read_text() for name in ("config.worktree", "modules/**/config") for one in data.glob(name)),
-            ]
+                data = common = top / data.read_text().removeprefix("gitdir:").strip()
+                common = data / (data / "commondir").read_text().strip() if (data / "commondir").exists() else data
+            texts = [(common / "config").read_text(), *(one.read_text() for one in data.glob("config.worktree"))]
+            indexes = [one.read_bytes() for one in (*data.glob("index"), *data.glob("sharedindex.*"))]
         except (OSError, UnicodeError):
             return Doubt("the repository's settings can't be read")
-        hook = (data / "hooks" / "post-index-change").exists()
-        if hook or _GIT_WORKTREE.search(main) or any(_GIT_PROGRAMS.search(text) for text in texts):
+        if any(_GIT_LINK in index for index in indexes):
+            return Doubt("the repository has submodules, whose settings may start a program")
+        if (common / "hooks" / "post-index-change").exists() or any(_GIT_PROGRAMS.search(text) for text in texts):
             return Doubt("the repository's settings may start a program")
         if Path.home().is_relative_to(top):
             return Doubt(f"the repository of {top} is outside the working folder")

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -166,25 +166,45 @@ def covers(rule: str, words: Sequence[str]) -> bool:
     return all(fnmatchcase(word, one) if patterns else word == one for word, one in zip(words, wanted, strict=False))
 
 
-def has_rule(rules: Sequence[str | PermissionRule], folder: Path, line: str, words: Sequence[str] | None) -> bool:
-    """Whether one of the rules is for this command (None: it is not understood; then a rule must be the line itself)."""
-    for rule in rules:
-        text, where = (rule, None) if isinstance(rule, str) else (rule.command, rule.folder)
-        if where is not None and not folder.is_relative_to(Path(where).expanduser()):
-            continue
-        if text.strip() == line or (words and covers(text, words)):
+def has_rule(
+    rules: Sequence[str | PermissionRule], folders: Sequence[Path], line: str, words: Sequence[str] | None
+) -> bool:
+    """Whether one of the rules is for this command, whichever of the folders it runs in.
+
+    Without words it is not understood; then a rule must be the line itself.
+    """
+    exactly = (line, shlex.join(words or ()))
+    return any(
+        rule in exactly or (words and covers(rule, words) and (where is None or _stays(where, folders, words)))
+        for rule, where in _rules_in(rules, folders) if rule
+    )  # fmt: skip
+
+
+def may_hold(rules: Sequence[str | PermissionRule], folders: Sequence[Path], text: str) -> bool:
+    """Whether a command may do, in some way or other, what one of the rules is for: its words are there in this order."""
+    for rule, _ in _rules_in(rules, folders):
+        pattern = r"\b.*?\s".join(map(re.escape, rule.removesuffix("*").split()))
+        if re.search(rf"(?<![\w.-]){pattern}(?![\w-])", text, re.S):
             return True
     return False
 
 
-def may_hold(rules: Sequence[str | PermissionRule], line: str) -> bool:
-    """Whether a line that is not understood has something in it that one of the rules is for."""
+def _rules_in(rules: Sequence[str | PermissionRule], folders: Sequence[Path]) -> Iterator[tuple[str, Path | None]]:
+    """The rules that hold in all of these folders, each with its own."""
     for rule in rules:
-        words = (rule if isinstance(rule, str) else rule.command).removesuffix("*").split()
-        pattern = r"\s+".join(map(re.escape, words))
-        if re.search(rf"(?<![\w.-]){pattern}(?![\w-])", line):
-            return True
-    return False
+        if isinstance(rule, str) or rule.folder is None:
+            yield (rule if isinstance(rule, str) else rule.command).strip(), None
+        elif all(folder.is_relative_to(where := Path(rule.folder).expanduser()) for folder in folders):
+            yield rule.command.strip(), where
+
+
+def _stays(where: Path, folders: Sequence[Path], words: Sequence[str]) -> bool:
+    """Whether no word names a file outside of the folder that a rule is for."""
+    root = os.path.realpath(where)
+    return all(
+        Path(os.path.realpath(folder / word)).is_relative_to(root) for folder in folders for word in words[1:]
+        if "/" in word or word == ".." or os.path.islink(folder / word)
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ showing

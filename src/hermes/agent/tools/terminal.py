@@ -7,9 +7,10 @@ that a rule allows (permission.py). A command that takes too long, or is interru
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hermes.agent.tools.command_line import NotUnderstood, read_command_line
 from hermes.agent.tools.harmless import Doubt, Place, why_ask
@@ -28,6 +29,7 @@ from hermes.agent.tools.processes import Process, background, ending
 from hermes.agent.tools.running import report
 from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
+from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
@@ -57,25 +59,30 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     return _foreground(context, command, folder, timeout, follow=elsewhere is None)
 
 
+class _Part(NamedTuple):
+    """One command of a line (no words: the line is not understood), why it is asked about, and where it may run."""
+
+    words: list[str] | None
+    doubt: Doubt | None
+    folders: list[Path]
+
+    def has(self, rules: list[str | PermissionRule], line: str) -> bool:
+        return has_rule(rules, self.folders, line, self.words)
+
+
 def question(context: Context, command: str, folder: Path, *, elsewhere: bool = False) -> Question | None:
     """The question before a command runs; None when it needs none. ToolDeclined when a rule forbids the command."""
     line, rules, approval = command.strip(), context.config.permissions, context.config.terminal.approval
-    place = Place(_started_in(folder), free_folder(context.root), Path(os.path.realpath(context.home)))
-    parts: list[tuple[list[str] | None, Doubt | None]]
-    try:
-        parts = [(one.texts, why_ask(one, place)) for one in read_command_line(command)]
-    except NotUnderstood as odd:
-        parts = [(None, Doubt(f"{odd}; what that does can't be known beforehand", line=True))]
-    if any(
-        has_rule(rules.deny, folder, line, words) or (words is None and may_hold(rules.deny, line))
-        for words, _ in parts
-    ):
-        raise ToolDeclined(FORBIDDEN)
+    parts = _parts(context, command, folder)
+    for part in parts:
+        text = line if part.words is None else shlex.join(part.words)
+        if part.has(rules.deny, line) or (part.doubt and may_hold(rules.deny, part.folders, text)):
+            raise ToolDeclined(FORBIDDEN)
     if approval == "all":
-        parts = [(words, doubt or Doubt("every command is asked about")) for words, doubt in parts]
+        parts = [part._replace(doubt=part.doubt or Doubt("every command is asked about")) for part in parts]
     asked = [
-        (words, doubt) for words, doubt in parts
-        if doubt is not None and not has_rule(rules.allow, folder, line, None if doubt.line else words)
+        (part.words, part.doubt) for part in parts
+        if part.doubt and not (part._replace(words=None) if part.doubt.line else part).has(rules.allow, line)
     ]  # fmt: skip
     if not asked or approval == "never":
         return None
@@ -88,10 +95,15 @@ def question(context: Context, command: str, folder: Path, *, elsewhere: bool = 
     return Question(text, rules=kept, folder=rule_folder(context, folder))
 
 
-def _started_in(folder: Path) -> list[Path]:
-    """The folder as it is, and as the shell may call it: `cd ..` leads up from the name by which it was entered."""
-    name = os.environ.get("PWD", "")
-    return [folder, Path(name)] if os.path.isabs(name) and os.path.realpath(name) == str(folder) else [folder]
+def _parts(context: Context, command: str, folder: Path) -> list[_Part]:
+    name = os.environ.get("PWD", "")  # `cd ..` leads up from the name by which the folder was entered
+    also = [Path(name)] if os.path.isabs(name) and os.path.realpath(name) == str(folder) else []
+    place = Place([folder, *also], free_folder(context.root), Path(os.path.realpath(context.home)))
+    try:
+        commands = read_command_line(command)
+    except NotUnderstood as why:
+        return [_Part(None, Doubt(f"{why}; what that does can't be known beforehand", line=True), [folder])]
+    return [_Part(one.texts, why_ask(one, place), list(place.folders)) for one in commands]
 
 
 def _folder(context: Context, workdir: str | None) -> Path:
