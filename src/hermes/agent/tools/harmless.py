@@ -73,7 +73,7 @@ _PROGRAMS: Final = {
     "paste join fold fmt expand unexpand column": "-d:sw:t:o:1:2:a:v:e:izbcnRLx -# --delimiters --serial --width --tabs",
     "tr": "text -cCdst --delete --squeeze-repeats --complement",
     "sed": "script -nErsuz --quiet --silent --regexp-extended",
-    "awk gawk mawk": "script -F:v: --field-separator",
+    "awk gawk mawk": "script -F:v:",
     "jq": (
         "script -cCMnrRsSeja --compact-output --raw-output --slurp --sort-keys --null-input --exit-status --tab"
         " --color-output --monochrome-output --raw-input --join-output --ascii-output"
@@ -149,9 +149,12 @@ _SYSTEM: Final = tuple(
 _SECRET_PART: Final = re.compile(r"\.[^.].*|private|secrets?|keyrings?|keychains|credentials?|shadow-?|sudoers.*", re.I)
 _MOST_MATCHES: Final = 5_000
 # Scripts of sed, awk and jq that only print: all else that these languages can do is left out.
-_REGEX: Final = r"(?:[^/\\\n\[]|\\[^\n/]|\[\^?(?:\[:\w+:\]|[^\]\[/\n\\^])+\])*"
-_ADDRESS: Final = rf"(?:\d+|\$|/{_REGEX}/)"
-_SED_COMMAND: Final = rf"\s*(?:{_ADDRESS}(?:,[+~]?{_ADDRESS})?)?\s*!?\s*(?:[pdq=]|s/{_REGEX}/{_REGEX}/[gpI\d]*)?\s*"
+_REGEX: Final = r"(?:[^/\\\n\[]|\\[^\n/]|\[\^?(?:\[:\w+:\]|[^\]\[/\n\\^])++\])*+"
+_ADDRESS: Final = rf"(?:\d++|\$|/{_REGEX}/)"
+_SED_COMMAND: Final = (  # nothing in it is tried in two ways: a long script takes no longer
+    rf"[ \t]*+(?:{_ADDRESS}(?:,[+~]?{_ADDRESS})?[ \t]*+)?(?:![ \t]*+)?(?:[pdq=]|s/{_REGEX}/{_REGEX}/[gpI\d]*+)?[ \t]*+"
+)
+_LONGEST_SCRIPT: Final = 2_000
 _SCRIPTS: Final = {
     "sed": re.compile(rf"{_SED_COMMAND}(?:[;\n]{_SED_COMMAND})*"),
     "awk": re.compile(
@@ -192,7 +195,7 @@ class Place:
             path = os.path.join(folder, word)
             real = Path(os.path.realpath(path))
             top = os.path.isabs(word) and (os.path.lexists(os.path.join(*real.parts[:2])) or word.startswith("/inet"))
-            inside = folder.is_dir() and real.is_relative_to(os.path.realpath(folder))
+            inside = os.path.isdir(folder) and real.is_relative_to(os.path.realpath(folder))
             if not os.path.lexists(path) and not top and (inside or os.path.isabs(word)):
                 continue  # a pattern such as /api/users, or a file that does not exist
             if real.is_relative_to(self.own) or (self.own.is_relative_to(real) and not names):
@@ -295,7 +298,9 @@ def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doub
     texts: list[str] = []
     for word in words:
         found = list(itertools.islice(place.expanded(word), _MOST_MATCHES))
-        odd = len(found) == _MOST_MATCHES or (word.text[0] != "-" and any(text.startswith("-") for text in found))
+        odd = len(found) == _MOST_MATCHES or (
+            not word.text.startswith("-") and any(text.startswith("-") for text in found)
+        )
         if word.glob and (odd or re.search(r"(?:^|/)\.[^/]*[*?]", word.text)):  # .* is .. as well
             return Doubt(f"{key} {word.text} can be anything")
         texts += found
@@ -314,7 +319,8 @@ def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doub
         return Doubt("ps may show secrets of other programs")
     if "script" in marks:
         language = _SCRIPTS["awk" if key.endswith("awk") else key]
-        if not operands or not language.fullmatch(operands[0]):
+        scripts = operands[: 1 if key == "sed" else None]  # of the others an option's value may stand before it
+        if not scripts or not all(len(one) < _LONGEST_SCRIPT and language.fullmatch(one) for one in scripts):
             return Doubt(f"the {key} script may do more than print", exact=True)
     if key.startswith("git ") and (doubt := _git_doubt(place)):
         return doubt
@@ -327,7 +333,9 @@ def _file_doubt(key: str, marks: frozenset[str], texts: list[str], place: Place)
         value = text.partition("=")[2] if text.startswith("--") else text
         if value and (doubt := place.doubt(value, names="names" in marks)):
             return doubt
-        if "files" in marks and any((folder / value).is_dir() for folder in place.folders if not value.startswith("-")):
+        if "files" in marks and any(
+            os.path.isdir(folder / value) for folder in place.folders if not value.startswith("-")
+        ):
             return Doubt(f"{key} {value} may follow links in that folder")
     return None
 
@@ -337,8 +345,9 @@ def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | s
     operands: list[str] = []
     listing = ended = value_next = False
     for text in texts:
-        if value_next and not text.startswith("-"):  # where it does: the value may be optional, and this an option
-            value_next = False
+        is_value, value_next = value_next and not text.startswith("-"), False
+        if is_value:  # with a - it may be an option, where the value is optional
+            pass
         elif text == "--" and not ended:
             ended = True
         elif not text.startswith("-") or text == "-":
@@ -365,7 +374,9 @@ def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | s
 def _git_doubt(place: Place) -> Doubt | None:
     """Why git may start a program of the repository's choice: its settings name one, or it is no ordinary clone."""
     for folder in place.folders:
-        tops = (one for one in (folder, *folder.parents) if (one / ".git").exists() or (one / "HEAD").exists())
+        tops = (
+            one for one in (folder, *folder.parents) if any(os.path.lexists(one / name) for name in (".git", "HEAD"))
+        )
         if (top := next(tops, None)) is None:
             continue
         data = common = top / ".git"

@@ -194,16 +194,18 @@ def _rules_in(rules: Sequence[str | PermissionRule], folders: Sequence[Path]) ->
     for rule in rules:
         if isinstance(rule, str) or rule.folder is None:
             yield (rule if isinstance(rule, str) else rule.command).strip(), None
-        elif all(folder.is_relative_to(where := Path(rule.folder).expanduser()) for folder in folders):
+            continue
+        where = Path(os.path.realpath(Path(rule.folder).expanduser()))
+        if all(Path(os.path.realpath(folder)).is_relative_to(where) for folder in folders):
             yield rule.command.strip(), where
 
 
 def _stays(where: Path, folders: Sequence[Path], words: Sequence[str]) -> bool:
     """Whether no word names a file outside of the folder that a rule is for."""
-    root = os.path.realpath(where)
+    named = [re.sub(r"^(?:-\w(?=[/.])|[\w-]+=)", "", word) for word in words[1:]]
     return all(
-        Path(os.path.realpath(folder / word)).is_relative_to(root) for folder in folders for word in words[1:]
-        if "/" in word or word == ".." or os.path.islink(folder / word)
+        Path(os.path.realpath(folder / name)).is_relative_to(where) for folder in folders for name in named
+        if "/" in name or name == ".." or os.path.islink(folder / name)
     )  # fmt: skip
 
 
