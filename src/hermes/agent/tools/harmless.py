@@ -30,15 +30,13 @@ _PROGRAMS: Final = {
     "grep egrep fgrep": (
         "tree -A:B:C:m:e:nriovwxlLcsqhHEFPaIzZyTbU -# --include --exclude --exclude-dir --color --colour --count --recursive"
         " --ignore-case --line-number --files-with-matches --files-without-match --only-matching --invert-match --no-filename"
-        " --word-regexp --max-count --context --after-context --before-context --extended-regexp --fixed-strings"
-        " --perl-regexp --with-filename --quiet --text --no-messages --regexp"
+        " --word-regexp --max-count --context --after-context --before-context --extended-regexp --fixed-strings --quiet"
     ),
     "rg": (
         "here -A:B:C:m:e:g:t:T:j:M:r:d:nilcovwxsSFPUuaNHIp0q --glob --iglob --type --type-not --type-list --files"
         " --files-with-matches --files-without-match --ignore-case --smart-case --case-sensitive --line-number"
         " --no-line-number --no-heading --heading --hidden --no-ignore --count --count-matches --only-matching"
-        " --fixed-strings --word-regexp --multiline --max-count --max-depth --context --after-context --before-context"
-        " --color --column --json --sort --stats --vimgrep --pcre2 --regexp --replace --trim --invert-match --with-filename"
+        " --fixed-strings --word-regexp --multiline --max-count --max-depth --context --color --column --json --sort --stats"
     ),
     "ls dir": (
         "names -1aAbBcCdfFgGhHiI:klLmnNopqQrRsStT:uUvw:xXZ --all --almost-all --color --human-readable --recursive --sort"
@@ -55,29 +53,20 @@ _PROGRAMS: Final = {
         " -mmin -atime -amin -ctime -cmin -newer -anewer -cnewer -newermt -readable -writable -executable -true -false"
         " -prune -print -print0 -printf -ls -quit -not -a -and -o -or -daystart -follow -noleaf"
     ),
-    "test [": (
-        "names words -a -b -c -d -e -f -g -h -k -L -n -o -p -r -s -S -u -w -x -z -eq -ne -lt -le -gt -ge -nt -ot -ef"
-    ),
+    "test [": "names words -a -b -c -d -e -f -g -h -k -L -n -o -p -r -s -S -u -w -x -z -eq -ne -lt -le -gt -ge -nt -ot -ef",
     "readlink realpath": "names -fenmszqLP --canonicalize --relative-to --relative-base --no-symlinks",
     "diff cmp comm": (
         "files -abBiwuyqscepltTEZ1234U:C:I:W:n:F:x: -# --unified --brief --side-by-side --color --ignore-all-space --width"
-        " --ignore-space-change --ignore-blank-lines --ignore-case --suppress-common-lines --strip-trailing-cr --stat"
-        " --label --context --minimal --report-identical-files --check-order --nocheck-order --output-delimiter"
+        " --ignore-space-change --ignore-blank-lines --ignore-case --suppress-common-lines --strip-trailing-cr --label"
     ),
-    "sort": (
-        "-bdfghiMnrRVcCmsuzk:t: --numeric-sort --reverse --unique --key --field-separator --human-numeric-sort --check"
-        " --version-sort --ignore-case --stable --general-numeric-sort --month-sort --random-sort"
-    ),
+    "sort": "-bdfghiMnrRVcCmsuzk:t: --numeric-sort --reverse --unique --key --field-separator --human-numeric-sort --check",
     "uniq": "one -cdDiuzf:s:w: --count --repeated --unique --ignore-case",
     "cut": "-b:c:d:f:nsz --delimiter --fields --characters --bytes --output-delimiter --complement --only-delimited",
     "paste join fold fmt expand unexpand column": "-d:sw:t:o:1:2:a:v:e:izbcnRLx -# --delimiters --serial --width --tabs",
     "tr": "text -cCdst --delete --squeeze-repeats --complement",
     "sed": "script -nErsuz --quiet --silent --regexp-extended",
     "awk gawk mawk": "script -F:v:",
-    "jq": (
-        "script -cCMnrRsSeja --compact-output --raw-output --slurp --sort-keys --null-input --exit-status --tab"
-        " --color-output --monochrome-output --raw-input --join-output --ascii-output"
-    ),
+    "jq": "script -cCMnrRsSeja --compact-output --raw-output --slurp --sort-keys --null-input --exit-status --raw-input",
     "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum": "-btz --tag --binary --text",
     "od hexdump": "-A:abcCdeFhiIj:lLn:N:os:t:vw:x --format --read-bytes --skip-bytes --bytes --radix",
     "xxd": "one -abceg:il:c:o:s:u",
@@ -89,19 +78,18 @@ _PROGRAMS: Final = {
     "basename dirname": "text -as:z --multiple --suffix --zero",
     "seq sleep expr": "text -w -s:f: --equal-width --separator --format",
     "date": "clock -uRId:r: --utc --universal --date --iso-8601 --rfc-3339 --rfc-email --reference",
-    "whoami groups logname tty arch nproc uptime hostname users locale lscpu": "none -apsfid --all --pretty --since --fqdn",
-    "id uname who cal": "text -asnrvmpioguGznbdHlqtTuy13j --all --kernel-name --machine --user --group",
+    "whoami groups logname tty arch nproc uptime hostname users locale lscpu who": "none -apsfid --all --pretty --since --fqdn",
+    "id uname cal": "text -asnrvmpioguGznbdHlqtTuy13j --all --kernel-name --machine --user --group",
     "free vmstat lsblk": "none -bkmghtwlafopS --human --total --all --fs",
     "ps": "process -efAalFHLMjTwyp:C:u:U:G:g:t: --forest --no-headers --sort --pid --user --ppid",
     "which type": "text -apPstf --all",
-    "command -v": "text",
-    "command -V": "text",
+    "command -v|command -V": "text",
     "python --version|python3 --version|python -V|python3 -V|node --version|node -v|gcc --version|bash --version": "none",
     "git --version|docker --version|docker version|pip --version|pip3 --version|ruby --version|perl -v": "none",
     "java -version|pip list|pip3 list|docker ps|docker images": "none -aqln: --all --quiet --no-trunc --format --filter",
     "pip show|pip3 show|dpkg -l|dpkg -L|dpkg -s|dpkg --list": "text -f --files",
     "git status": "here -sbvuz --short --branch --porcelain --long --untracked-files --ignored --show-stash --ahead-behind",
-    "git log|git show|git diff|git shortlog|git whatchanged|git reflog show|git stash show|git diff-tree|git rev-list": (
+    "git log|git show|git diff|git shortlog|git reflog show|git stash show|git rev-list": (
         "here -pusbwziarRcmgteMCDBWEFPn:S:G:U:L:l: -# --all --branches --tags --remotes --patch --no-patch"
         " --stat --numstat --shortstat --dirstat --summary --oneline --graph --decorate --no-decorate --name-only"
         " --name-status --since --until --after --before --author --committer --grep --all-match --invert-grep"
@@ -109,11 +97,8 @@ _PROGRAMS: Final = {
         " --abbrev --abbrev-commit --no-abbrev-commit --color --no-color --color-words --word-diff --word-diff-regex"
         " --diff-filter --max-count --skip --topo-order --date-order --no-ext-diff --no-textconv --unified --raw --check"
         " --ignore-all-space --ignore-space-change --ignore-space-at-eol --ignore-blank-lines --function-context"
-        " --minimal --patience --histogram --diff-algorithm --find-renames --find-copies --find-copies-harder"
-        " --no-renames --relative --full-index --binary --text --exit-code --quiet --pickaxe-all --pickaxe-regex --count"
-        " --left-right --cherry-pick --cherry --boundary --source --no-walk --root --numbered --email --parents --children"
-        " --regexp-ignore-case --extended-regexp --fixed-strings --notes --no-notes --no-prefix --compact-summary"
-        " --objects --show-pulls --simplify-by-decoration --ancestry-path --no-index --ignore-submodules"
+        " --minimal --patience --histogram --diff-algorithm --find-renames --find-copies --no-renames --relative --text"
+        " --exit-code --quiet --pickaxe-all --count --left-right --cherry-pick --numbered --email --no-index --no-prefix"
     ),
     "git blame|git annotate": "here -L:wMCbcfnselpt --date --porcelain --line-porcelain --show-email --show-name --root",
     "git branch": (
@@ -126,8 +111,7 @@ _PROGRAMS: Final = {
     "git stash list|git reflog|git worktree list": "none here -# -n: --date --oneline --porcelain --all --format --stat",
     "git rev-parse|git describe|git merge-base|git name-rev|git show-ref|git cat-file": (
         "here -qptse --abbrev-ref --short --show-toplevel --git-dir --is-inside-work-tree --show-prefix --show-cdup"
-        " --is-bare-repository --absolute-git-dir --git-common-dir --verify --quiet --all --tags --always --dirty --long"
-        " --abbrev --contains --exact-match --match --heads --is-ancestor --fork-point --name-only"
+        " --absolute-git-dir --verify --quiet --all --tags --always --dirty --long --abbrev --exact-match --is-ancestor"
     ),
     "git ls-files|git ls-tree|git check-ignore|git count-objects": (
         "here -cdmoiskuvtrzlHn --cached --deleted --modified --others --stage --unmerged --exclude-standard --name-only"
