@@ -97,7 +97,7 @@ def test_work_that_belongs_to_the_turn_is_done_although_the_loop_is_gone(make_ag
 
 def asking() -> Tool:
     def run(context: Context, arguments: dict[str, Any]) -> str:
-        permit(context, Question("Really?", kind="test", rule="test", folder="/"), "Not allowed.")
+        permit(context, Question("Really?"), "Not allowed.")
         return "done it"
 
     return Tool("risky", "does something", NOTHING, run)
@@ -130,7 +130,7 @@ def test_a_tool_asks_and_waits_for_the_answer(make_agent: Any, yes: bool) -> Non
 def test_without_an_answer_it_is_a_no(make_agent: Any, how: str) -> None:
     async def talk(agent: Any) -> list[StreamEvent]:
         turn, events = agent.turn("do it"), []
-        async for event in stream_turn(agent, turn, patience=0 if how == "patience" else 600):
+        async for event in stream_turn(agent, turn, patience=0.01 if how == "patience" else 600):
             events.append(event)
             if isinstance(event, PermissionRequest) and how == "interrupt":
                 turn.interrupt()
@@ -142,6 +142,18 @@ def test_without_an_answer_it_is_a_no(make_agent: Any, how: str) -> None:
     (decided,) = (event for event in events if isinstance(event, PermissionDecided))
     assert not decided.allowed and not decided.request.answer(True)
     assert events[-1] == Done("I see." if how == "patience" else "", interrupted=how == "interrupt")
+
+
+def test_without_patience_no_one_is_asked_and_the_refusal_says_so(make_agent: Any) -> None:
+    async def talk(agent: Any) -> list[StreamEvent]:
+        return [event async for event in stream_turn(agent, agent.turn("do it"), patience=0)]
+
+    with Wire(list(CALLS)) as wire:
+        agent = make_agent(wire, tools=[asking()])
+        events = asyncio.run(talk(agent))
+    assert not [event for event in events if isinstance(event, (PermissionRequest, PermissionDecided))]
+    (finished,) = (event for event in events if isinstance(event, ToolFinished))
+    assert not finished.ok and "no one can be asked here: Really?" in finished.text
 
 
 def test_callers_on_a_loop_have_a_conversation_in_the_order_they_came() -> None:

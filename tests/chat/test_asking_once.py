@@ -185,7 +185,7 @@ def test_when_no_try_brings_the_whole_answer_nothing_is_on_standard_output(home:
     assert look(messages) == [("user", "two and two?"), ("assistant", "It is fo")], "what arrived is kept in the record"
 
 
-def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
+def test_a_command_needs_yes_or_its_rule_where_nobody_can_be_asked(
     server: ModelServer, home: Path, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious.txt"
@@ -194,10 +194,22 @@ def test_a_destructive_command_needs_yes_where_nobody_can_be_asked(
         [Call("terminal", command=f"rm {precious}")],
         ["no?"],
         [Call("terminal", command=f"rm {precious}")],
+        ["other."],
+        [Call("terminal", command=f"rm {precious}")],
+        ["rule."],
+        [Call("terminal", command=f"ls; rm {precious}")],
         ["yes."],
     ]
     done = run("chat", "-q", "remove it", home=home)
     assert done.out == "no?\n" and "no terminal is attached" in done.err and precious.exists()
+    assert done.err.rstrip().endswith("Allow it with --yes-to rm")
+    assert "no one can be asked here" in server.requests[-1]["messages"][-1]["content"]
+    done = run("chat", "-q", "remove it", "--yes-to", "git push", "--yes-to", "mv", home=home)
+    assert done.out == "other.\n" and precious.exists()
+    done = run("chat", "-q", "remove it", "--yes-to", "rm", home=home)
+    assert (done.out, done.err) == ("rule.\n", "") and not precious.exists()
+    assert not (home / "config.yaml").exists() or "rm" not in (home / "config.yaml").read_text()
+    precious.write_text("x")
     done = run("chat", "-q", "remove it", "--yes", home=home)
     assert done.out == "yes.\n" and not precious.exists()
 

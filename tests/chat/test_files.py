@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.chat.server import Call, ModelServer
 from tests.support.screen import Screen
@@ -113,19 +114,27 @@ def test_files_are_changed_with_a_diff_and_put_back_by_undo(
 
 
 def test_the_answers_to_a_question(server: ModelServer, open_screen: Open, folder: Path, home: Path) -> None:
+    """No with a reason; yes; always in this folder; always everywhere; and what /allowed makes of it."""
     (folder / "link").symlink_to(folder.parent)
     (folder.parent / "secret.txt").write_text("hidden\n")
+    rows = " ".join(f"row-{number}" for number in range(400))
     server.scripts = [
         [Call("read_file", path="link/secret.txt")],
         ["As you say."],
-        [Call("terminal", command="rm notes.txt")],
-        ["Removed."],
-        [Call("terminal", command="rm notes.txt")],
-        ["Removed again."],
-        [Call("terminal", command="rm parts/x.py")],
-        ["All removed."],
+        [Call("terminal", command=f"touch once && echo {rows}")],
+        ["Once."],
+        [Call("terminal", command="touch here")],
+        ["Here."],
+        [Call("terminal", command="touch here-too && ls")],
+        ["Not asked."],
+        [Call("terminal", command="mkdir -p everywhere")],
+        ["Everywhere."],
+        [Call("terminal", command="cd / && mkdir -p /tmp && touch nowhere")],
+        ["Asked about touch alone."],
+        [Call("terminal", command="touch asked-again")],
+        ["The end."],
     ]
-    screen = open_screen(cwd=folder, width=100)
+    screen = open_screen(cwd=folder, width=100, height=60)
     screen.wait_for("❯")
     screen.line("read it")
     text = screen.wait_for("[y/N]")
@@ -134,22 +143,38 @@ def test_the_answers_to_a_question(server: ModelServer, open_screen: Open, folde
     text = screen.wait_for("As you say.")
     assert results(server)[-1].endswith("ask what they want instead. The user said: take notes.txt instead")
     assert re.search(r"✗ read_file .*declined  0\.\ds", text)  # the wait for the user is not the tool's time
-    screen.line("remove it")
-    screen.wait_for("[y/N]", times=2)
-    screen.line("h")
-    screen.wait_for("Removed.")
-    (folder / "notes.txt").write_text("again\n")
-    screen.line("remove it")
-    screen.wait_for("Removed again.")  # not asked: allowed here
-    screen.line("/allowed")
-    screen.wait_for("  1  rm notes.txt  in")
-    screen.line("and the other")
+    screen.line("once")
+    text = screen.wait_for("[y/N]", times=2)
+    assert [word for word in rows.split() if word not in text.split("Run `")[-1]] == []  # whole, never cut
+    assert "a: always for touch in this folder · e: everywhere" in text
+    screen.line("y")
+    screen.wait_for("Once.")
+    screen.line("here")
     screen.wait_for("[y/N]", times=3)
     screen.line("a")
-    screen.wait_for("All removed.")
-    assert "rm notes.txt" in (home / "config.yaml").read_text()
-    screen.line("/permissions remove 1")
-    screen.wait_for("Removed: rm notes.txt. You are asked about it again.")
-    assert "rm notes.txt" not in (home / "config.yaml").read_text()
+    screen.wait_for("Here.")
+    screen.line("here, too")
+    screen.wait_for("Not asked.")
+    assert (folder / "here-too").exists()
+    screen.line("everywhere")
+    screen.wait_for("[y/N]", times=4)
+    screen.line("e")
+    screen.wait_for("Everywhere.")
+    rules = yaml.safe_load((home / "config.yaml").read_text())["permissions"]["allow"]
+    assert rules == [{"command": "touch", "folder": str(folder)}, "mkdir"]
     screen.line("/allowed")
-    screen.wait_for("In this conversation: all commands.")
+    text = screen.wait_for("  2  mkdir  everywhere")
+    assert f"  1  touch  in {folder}" in " ".join(text.split("\n"))
+    screen.line("/permissions remove 1")
+    screen.wait_for("Removed: touch")
+    assert yaml.safe_load((home / "config.yaml").read_text())["permissions"]["allow"] == ["mkdir"]
+    screen.line("elsewhere")
+    text = screen.wait_for("[y/N]", times=5)
+    assert "(touch is not known to only read)" in text.split("Run `")[-1]
+    screen.line("")
+    screen.wait_for("Asked about touch alone.")
+    screen.line("again")
+    screen.wait_for("[y/N]", times=6)
+    screen.line("n")
+    screen.wait_for("The end.")
+    assert not (folder / "asked-again").exists()

@@ -46,7 +46,7 @@ def test_a_failing_command_has_a_cross_and_its_exit_status(server: ModelServer, 
 def test_calls_stand_in_the_order_they_were_made(server: ModelServer, open_screen: Open, tmp_path: Path) -> None:
     wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     server.scripts = [[Call("terminal", command=wait), Call("terminal", command=f"touch {tmp_path}/go")], ["Tried."]]
-    screen = open_screen(width=160)
+    screen = open_screen("--yes", width=160)
     screen.wait_for("❯")
     screen.line("try these")
     lines = [line for line in screen.wait_for("Tried.").splitlines() if "✓ terminal" in line]

@@ -22,7 +22,7 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
         [Call("terminal", command="printf 'one\\ntwo\\n'"), Call("terminal", command="true")],
         ["Read both."],
     ]
-    screen = open_screen(cwd=tmp_path, width=160)
+    screen = open_screen("--yes", cwd=tmp_path, width=160)
     screen.wait_for("❯")
     screen.line("/show")
     screen.wait_for("No tool was used in this conversation yet.")

@@ -36,7 +36,8 @@ owner: []
 timezone: null
 memory: {enabled: true}
 mcp_servers: {}
-terminal: {confirm: destructive, allow: {}}
+terminal: {approval: ask}
+permissions: {allow: [], deny: []}
 group_sessions_per_user: true
 thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}

@@ -69,6 +69,24 @@ def test_yes_is_yes(lab: PlainLab, model: Echo, hermes_home: Path, precious: Pat
     assert not lab.unacknowledged
 
 
+def test_the_whole_command_is_shown(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
+    names = [f"file-{number}" for number in range(2_000)]
+    with running(lab, hermes_home, model.base_url):
+        lab.say(f'call=terminal {{"command": "rm {" ".join(names)} {precious}"}}')
+        asked(lab)
+        shown = "".join("".join(lab.shown()).split())
+        assert "".join(names) in shown and precious.exists()
+        lab.say("no")
+        answered(lab, "the tool said")
+
+
+def test_a_rule_answers_before_anyone_is_asked(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
+    with running(lab, hermes_home, model.base_url, permissions={"allow": ["rm"]}):
+        lab.say(removing(precious))
+        answered(lab, "the tool said")
+        assert not precious.exists() and not any("Reply **yes**" in one for one in lab.shown())
+
+
 def test_no_is_no_and_the_turn_goes_on(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say(removing(precious))

@@ -159,7 +159,7 @@ def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
         lab.say("/stop")
         lab.say("yes")
         until(lambda: sum("continues this here" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
-        assert precious.exists()
+        assert precious.exists() and any("no one can be asked here" in text for text in lab.shown())
         assert not any(STOPPED in text or "Reply **yes**" in text for text in lab.shown())
         lab.say("/background")
         until(lambda: any("what shall be asked" in text for text in lab.shown()), 20)

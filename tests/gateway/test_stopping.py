@@ -113,7 +113,7 @@ def test_a_process_ends_in_time_whatever_hangs_and_loses_nothing(lab: PlainLab, 
     """A silent model, a command that ignores signals, a platform that answers no send, an adapter that never lets go."""
     command = "trap '' TERM INT HUP; sleep 60"
     labs = [lab, StubbornLab()]
-    with GatewayProcess(hermes_home, labs, model.base_url, terminal={"confirm": "never"}) as gateway:
+    with GatewayProcess(hermes_home, labs, model.base_url, terminal={"approval": "never"}) as gateway:
         lab.say("pause=300 think", chat={"chat_id": "c1", "type": "dm"})
         lab.say(f'call=terminal {{"command": "{command}"}}', chat={"chat_id": "c2", "type": "dm"})
         lab.say("hello", chat={"chat_id": "c3", "type": "dm"})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chat.server import Gate
+from tests.chat.server import Call, Gate
 from tests.jobs.conftest import AnsweringServer
 from tests.support.program import Result, in_terminal, run, start
 from tests.support.wire import Wire, error
@@ -49,6 +49,16 @@ def conversation(prompt: str) -> list[tuple[str, str]]:
 
 
 # ── a whole run ──
+
+
+def test_commands_follow_the_rules_and_yes_to(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
+    prompts = written(tmp_path, "make it")
+    for words, made in (((), False), (("--yes-to", "git push"), False), (("--yes-to", "touch"), True)):
+        server.special["make it"] = [Call("terminal", command=f"touch {tmp_path}/made")]
+        (tmp_path / "out.jsonl").unlink(missing_ok=True)
+        assert batch(prompts, home, *words).status == 0
+        told = server.requests[-1]["messages"][-1]["content"]
+        assert ("no one can be asked here" in told) is not made and (tmp_path / "made").exists() is made
 
 
 def test_each_line_is_a_session_and_gets_a_result(

@@ -114,6 +114,19 @@ def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) 
     assert row["status"] == "done" and row["id"] == row["session_id"]
 
 
+def test_a_job_follows_the_rules_and_is_refused_the_rest(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
+    name = run("cron", "add", "0 9 * * *", "what is new?", home=home).out.split()[0]
+    server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
+    done = run("cron", "run", name, home=home)
+    assert (
+        "no one can be asked here" in done.out and "permissions.allow" in done.out and not (tmp_path / "made").exists()
+    )
+    with (home / "config.yaml").open("a") as config:
+        config.write("permissions: {allow: [touch]}\n")
+    server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
+    assert "exit status 0" in run("cron", "run", name, home=home).out and (tmp_path / "made").exists()
+
+
 def test_the_agent_makes_a_job_after_the_user_agreed(server: AnsweringServer, home: Path) -> None:
     add = Call("cron", action="add", schedule="0 9 * * 1-5", prompt="what is new?", timezone="Europe/Berlin")
     server.special["every morning"] = [add]

@@ -112,9 +112,9 @@ def test_acpx_goes_through_every_method(server: ModelServer, home: Path, acpx: A
     assert session in [one["sessionId"] for one in listed] and len(listed) == 2
 
     assert acpx("set", "-s", "a", "model", "other-model")[0]["modelId"] == "other-model"
-    assert acpx("set-mode", "-s", "a", "always")[0]["modeId"] == "always"
+    assert acpx("set-mode", "-s", "a", "all")[0]["modeId"] == "all"
     state = acpx("status", "-s", "a")[0]
-    assert (state["model"], state["mode"]) == ("other-model", "always")
+    assert (state["model"], state["mode"]) == ("other-model", "all")
     assert state["availableModels"] == ["test-model", "other-model"]
 
     (acpx.folder / "x").write_text("x")

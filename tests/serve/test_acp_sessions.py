@@ -29,11 +29,11 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
             assert [one.value for one in model.options] == ["test-model", "other-model"]
             assert (model.category, model.current_value, mode.category) == ("model", "test-model", "mode")
             modes = [one.id for one in made.modes.available_modes]
-            assert modes == ["destructive", "always", "never"] and made.modes.current_mode_id == "destructive"
+            assert modes == ["ask", "all", "never"] and made.modes.current_mode_id == "ask"
 
             told = await agent.set_config_option(config_id="model", session_id=session, value="other-model")
             assert told.config_options[0].current_value == "other-model"
-            await agent.set_session_mode(session_id=session, mode_id="always")
+            await agent.set_session_mode(session_id=session, mode_id="all")
             server.scripts = [[Call("terminal", command="true")], ["Done."]]
             await agent.prompt(session_id=session, prompt=[acp.text_block("do nothing")])
             assert len(editor.asked) == 1 and "true" in editor.asked[0]
@@ -50,7 +50,7 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
                 agent.set_session_mode(session_id=session, mode_id="reckless"),
                 agent.set_config_option(config_id="model", session_id=session, value="nothing"),
                 agent.set_config_option(config_id="colour", session_id=session, value="red"),
-                agent.set_session_mode(session_id="nothing", mode_id="always"),
+                agent.set_session_mode(session_id="nothing", mode_id="all"),
             ):
                 with pytest.raises(acp.RequestError, match="no mode|no model|no option|not open"):
                     await wrong
@@ -66,9 +66,7 @@ def test_the_model_and_the_mode_are_chosen(server: ModelServer, home: Path, tmp_
             assert again.config_options[0].current_value == "other-model"
 
             other = await agent.new_session(cwd=str(tmp_path), mcp_servers=[])  # a choice is for one session
-            assert (
-                other.modes.current_mode_id == "destructive" and other.config_options[0].current_value == "test-model"
-            )
+            assert other.modes.current_mode_id == "ask" and other.config_options[0].current_value == "test-model"
 
     asyncio.run(talk())
 

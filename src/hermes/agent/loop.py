@@ -77,9 +77,11 @@ _CONCLUDE = (
 )
 
 
-def _refuse(question: str) -> bool:
-    """No user can be asked: refuse."""
-    return False
+def _refuse(question: str) -> Answer:
+    """No user can be asked: the rules decide alone."""
+    from hermes.agent.tools.permission import NOBODY
+
+    return NOBODY
 
 
 class Agent:
@@ -119,7 +121,7 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
-        self.confirm = confirm  # called before a dangerous tool call; may be changed between turns
+        self.confirm = confirm  # asks the user; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()

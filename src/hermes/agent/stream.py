@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hermes.agent.tools.permission import NOBODY, Answer
 from hermes.agent.turn import Event
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Turn
 
 PATIENCE = 600.0  # seconds a tool waits for the user's answer; then the answer is no
@@ -80,7 +80,7 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
     reader that leaves (aclose, cancellation) interrupts the turn as `turn.interrupt()` does, so that the reply so far is
     stored, and waits until it is over; cancelled once more it does not wait, and the turn ends by itself. Work that must
     be done with the turn in any case belongs into `turn.through`. A tool that needs permission asks by a
-    PermissionRequest and waits up to `patience` seconds for its answer (0: it is declined, where no user can be asked).
+    PermissionRequest and waits up to `patience` seconds for its answer (0: no user can be asked, and the rules decide alone).
     An agent runs one turn at a time: callers that may meet queue first (`Conversations.enter`).
     """
     loop = asyncio.get_running_loop()
@@ -91,6 +91,8 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
             loop.call_soon_threadsafe(events.put_nowait, event)
 
     def confirm(question: str) -> bool | Answer:
+        if not patience:
+            return NOBODY
         request = PermissionRequest(question)
         tell(request)
         answer = request.wait(turn, patience)

@@ -7,6 +7,7 @@ one object with the answer (`--json`), or the events one a line (`--stream-json`
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
@@ -98,8 +100,15 @@ class PipeVoice:
         print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
-    def permission(self, question: str) -> bool:
-        return self.ask(question)
+    def permission(self, question: str) -> bool | Answer:
+        from hermes.agent.tools.permission import NOBODY, Question
+
+        if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+            return self.ask(question)
+        rules = question.rules if isinstance(question, Question) else ()
+        how = " ".join(f"--yes-to {shlex.quote(rule)}" for rule in rules) or "--yes"
+        self.say(f"{question}\nRefused: no terminal is attached to ask on. Allow it with {how}")
+        return NOBODY
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         return None

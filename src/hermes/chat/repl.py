@@ -33,6 +33,7 @@ _SMALL = (
     "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
     " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
 )
+_LONG_RULE = 200  # characters; a longer one is the command that stands above
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -65,17 +66,19 @@ class TerminalVoice:
 
     def permission(self, question: str) -> Answer:
         """Ask whether a tool may do something: the diff, the question, and what can be answered."""
-        from hermes.agent.tools.permission import Question, read_answer
+        from hermes.agent.tools.permission import Answer, Question, read_answer
         from hermes.chat.tool_output import folded, styled_lines
 
         detail = question.detail if isinstance(question, Question) else ""
         for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
             self.screen.print(line)
-        self.say(shortened_line(question, 1000))
-        self.note(
-            "a: always in this conversation · h: always for exactly this, in this folder · any other text: no, and why"
-        )
-        return read_answer(self._read("[y/N] "))
+        self.say(question)
+        rules = question.rules if isinstance(question, Question) else ()
+        kind = ", ".join(rules) if sum(map(len, rules)) < _LONG_RULE else "exactly this"
+        always = f"a: always for {kind} in this folder · e: everywhere · " if rules else ""
+        self.note(f"y: yes · {always}anything else: decline, and tell the model why")
+        answer = read_answer(self._read("[y/N] "))
+        return answer if rules or not answer.lasting else Answer(False)
 
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         for number, option in enumerate(options, 1):

@@ -75,7 +75,8 @@ def command() -> None:
 )
 @click.option("--ordered", is_flag=True, help="At the end, put the results in the order of the prompts.")
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
-@yes_option("Run the agent's destructive commands without asking (without it they are refused).")
+@click.option("--yes-to", metavar="KIND", multiple=True, help="Run such commands: 'git push', pytest, 'npm run *'.")
+@yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
 def run(
     prompts: str,
     out: str,
@@ -86,6 +87,7 @@ def run(
     max_cost: float | None,
     ordered: bool,
     no_tools: bool,
+    yes_to: tuple[str, ...],
     yes: bool,
 ) -> int:
     """Run every line of PROMPTS (JSONL; `-` is standard input). Each line is one of
@@ -100,6 +102,7 @@ def run(
     and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
     stopped or killed continues with --resume: lines that are done are not asked again, lines that failed are.
     """
+    from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
     from hermes.jobs.batch_lines import Lines, Template, opened
@@ -107,6 +110,7 @@ def run(
     folder_is_there()
     out = _results_file(out)
     config = load_config()
+    config.permissions.allow += list(yes_to)
     if model_name is not None:
         config.model.default = model_name
     if prompts != "-" and os.path.exists(out) and os.path.samefile(prompts, out):
@@ -117,7 +121,7 @@ def run(
         lines.scan()
         _name_bad(lines)
         settings = {
-            "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes,
+            "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY,
         }  # fmt: skip
         return _run(config, lines, Path(out), resume=resume, ordered=ordered, tools=not no_tools, settings=settings)
 

@@ -49,7 +49,11 @@ _CHOOSE = "\0choose"  # -r without a value
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
-@yes_option("Answer every question with yes: destructive commands run without asking.")
+@click.option(
+    "--yes-to", metavar="KIND", multiple=True,
+    help="Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.",
+)  # fmt: skip
+@yes_option("Answer every question with yes: every command runs without asking.")
 def command(
     query: str | None,
     continued: str | None,
@@ -62,6 +66,7 @@ def command(
     as_json: bool,
     stream_json: bool,
     attach: tuple[Path, ...],
+    yes_to: tuple[str, ...],
     yes: bool,
 ) -> int:
     """Talk to the agent. Text piped in on standard input is added to the question.
@@ -87,6 +92,7 @@ def command(
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
+    config.permissions.allow += [typed(kind) for kind in yes_to]
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.info_commands import LISTED, whole_number
 from hermes.commands.registry import TERMINAL, Host, command
 from hermes.errors import InvalidInput
-from hermes.texts import content_text, counted, shortened_line
+from hermes.texts import content_text, counted, one_line, shortened_line
 
 if TYPE_CHECKING:
+    from hermes.config.settings_schema import PermissionRule
     from hermes.store.rows import MessageRow
 
 
@@ -87,27 +88,32 @@ def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> s
 @command(
     "allowed",
     "[remove n]",
-    "what needs no question; remove: ask again",
+    "commands that run without asking; remove one to be asked again",
     frozenset({TERMINAL}),
     complete=lambda host: ["remove"],
 )
 def allowed(host: Host, arguments: str) -> None:
-    rules = [(folder, rule) for folder, some in host.config.terminal.allow.items() for rule in some]
-    if arguments:
-        word, _, number = arguments.partition(" ")
-        chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
-        if not 1 <= chosen <= len(rules):
-            raise InvalidInput("which one? /allowed lists them, /allowed remove 1 removes the first")
-        from hermes.config.editing import change_list
-
-        folder, rule = rules[chosen - 1]
-        change_list(["terminal", "allow", folder], remove=rule)
-        host.config.terminal.allow[folder].remove(rule)
-        host.say(f"Removed: {shortened_line(rule, 200)}. You are asked about it again.")
+    found = host.config.permissions
+    rules = [("allow", rule) for rule in found.allow] + [("deny", rule) for rule in found.deny]
+    if not arguments:
+        lines = [f"{number:>3}  {_rule(kind, rule)}" for number, (kind, rule) in enumerate(rules, 1)]
+        nothing = "No rules yet: you are asked about every command that is not known to only read."
+        host.say("\n".join(lines) if lines else nothing)
         return
-    lasting = sorted(host.agent.context.state.get("allowed_kinds", ()))
-    lines = [f"In this conversation: all {kind}." for kind in lasting]
-    lines += [
-        f"{number:>3}  {shortened_line(rule, 200)}  in {folder}" for number, (folder, rule) in enumerate(rules, 1)
-    ]
-    host.say("\n".join(lines) if lines else "Nothing yet: you are asked each time (terminal.confirm in config.yaml).")
+    word, _, number = arguments.partition(" ")
+    chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
+    if not 1 <= chosen <= len(rules):
+        raise InvalidInput("which one? /allowed lists them, /allowed remove 1 removes the first")
+    from hermes.config.editing import change_list
+
+    kind, rule = rules[chosen - 1]
+    kept = rule if isinstance(rule, str) else {"command": rule.command, "folder": str(rule.folder)}
+    change_list(["permissions", kind], remove=kept)
+    (found.allow if kind == "allow" else found.deny).remove(rule)
+    host.say(f"Removed: {_rule(kind, rule)}")
+
+
+def _rule(kind: str, rule: str | PermissionRule) -> str:
+    command, folder = (rule, None) if isinstance(rule, str) else (rule.command, rule.folder)
+    never = "never: " if kind == "deny" else ""
+    return f"{never}{one_line(command)}  {'everywhere' if folder is None else f'in {folder}'}"

@@ -26,6 +26,7 @@ HEAD = """\
 # `hermes config show --all` lists them all, `hermes config set KEY VALUE` changes one, `hermes doctor` checks it.
 # Secrets are best kept in the environment or in the file .env beside this one, and named here: ${OPENAI_API_KEY}
 """
+Rule = dict[str, str]  # {command, folder}
 _PART = re.compile(r'"([^"]+)"|([^."]+)')
 
 
@@ -103,18 +104,22 @@ def unset(key: str) -> bool:
         return True
 
 
-def change_list(keys: list[str], *, add: str | None = None, remove: str | None = None) -> None:
-    """Add a text to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
+def change_list(keys: list[str], *, add: str | Rule | None = None, remove: str | Rule | None = None) -> None:
+    """Add a text or a rule to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
     with locked() as (target, before):
         _must_be_readable(before or "", target)
         there: Any = _yaml(before or "")[1]
         for key in keys:
             there = there.get(key) if isinstance(there, dict) else None
-        texts = [unhidden(one) for one in there if unhidden(one) != remove] if isinstance(there, list) else []
-        if add is not None and add not in texts:
-            texts.append(add)
-        if texts:
-            _write_checked(target, before or "", with_value(before or HEAD, keys, texts), keys)
+        listed: list[str | Rule] = [
+            {key: unhidden(str(value)) for key, value in one.items()} if isinstance(one, dict) else unhidden(str(one))
+            for one in (there if isinstance(there, list) else ())
+        ]
+        kept = [one for one in listed if one != remove]
+        if add is not None and add not in kept:
+            kept.append(add)
+        if kept:
+            _write_checked(target, before or "", with_value(before or HEAD, keys, kept), keys)
         elif there is not None:
             write_config(target, without(before or "", keys))
 

@@ -22,7 +22,7 @@ def config_path() -> Path:
 
 RECORD = ("store", "sessions", "privacy", "timezone")  # the parts of the configuration that reading the record needs
 # … and talking in the terminal
-TALK = (*RECORD, "model", "auxiliary", "compression", "display", "memory", "mcp_servers", "terminal")
+TALK = (*RECORD, "model", "auxiliary", "compression", "display", "memory", "mcp_servers", "terminal", "permissions")
 
 
 def load_config(path: Path | None = None, *, needs: Collection[str] | None = None) -> Config:

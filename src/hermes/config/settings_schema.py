@@ -114,10 +114,23 @@ class McpServer(Section):
 
 
 class Terminal(Section):
-    """What the agent asks about, and what not by folder."""
+    """Which commands the agent asks about."""
 
-    confirm: str = "destructive"
-    allow: dict[str, list[str]] = {}
+    approval: str = "ask"
+
+
+class PermissionRule(Section):
+    """A rule for a command in one folder and below it."""
+
+    command: str = ""
+    folder: str | None = None
+
+
+class Permissions(Section):
+    """Commands that need no question, and commands that never run: program and sub-command, for a folder or everywhere."""
+
+    allow: list[str | PermissionRule] = []
+    deny: list[str | PermissionRule] = []
 
 
 class ResetOverride(Section):
@@ -277,6 +290,7 @@ class Config(Section, dict=True):
     memory: Memory = msgspec.field(default_factory=Memory)
     mcp_servers: dict[str, McpServer] = {}
     terminal: Terminal = msgspec.field(default_factory=Terminal)
+    permissions: Permissions = msgspec.field(default_factory=Permissions)
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = False
     session_reset: SessionReset = msgspec.field(default_factory=SessionReset)
@@ -365,12 +379,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "display.platforms.*.busy": ("interrupt", "queue"),
     "sessions.transcripts": ("all", "gateway", "off"),
     "store.durability": ("full", "normal"),
-    "terminal.confirm": ("destructive", "always", "never"),
+    "terminal.approval": ("ask", "all", "never"),
     "session_reset.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
     "session_reset.by_type.*.mode": ("none", "idle", "daily", "both"),
     "webhooks.routes.*.scheme": ("github", "gitlab", "standard", "stripe", "x-signature"),
 }
+
 
 # Numbers: the least and the most; None is no limit.
 RANGES: dict[str, tuple[float | None, float | None]] = {
@@ -408,9 +423,11 @@ REMOVED: dict[str, str] = {
     "store.patience": "remove it: 15 seconds hold",
     "sessions.retention_by_source": "run `hermes sessions prune --source S --older-than D` instead",
     "display.theme": "remove it: the browser follows the terminal (COLORFGBG)",
+    "terminal.confirm": "use terminal.approval (ask, all, never)",
+    "terminal.allow": "use permissions.allow",
     "terminal.continue": "use `hermes -c --here`",
     "terminal.list_oneshots": "use `hermes sessions list --no-oneshots`",
-    "gateway.brake.alike": "remove it: gateway.brake.per_minute switches both limits",
+    "gateway.brake.alike": "remove it: gateway.brake.per_minute is the limit",
     "gateway.http": "remove it: the limits are fixed",
     "mcp.host": "use `hermes mcp --http --host ADDRESS`",
 }

@@ -18,6 +18,7 @@ from hermes.agent.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
@@ -38,7 +39,7 @@ class Agents(Conversations[ChatAgent]):
         self.toolbox = Toolbox(config)
 
     def of(
-        self, key: str, session_id: str, *, source: str, home: Path, confirm: Callable[[str], bool], user_id: str | None,
+        self, key: str, session_id: str, *, source: str, home: Path, confirm: Callable[[str], bool | Answer], user_id: str | None,
         parent: str | None = None,
     ) -> ChatAgent:  # fmt: skip
         """The agent for a session under a key; one that talked in another session there is closed."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
+from hermes.agent.tools.permission import NOBODY, Answer
 from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, ModelError
 from hermes.gateway import hooks
@@ -148,12 +149,12 @@ class Participant:
             whose = None if route.shared else self._who.id
             home = home_of(services.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
             self._agent = services.agents.of(
-                route.key, self.session_id, source=route.platform, home=home, confirm=self.confirm,
+                route.key, self.session_id, source=route.platform, home=home, confirm=self.permission,
                 user_id=None if route.shared else route.user_id, parent=route.previous_id,
             )  # fmt: skip
             self._agent.context.user = self.user
             self._agent.context.home = home
-            self._agent.confirm = self.confirm
+            self._agent.confirm = self.permission
             self._agent.shared = route.shared
             settings = services.router.settings.get(self.chat.connection)
             self._agent.titles = settings is None or settings.titles
@@ -203,11 +204,17 @@ class Participant:
             db.begin_with_choice(self.route.key, self.session_id)
             agent.chosen_early = False
 
-    def confirm(self, question: str) -> bool:
-        """Ask the person who began this turn; no, without an answer within five minutes.
+    def permission(self, question: str) -> bool | Answer:
+        """Ask for a tool, as `confirm` does. In the background no one is asked, and the rules decide alone.
 
-        In the background the answer is no: what the person says goes to the conversation beside it.
+        What the person says then goes to the conversation beside it.
         """
+        if self.sender is None or self._talk is None or is_background(self.route.key):
+            return NOBODY
+        return self.confirm(question)
+
+    def confirm(self, question: str) -> bool:
+        """Ask the person who began this turn; no, without an answer within five minutes."""
         if self.sender is None or self._talk is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer

@@ -21,6 +21,7 @@ from hermes.errors import ConfigError, Fenced, HermesError, InvalidInput, StoreE
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
+    from hermes.agent.tools.permission import Answer
     from hermes.agent.tools.tool import Tool
     from hermes.config import Config
     from hermes.jobs.batch_lines import BatchQuestion, LinePlace, Lines
@@ -93,7 +94,7 @@ class Batch:
         *,
         parallel: int = 8,
         tools: Sequence[Tool] = (),
-        confirm: Callable[[str], bool] = lambda question: False,
+        confirm: Callable[[str], bool | Answer] = lambda question: False,
         one_model: bool = False,
         max_cost: float | None = None,
     ) -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from hermes.serve.models import Models
 
 MODEL, MODE = "model", "mode"
-# The values of terminal.confirm.
+# The values of terminal.approval.
 _MODES = {
-    "destructive": ("Ask before harm", "Asks before commands that remove, overwrite or stop something."),
-    "always": ("Ask always", "Asks before every command."),
+    "ask": ("Ask", "Asks before every command that is not known to only read."),
+    "all": ("Ask always", "Asks before every command."),
     "never": ("Never ask", "Runs every command without asking."),
 }
 _MOST = 200  # models in the list; some endpoints have thousands
@@ -38,7 +38,7 @@ def refusal(text: str, code: int = -32602) -> acp.RequestError:
 def modes(agent: Agent) -> schema.SessionModeState:
     """The modes, and the current one."""
     known = [schema.SessionMode(id=one, name=name, description=text) for one, (name, text) in _MODES.items()]
-    return schema.SessionModeState(current_mode_id=agent.config.terminal.confirm, available_modes=known)
+    return schema.SessionModeState(current_mode_id=agent.config.terminal.approval, available_modes=known)
 
 
 async def options(
@@ -53,7 +53,7 @@ async def options(
                      for name in dict.fromkeys([*names, agent.model.name])],
         ),
         schema.SessionConfigOptionSelect(
-            type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.confirm,
+            type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.approval,
             options=[schema.SessionConfigSelectOption(value=one, name=name, description=text)
                      for one, (name, text) in _MODES.items()],
         ),
@@ -64,7 +64,7 @@ def choose_mode(agent: Agent, mode: str) -> None:
     """From the next command on, also in a turn that runs."""
     if mode not in _MODES:
         raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
-    terminal = msgspec.structs.replace(agent.config.terminal, confirm=mode)
+    terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
     agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
 
 

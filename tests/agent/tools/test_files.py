@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.file_access import free_folder
 from hermes.agent.tools.file_patch import patched
 from hermes.agent.tools.file_snapshots import changes_in, put_back
 from hermes.agent.tools.file_tools import FILE_TOOLS
-from hermes.agent.tools.permission import CONVERSATION, Answer
+from hermes.agent.tools.permission import HERE, Answer, free_folder
 from hermes.agent.tools.tool import Context
 from hermes.agent.tools.toolbox import FOR_EVERYONE
 from hermes.errors import ToolDeclined, ToolError
@@ -196,22 +196,33 @@ def test_a_search_leaves_the_programs_own_folder_out_unless_it_is_named_and_agre
     assert len(person.asked) == 2 and "it belongs to Hermes itself" in person.asked[0]
 
 
-def test_always_for_other_files_does_not_cover_the_programs_own(context: Context, tmp_path: Path) -> None:
+def test_always_is_for_one_file_and_no_pattern_covers_the_programs_own(context: Context, tmp_path: Path) -> None:
     asked: list[str] = []
+    context.config.permissions.deny.append("write_file *")
+    with pytest.raises(ToolDeclined, match="permissions.deny"):
+        call(context, "write_file", path="inside.txt", content="x")
 
     def confirm(question: str) -> Answer:
         asked.append(question)
-        return Answer(True, CONVERSATION)
+        return Answer(True, HERE)
 
     context.confirm = confirm
     context.home.mkdir(exist_ok=True)
     (context.home / ".env").write_text("KEY=hidden")
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(name)
-        call(context, "read_file", path=f"../{name}")
-    assert len(asked) == 1
-    assert "KEY=hidden" in call(context, "read_file", path=str(context.home / ".env"))
+        for _ in range(2):
+            call(context, "read_file", path=f"../{name}")
     assert len(asked) == 2
+    context.config.permissions.allow.append("read_file *")
+    (tmp_path / "three.txt").write_text("three")
+    call(context, "read_file", path="../three.txt")
+    assert len(asked) == 2
+    assert "KEY=hidden" in call(context, "read_file", path=str(context.home / ".env"))
+    assert len(asked) == 3
+    assert {"command": f"read_file {tmp_path}/two.txt", "folder": str(context.cwd)} in yaml.safe_load(
+        (context.home / "config.yaml").read_text()
+    )["permissions"]["allow"]
 
 
 def test_a_file_swapped_for_a_link_is_not_put_back_through_it(context: Context, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hermes.agent.tools.output import Output, readable
 from hermes.agent.tools.processes import Process, background, process
-from hermes.agent.tools.terminal import question, terminal
+from hermes.agent.tools.terminal import terminal
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import without_middle
@@ -61,7 +61,7 @@ def test_a_command_that_says_nothing_says_so(context: Context) -> None:
 
 
 def test_a_program_ended_by_a_signal_is_told_as_such(context: Context) -> None:
-    context.config.terminal.confirm = "never"
+    context.config.terminal.approval = "never"
     assert run(context, "kill -SEGV $$").endswith("[ended by SIGSEGV]")
 
 
@@ -99,13 +99,13 @@ def test_there_is_no_keyboard(context: Context) -> None:
 
 
 def test_errors_name_the_line_of_the_command(context: Context) -> None:
-    context.config.terminal.confirm = "never"
+    context.config.terminal.approval = "never"
     assert "line 2:" in run(context, "echo fine\nnosuchprogram")
 
 
 @pytest.mark.parametrize("command", ["echo 'x", "if", "&& ls", "cat <<EOF"])
 def test_broken_commands_are_results_too(context: Context, command: str) -> None:
-    context.config.terminal.confirm = "never"
+    context.config.terminal.approval = "never"
     assert "exit status" in run(context, command)
 
 
@@ -189,20 +189,22 @@ def test_commands_leave_no_zombies_and_no_open_files(context: Context) -> None:
 # -- asking -------------------------------------------------------------------------------------------------------
 
 
-def test_destructive_commands_are_asked_about_and_a_no_is_a_failed_result(context: Context, person: Any) -> None:
+def test_a_command_that_may_change_something_is_asked_about_and_a_no_is_a_failed_result(
+    context: Context, person: Any
+) -> None:
     (context.cwd / "precious").write_text("x")
     person.says = False
     with pytest.raises(ToolError, match="declined: the command was not run"):
         run(context, "rm precious")
     assert (context.cwd / "precious").exists()
-    assert person.asked == ["Run `rm precious`? (rm removes files)"]
+    assert person.asked == ["Run `rm precious`? (rm is not known to only read)"]
     person.says = True
     assert "exit status 0" in run(context, "rm precious")
     assert not (context.cwd / "precious").exists()
 
 
 def test_harmless_commands_are_not_asked_about(context: Context, person: Any) -> None:
-    run(context, "ls; echo x > fresh")
+    run(context, "ls; echo x | wc -l")
     assert person.asked == []
 
 
@@ -215,30 +217,21 @@ def test_background_commands_are_asked_about_as_well(context: Context, person: A
 
 def test_the_configuration_can_ask_always_or_never(make_context: Any, person: Any) -> None:
     never = make_context()
-    never.config.terminal.confirm = "never"
+    never.config.terminal.approval = "never"
     run(never, "touch a; rm a")
     assert person.asked == []
     always = make_context()
-    always.config.terminal.confirm = "always"
+    always.config.terminal.approval = "all"
     run(always, "ls")
-    assert person.asked == ["Run `ls`? (every command needs confirmation)"]
+    assert person.asked == ["Run `ls`? (every command is asked about)"]
 
 
-def test_the_folder_of_the_command_decides_what_would_be_overwritten(context: Context, person: Any) -> None:
+def test_another_folder_is_named_in_the_question(context: Context, person: Any) -> None:
     (context.cwd / "sub").mkdir()
-    (context.cwd / "sub" / "x").write_text("precious")
     person.says = False
-    run(context, "echo > x")
     with pytest.raises(ToolError, match="declined"):
         run(context, "echo > x", workdir="sub")
-    assert person.asked == [f"Run `echo > x` in {context.cwd}/sub? (> would overwrite x)"]
-
-
-def test_a_question_is_one_line_that_hides_nothing() -> None:
-    asked = question("ls\n\x1b[2Jrm x\u202e\r" + "y" * 5000 + "; rm z", "rm removes files")
-    assert "\n" not in asked and "\x1b" not in asked and "\u202e" not in asked and "\r" not in asked
-    assert asked.startswith("Run `ls ⏎ \\u001b[2Jrm x\\u202e\\u000dyyy") and "; rm z`? " in asked
-    assert len(asked) < 1200
+    assert person.asked == [f"Run `echo > x` in {context.cwd}/sub? (it writes to x)"]
 
 
 # -- in the background --------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
-from hermes.errors import InvalidInput, ToolDeclined, ToolError
+from hermes.errors import InvalidInput, ToolError
 from hermes.texts import one_line
 from hermes.times import clock
 
@@ -71,8 +72,7 @@ def _change(context: Context, store: CronDB, action: str, arguments: dict[str, A
 
 
 def _confirm(context: Context, question: str) -> None:
-    if not context.confirm(question):
-        raise ToolDeclined(DECLINED)
+    permit(context, Question(question), DECLINED)
 
 
 def _shown(job: Job) -> dict[str, Any]:

@@ -62,7 +62,6 @@ def _agent(context: Context) -> Agent:
     )  # fmt: skip
     agent.titles = False
     agent.context.root = context.root
-    agent.context.state["allowed_kinds"] = context.state.setdefault("allowed_kinds", set())
     return agent
 
 

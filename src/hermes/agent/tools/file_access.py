@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hermes.agent.tools import path_walk
-from hermes.agent.tools.permission import Question, permit
-from hermes.agent.tools.terminal import visible
-from hermes.errors import ToolError
+from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
+from hermes.errors import ToolDeclined, ToolError
 from hermes.texts import text_of_bytes
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
 
 MOST_BYTES: Final = 10_000_000
-KIND: Final = "files"
-OWN: Final = "it belongs to Hermes itself"  # a kind of its own: a lasting yes for other files does not cover it
+OWN: Final = "it belongs to Hermes itself"  # only a rule for this very file covers it
+FORBIDDEN = "Not done: permissions.deny in config.yaml forbids it. Do not try it another way."
+_TOOLS: Final = {"Read": "read_file", "Write": "write_file", "Edit": "edit_file", "Search": "search_files"}
 DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
 
 
@@ -39,17 +40,18 @@ class Target:
 
     def ask(self, context: Context, verb: str, *, detail: str = "", always: bool = False) -> None:
         """Return if this may be done with the file; ToolDeclined if not. `always`: ask even inside the folder."""
-        confirm = context.config.terminal.confirm
-        reason = self.outside or ("every change needs confirmation" if always and confirm == "always" else None)
-        if reason is None or confirm == "never":
+        words = [_TOOLS[verb], str(self.path)]
+        rules, approval, line = context.config.permissions, context.config.terminal.approval, shlex.join(words)
+        if has_rule(rules.deny, [context.cwd], line, words):
+            raise ToolDeclined(FORBIDDEN)
+        reason = self.outside or ("every change is asked about" if always and approval == "all" else None)
+        if reason is None or approval == "never":
             return
-        text = f"{verb} {visible(str(self.path))}? ({reason})"
-        rule = f"{verb.split()[0].casefold()}: {self.path}"
-        permit(
-            context,
-            Question(text, kind=OWN if reason == OWN else KIND, rule=rule, folder=str(self.path.parent), detail=detail),
-            DECLINED,
-        )
+        if has_rule(rules.allow, [context.cwd], line, None if reason == OWN else words):
+            return
+        text = visible(f"{verb} {self.path}? ({reason})")
+        asked = Question(text, rules=[line], folder=rule_folder(context, context.cwd), detail=detail)
+        permit(context, asked, DECLINED)
 
 
 def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
@@ -82,15 +84,6 @@ def own_part(context: Context, folder: Path) -> str | None:
     """
     home = Path(os.path.realpath(context.home))
     return str(home.relative_to(folder)) if home != folder and home.is_relative_to(folder) else None
-
-
-def free_folder(folder: Path | None) -> Path | None:
-    """The folder in which files are free; None for the home folder and everything above it."""
-    if folder is None:
-        return None
-    root = Path(os.path.realpath(folder))
-    home = Path(os.path.realpath(Path.home()))
-    return None if home.is_relative_to(root) else root
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:

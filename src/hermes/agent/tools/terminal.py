@@ -1,30 +1,42 @@
 """The terminal tool: a command runs in the conversation's folder, and its output is returned.
 
-`cd` lasts, like in a terminal. Commands that could destroy something need confirmation (danger/). A command that takes too
-long, or is interrupted, is ended with everything it started.
+`cd` lasts, like in a terminal. Only commands that are known to be harmless run without a question (harmless.py), and those
+that a rule allows (permission.py). A command that takes too long, or is interrupted, is ended with everything it started.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
-import unicodedata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from hermes.agent.tools.danger import is_destructive
+from hermes.agent.tools.command_line import NotUnderstood, read_command_line
+from hermes.agent.tools.harmless import Doubt, Place, why_ask
 from hermes.agent.tools.output import SHOWN_CHARS
-from hermes.agent.tools.permission import Question, permit
+from hermes.agent.tools.permission import (
+    Question,
+    free_folder,
+    has_rule,
+    may_hold,
+    permit,
+    rule_folder,
+    rule_for,
+    visible,
+)
 from hermes.agent.tools.processes import Process, background, ending
 from hermes.agent.tools.running import report
 from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
-from hermes.errors import ToolError
+from hermes.config.settings_schema import PermissionRule
+from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
-ASKED_CHARS: Final = 1000
 REPORT_SECONDS: Final = 0.2  # between two reports of what a running command prints
 
+FORBIDDEN = "Not run: permissions.deny in config.yaml forbids it. Do not try it another way."
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
 
 
@@ -36,9 +48,9 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     in_background = flag_argument(arguments, "background")
     elsewhere = arguments.get("workdir")
     folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
-    reason = why_to_ask(context.config.terminal.confirm, command, folder)
-    if reason is not None:
-        permit(context, question(command, reason, folder, elsewhere=elsewhere is not None), DECLINED)
+    asked = question(context, command, folder, elsewhere=elsewhere is not None)
+    if asked is not None:
+        permit(context, asked, DECLINED)
     if in_background:
         number = background(context).start(command, folder)
         return (
@@ -47,38 +59,51 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     return _foreground(context, command, folder, timeout, follow=elsewhere is None)
 
 
-def why_to_ask(confirm: str, command: str, folder: Path) -> str | None:
-    """The reason to ask the user first, by the configuration; None when the command may run."""
-    if confirm == "never":
+class _Part(NamedTuple):
+    """One command of a line (no words: the line is not understood), why it is asked about, and where it may run."""
+
+    words: list[str] | None
+    doubt: Doubt | None
+    folders: list[Path]
+
+    def has(self, rules: list[str | PermissionRule], line: str) -> bool:
+        return has_rule(rules, self.folders, line, self.words)
+
+
+def question(context: Context, command: str, folder: Path, *, elsewhere: bool = False) -> Question | None:
+    """The question before a command runs; None when it needs none. ToolDeclined when a rule forbids the command."""
+    line, rules, approval = command.strip(), context.config.permissions, context.config.terminal.approval
+    parts = _parts(context, command, folder)
+    for part in parts:
+        text = line if part.words is None else shlex.join(part.words)
+        if part.has(rules.deny, line) or (part.doubt and may_hold(rules.deny, part.folders, text)):
+            raise ToolDeclined(FORBIDDEN)
+    if approval == "all":
+        parts = [part._replace(doubt=part.doubt or Doubt("every command is asked about")) for part in parts]
+    asked = [
+        (part.words, part.doubt) for part in parts
+        if part.doubt and not (part._replace(words=None) if part.doubt.line else part).has(rules.allow, line)
+    ]  # fmt: skip
+    if not asked or approval == "never":
         return None
-    reason = is_destructive(command, folder)
-    return reason or ("every command needs confirmation" if confirm == "always" else None)
+    exactly = any(words is None or doubt.line for words, doubt in asked)
+    kept = [line] if exactly else [rule_for(words, exact=doubt.exact) for words, doubt in asked if words]
+    where = f" in {visible(str(folder))}" if elsewhere else ""
+    why = "; ".join(dict.fromkeys(doubt.reason for _, doubt in asked))
+    head = "Run this" if "\n" in line else f"Run `{visible(line)}`"
+    text = f"{head}{where}? ({visible(why)})" + (f"\n{visible(line, lines=True)}" if "\n" in line else "")
+    return Question(text, rules=kept, folder=rule_folder(context, folder))
 
 
-def question(command: str, reason: str, folder: Path | None = None, *, elsewhere: bool = True) -> Question:
-    """One line: what will run and why the user is asked. Nothing in a command can hide a part of it on the screen."""
-    shown = command.strip()
-    if len(shown) > ASKED_CHARS:
-        left_out = len(shown) - ASKED_CHARS
-        shown = f"{shown[: ASKED_CHARS // 2]} […{left_out:,} characters…] {shown[-(ASKED_CHARS // 2) :]}"
-    where = f" in {visible(str(folder))}" if folder is not None and elsewhere else ""
-    text = f"Run `{visible(shown)}`{where}? ({visible(reason)})"
-    return Question(text, kind="commands", rule=command.strip(), folder=str(folder or ""))
-
-
-def visible(text: str) -> str:
-    """Line ends as ⏎; control characters and those that reorder text as their codes."""
-    shown = []
-    for sign in text:
-        if sign == "\n":
-            shown.append(" ⏎ ")
-        elif sign == "\t":
-            shown.append(" ")
-        elif unicodedata.category(sign) in ("Cc", "Cs", "Cf", "Zl", "Zp") and sign != "\u200d":
-            shown.append(f"\\u{ord(sign):04x}")
-        else:
-            shown.append(sign)
-    return "".join(shown)
+def _parts(context: Context, command: str, folder: Path) -> list[_Part]:
+    name = os.environ.get("PWD", "")  # `cd ..` leads up from the name by which the folder was entered
+    also = [Path(name)] if os.path.isabs(name) and os.path.realpath(name) == str(folder) else []
+    place = Place([folder, *also], free_folder(context.root), Path(os.path.realpath(context.home)))
+    try:
+        commands = read_command_line(command)
+    except NotUnderstood as why:
+        return [_Part(None, Doubt(f"{why}; what that does can't be known beforehand", line=True), [folder])]
+    return [_Part(one.texts, why_ask(one, place), list(place.folders)) for one in commands]
 
 
 def _folder(context: Context, workdir: str | None) -> Path:
@@ -139,8 +164,8 @@ terminal = Tool(
     description=(
         "Run a shell command and get what it prints (standard output and errors together) and its exit status. Runs in"
         " the conversation's folder; cd lasts. There is no keyboard: programs that ask questions get no answer. For"
-        " servers and long work use background, then the process tool. The user may be asked before commands that"
-        " could destroy something."
+        " servers and long work use background, then the process tool. Commands that only read run at once; the user"
+        " is asked about others, and about those that are not plain words, pipes, && and ;."
     ),
     parameters={
         "type": "object",

@@ -1,0 +1,381 @@
+"""Which commands are known to be harmless: one table of programs that only read, with the options under which they do.
+
+A program, a sub-command or an option that is not in the table is asked about, and so is a file that is written, and a file
+outside the working folder that is read, but for the system's own. Nothing here lists what is dangerous.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from hermes.agent.tools.command_line import SimpleCommand, Word
+
+# Program (and sub-command): its options, `-ab` letters, `-n:` letters with a value, `-#` for -20, `--long`; and about its
+# other words: `names` (files of which only names and sizes are shown), `text` (no files), `none`, `one` (at most one file),
+# `files` (no folders), `here` (the current folder is read), `tree` (so it is with -r), `list` (only with --list), `words`
+# (options are whole words, as in find). Options that take a file, write one or start a program are left out.
+_PROGRAMS: Final = {
+    "cat tac rev": "-AbeEnstTuv --number --show-all --squeeze-blank",
+    "nl": "-b:f:h:i:n:s:v:w:p",
+    "head tail": "-n:c:qvfFsz -# --lines --bytes --quiet",
+    "wc": "-lwcmL --lines --words --bytes --chars",
+    "grep egrep fgrep": (
+        "tree -A:B:C:m:e:nriovwxlLcsqhHEFPaIzZyTbU -# --include --exclude --exclude-dir --color --colour --count --recursive"
+        " --ignore-case --line-number --files-with-matches --files-without-match --only-matching --invert-match --no-filename"
+        " --word-regexp --max-count --context --after-context --before-context --extended-regexp --fixed-strings --quiet"
+    ),
+    "rg": (
+        "here -A:B:C:m:e:g:t:T:j:M:r:d:nilcovwxsSFPUuaNHIp0q --glob --iglob --type --type-not --type-list --files"
+        " --files-with-matches --files-without-match --ignore-case --smart-case --case-sensitive --line-number"
+        " --no-line-number --no-heading --heading --hidden --no-ignore --count --count-matches --only-matching"
+        " --fixed-strings --word-regexp --multiline --max-count --max-depth --context --color --column --json --sort --stats"
+    ),
+    "ls dir": (
+        "names -1aAbBcCdfFgGhHiI:klLmnNopqQrRsStT:uUvw:xXZ --all --almost-all --color --human-readable --recursive --sort"
+        " --time --reverse --directory --classify --group-directories-first --full-time --time-style --inode --size"
+    ),
+    "stat": "names -c:f:LtxF --format --printf --dereference --file-system",
+    "file": "names -bikLhpN --brief --mime --mime-type --mime-encoding --dereference",
+    "du": "names -abchd:kmsxLHPSl0t: --max-depth --human-readable --summarize --total --apparent-size --all --exclude",
+    "df": "names -ahHiklmPTt:x: --human-readable --total --output --type --local",
+    "tree": "names -adfpsughDFrtUCnxiL:I:P: --dirsfirst --noreport --du --prune --gitignore --filelimit",
+    "find": (
+        "names words -# -H -L -P -maxdepth -mindepth -depth -xdev -mount -name -iname -path -ipath -wholename -regex -iregex"
+        " -regextype -lname -type -xtype -size -empty -perm -user -group -nouser -nogroup -uid -gid -links -inum -mtime"
+        " -mmin -atime -amin -ctime -cmin -newer -anewer -cnewer -newermt -readable -writable -executable -true -false"
+        " -prune -print -print0 -printf -ls -quit -not -a -and -o -or -daystart -follow -noleaf"
+    ),
+    "test [": "names words -a -b -c -d -e -f -g -h -k -L -n -o -p -r -s -S -u -w -x -z -eq -ne -lt -le -gt -ge -nt -ot -ef",
+    "readlink realpath": "names -fenmszqLP --canonicalize --relative-to --relative-base --no-symlinks",
+    "diff cmp comm": (
+        "files -abBiwuyqscepltTEZ1234U:C:I:W:n:F:x: -# --unified --brief --side-by-side --color --ignore-all-space --width"
+        " --ignore-space-change --ignore-blank-lines --ignore-case --suppress-common-lines --strip-trailing-cr --label"
+    ),
+    "sort": "-bdfghiMnrRVcCmsuzk:t: --numeric-sort --reverse --unique --key --field-separator --human-numeric-sort --check",
+    "uniq": "one -cdDiuzf:s:w: --count --repeated --unique --ignore-case",
+    "cut": "-b:c:d:f:nsz --delimiter --fields --characters --bytes --output-delimiter --complement --only-delimited",
+    "paste join fold fmt expand unexpand column": "-d:sw:t:o:1:2:a:v:e:izbcnRLx -# --delimiters --serial --width --tabs",
+    "tr": "text -cCdst --delete --squeeze-repeats --complement",
+    "sed": "script -nErsuz --quiet --silent --regexp-extended",
+    "awk gawk mawk": "script -F:v:",
+    "jq": "script -cCMnrRsSeja --compact-output --raw-output --slurp --sort-keys --null-input --exit-status --raw-input",
+    "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum": "-btz --tag --binary --text",
+    "od hexdump": "-A:abcCdeFhiIj:lLn:N:os:t:vw:x --format --read-bytes --skip-bytes --bytes --radix",
+    "xxd": "one -abceg:il:c:o:s:u",
+    "zcat bzcat xzcat zstdcat": "",
+    "echo": "text -neE",
+    "printf": "text format",
+    "true false : pwd": "none -LP",
+    "exit": "text",
+    "basename dirname": "text -as:z --multiple --suffix --zero",
+    "seq sleep expr": "text -w -s:f: --equal-width --separator --format",
+    "date": "clock -uRId:r: --utc --universal --date --iso-8601 --rfc-3339 --rfc-email --reference",
+    "whoami groups logname tty arch nproc uptime hostname users locale lscpu who": "none -apsfid --all --pretty --since --fqdn",
+    "id uname cal": "text -asnrvmpioguGznbdHlqtTuy13j --all --kernel-name --machine --user --group",
+    "free vmstat lsblk": "none -bkmghtwlafopS --human --total --all --fs",
+    "ps": "process -efAalFHLMjTwyp:C:u:U:G:g:t: --forest --no-headers --sort --pid --user --ppid",
+    "which type": "text -apPstf --all",
+    "command -v|command -V": "text",
+    "python --version|python3 --version|python -V|python3 -V|node --version|node -v|gcc --version|bash --version": "none",
+    "git --version|docker --version|docker version|pip --version|pip3 --version|ruby --version|perl -v": "none",
+    "java -version|pip list|pip3 list|docker ps|docker images": "none -aqln: --all --quiet --no-trunc --format --filter",
+    "pip show|pip3 show|dpkg -l|dpkg -L|dpkg -s|dpkg --list": "text -f --files",
+    "git status": "here -sbvuz --short --branch --porcelain --long --untracked-files --ignored --show-stash --ahead-behind",
+    "git log|git show|git diff|git shortlog|git reflog show|git stash show|git rev-list": (
+        "here -pusbwziarRcmgteMCDBWEFPn:S:G:U:L:l: -# --all --branches --tags --remotes --patch --no-patch"
+        " --stat --numstat --shortstat --dirstat --summary --oneline --graph --decorate --no-decorate --name-only"
+        " --name-status --since --until --after --before --author --committer --grep --all-match --invert-grep"
+        " --follow --cached --staged --merge-base --merges --no-merges --first-parent --reverse --date --format --pretty"
+        " --abbrev --abbrev-commit --no-abbrev-commit --color --no-color --color-words --word-diff --word-diff-regex"
+        " --diff-filter --max-count --skip --topo-order --date-order --no-ext-diff --no-textconv --unified --raw --check"
+        " --ignore-all-space --ignore-space-change --ignore-space-at-eol --ignore-blank-lines --function-context"
+        " --minimal --patience --histogram --diff-algorithm --find-renames --find-copies --no-renames --relative --text"
+        " --exit-code --quiet --pickaxe-all --count --left-right --cherry-pick --numbered --email --no-index --no-prefix"
+    ),
+    "git blame|git annotate": "here -L:wMCbcfnselpt --date --porcelain --line-porcelain --show-email --show-name --root",
+    "git branch": (
+        "list here -avr --all --remotes --list --show-current --verbose --sort --format --no-color --color --merged"
+        " --no-merged --contains --no-contains --points-at --column"
+    ),
+    "git tag": "list here -ln: --list --sort --format --contains --merged --no-merged --points-at --column",
+    "git remote": "none here -v --verbose",
+    "git remote get-url|git symbolic-ref": "one here -q --short --quiet --all --push",
+    "git stash list|git reflog|git worktree list": "none here -# -n: --date --oneline --porcelain --all --format --stat",
+    "git rev-parse|git describe|git merge-base|git name-rev|git show-ref|git cat-file": (
+        "here -qptse --abbrev-ref --short --show-toplevel --git-dir --is-inside-work-tree --show-prefix --show-cdup"
+        " --absolute-git-dir --verify --quiet --all --tags --always --dirty --long --abbrev --exact-match --is-ancestor"
+    ),
+    "git ls-files|git ls-tree|git check-ignore|git count-objects": (
+        "here -cdmoiskuvtrzlHn --cached --deleted --modified --others --stage --unmerged --exclude-standard --name-only"
+        " --full-name --full-tree --long --verbose --error-unmatch --directory --human-readable --no-index"
+    ),
+    "git grep": (
+        "here -nilLcwvEFGPehHpWoqIaA:B:C:m: -# --cached --count --ignore-case --line-number --files-with-matches"
+        " --word-regexp --name-only --extended-regexp --fixed-strings --perl-regexp --untracked --max-depth --and --or --not"
+        " --show-function --function-context --heading --break --color --no-color --column --only-matching --all-match"
+    ),
+}  # fmt: skip
+_BINARIES: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
+# What every user of a machine may read, and what holds no secret.
+_SYSTEM: Final = tuple(
+    f"/usr/{part}{name}" for part in ("", "local/") for name in ("bin", "sbin", "lib", "lib64", "include", "share")
+) + ("/dev/null", "/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/proc/uptime", "/proc/loadavg") + tuple(
+    f"/etc/{name}" for name in ("os-release", "debian_version", "hosts", "hostname", "timezone", "services", "shells")
+)  # fmt: skip
+_SECRET_PART: Final = re.compile(r"\.[^.].*|private|secrets?|keyrings?|keychains|credentials?|shadow-?|sudoers.*", re.I)
+_MOST_MATCHES: Final = 5_000
+# Scripts of sed, awk and jq that only print: all else that these languages can do is left out.
+_REGEX: Final = r"(?:[^/\\\n\[]|\\[^\n/]|\[\^?(?:\[:\w+:\]|[^\]\[/\n\\^])++\])*+"
+_ADDRESS: Final = rf"(?:\d++|\$|/{_REGEX}/)"
+_SED_COMMAND: Final = (  # nothing in it is tried in two ways: a long script takes no longer
+    rf"[ \t]*+(?:{_ADDRESS}(?:,[+~]?{_ADDRESS})?[ \t]*+)?(?:![ \t]*+)?(?:[pdq=]|s/{_REGEX}/{_REGEX}/[gpI\d]*+)?[ \t]*+"
+)
+_LONGEST_SCRIPT: Final = 2_000
+_SCRIPTS: Final = {
+    "sed": re.compile(rf"{_SED_COMMAND}(?:[;\n]{_SED_COMMAND})*"),
+    "awk": re.compile(
+        r"(?!.*\b(?:system|getline|extension|ENVIRON|PROCINFO|ARGV|ARGC|SYMTAB|FUNCTAB)\b)(?!.*print.*[|>])(?:[^@\\]|\\[^\n])*",
+        re.S,
+    ),
+    "jq": re.compile(r"(?!.*(?:env|import|include|input_filename|modulemeta|get_search_list|\$__prog)).*", re.S | re.I),
+}
+# Settings of a repository's own that make git start a program, or look at another folder.
+_GIT_PROGRAMS: Final = re.compile(
+    r"(?:^|\])[ \t]*(?:fsmonitor|external|textconv|command|clean|smudge|process|program|sshcommand|hookspath|uploadpack"
+    r"|promisor|vcs|worktree)\b|\[\s*include",
+    re.I | re.M,
+)
+_GIT_LINK: Final = b"\0\0\xe0\0"  # the mode of a submodule in git's index
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a command is asked about. A lasting yes is for its program, if `exact` for these very words, else for the `line`."""
+
+    reason: str
+    exact: bool = False
+    line: bool = False
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a command runs: every folder it may be in, the working folder (None: there is none), this program's folder."""
+
+    folders: list[Path]
+    root: Path | None
+    own: Path
+
+    def doubt(self, word: str, *, names: bool = False) -> Doubt | None:
+        """Why the user is asked before this file is read; None also for a word that can't be meant as a file."""
+        for folder in self.folders:
+            path = os.path.join(folder, word)
+            real = Path(os.path.realpath(path))
+            top = os.path.isabs(word) and (os.path.lexists(os.path.join(*real.parts[:2])) or word.startswith("/inet"))
+            inside = os.path.isdir(folder) and real.is_relative_to(os.path.realpath(folder))
+            if not os.path.lexists(path) and not top and (inside or os.path.isabs(word)):
+                continue  # a pattern such as /api/users, or a file that does not exist
+            if real.is_relative_to(self.own) or (self.own.is_relative_to(real) and not names):
+                return Doubt(f"{word} belongs to Hermes itself, or holds its folder", exact=True)
+            if self.root is not None and real.is_relative_to(self.root):
+                continue
+            if names and not any(_SECRET_PART.fullmatch(part) for part in (*real.parts[2:], *Path(path).parts[2:])):
+                continue
+            if names or real.is_relative_to(Path.home()) or not any(real.is_relative_to(known) for known in _SYSTEM):
+                return Doubt(f"{word} is outside the working folder", exact=True)
+        return None
+
+    def expanded(self, word: Word) -> Iterator[str]:
+        """What the shell makes of a word: itself, and the files that a pattern names."""
+        yield word.text
+        if word.glob:
+            for folder in self.folders:
+                yield from glob.iglob(word.text, root_dir=folder)
+
+    def move(self, words: list[Word]) -> Doubt | None:
+        """`cd`: from here on the command may be in that folder as well."""
+        text = words[0].text if words else os.path.expanduser("~")
+        if len(words) > 1 or text.startswith("-") or (words and words[0].glob) or len(self.folders) > 32:
+            return Doubt("it is not clear which folder cd leads to")
+        if "CDPATH" in os.environ and not text.startswith(("/", "./", "../")):
+            return Doubt("CDPATH is set, so cd may lead anywhere")
+        for folder in list(self.folders):
+            path = os.path.join(folder, text)
+            self.folders += [Path(os.path.normpath(path)), Path(os.path.realpath(path))]
+        self.folders = list(dict.fromkeys(self.folders))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """A row of the table."""
+
+    flags: frozenset[str]
+    values: frozenset[str]
+    words: frozenset[str]
+    marks: frozenset[str]
+
+
+@cache
+def _table() -> dict[str, _Options]:
+    made = {}
+    for names, row in _PROGRAMS.items():
+        parts = row.split()
+        whole = "words" in parts
+        letters = "" if whole else "".join(part[1:] for part in parts if re.fullmatch(r"-[^-#].*", part))
+        values = frozenset(re.findall(r"(.):", letters))
+        options = _Options(
+            frozenset(letters) - values - {":"}, values,
+            frozenset(part for part in parts if part.startswith("--" if not whole else "-")),
+            frozenset(part for part in parts if not part.startswith("-") or part == "-#"),
+        )  # fmt: skip
+        several = names.split("|") if "|" in names or names.startswith(("git ", "command ")) else names.split()
+        made.update(dict.fromkeys(several, options))
+    return made
+
+
+def why_ask(command: SimpleCommand, place: Place) -> Doubt | None:
+    """Why the user has to be asked before this command runs; None when it is known to be harmless."""
+    words = command.words
+    for word in command.writes:
+        if word.text != "/dev/null":
+            return Doubt(f"it writes to {word.text}", line=True)
+    for word in command.reads:
+        if doubt := place.doubt(word.text):
+            return doubt
+    name = words[0].text
+    if os.path.dirname(name) in _BINARIES:
+        name = os.path.basename(name)
+    if name == "cd":
+        return place.move(words[1:])
+    rest = words[1:]
+    if name == "git":
+        rest = _after_git_options(rest, place)
+    for depth in (2, 1, 0):
+        key = " ".join([name, *(word.text for word in rest[:depth])])
+        if (options := _table().get(key)) is not None and len(rest) >= depth:
+            return _check(key, options, rest[depth:], place)
+    known = name in ("git", "docker", "pip")
+    about = f"{name} {rest[0].text}" if known and rest and rest[0].text.isidentifier() else name
+    return Doubt(f"{about} is not known to only read")
+
+
+def _after_git_options(words: list[Word], place: Place) -> list[Word]:
+    """The words from git's sub-command on; none where an option before it is not known."""
+    if [word.text for word in words[:1]] == ["--no-pager"]:
+        return _after_git_options(words[1:], place)
+    if len(words) > 1 and words[0].text == "-C" and not words[1].glob:
+        place.folders += [Path(os.path.realpath(os.path.join(one, words[1].text))) for one in place.folders]
+        return _after_git_options(words[2:], place)
+    return words
+
+
+def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doubt | None:
+    marks = options.marks
+    texts: list[str] = []
+    for word in words:
+        found = list(itertools.islice(place.expanded(word), _MOST_MATCHES))
+        odd = len(found) == _MOST_MATCHES or (
+            not word.text.startswith("-") and any(text.startswith("-") for text in found)
+        )
+        if word.glob and (odd or re.search(r"(?:^|/)\.[^/]*[*?]", word.text)):  # .* is .. as well
+            return Doubt(f"{key} {word.text} can be anything")
+        texts += found
+    read = _operands(options, texts)
+    if isinstance(read, str):
+        return Doubt(f"{key} {read} is not known to only read")
+    operands, listing = read
+    most = 0 if "none" in marks or ("list" in marks and not listing) else 1 if "one" in marks else len(operands)
+    if len(operands) > most:
+        return Doubt(f"{key} {operands[most]} is not known to only read")
+    if "clock" in marks and not all(one.startswith("+") for one in operands):
+        return Doubt("date may set the clock")
+    if "format" in marks and operands and re.search(r"%[-+ #'0-9.*]*[hljztLq]*n", operands[0]):
+        return Doubt("printf %n sets a variable")
+    if "process" in marks and not all(re.fullmatch(r"a?u?x?|[\d,]+", one) for one in operands):
+        return Doubt("ps may show secrets of other programs")
+    if "script" in marks:
+        language = _SCRIPTS["awk" if key.endswith("awk") else key]
+        scripts = operands[: 1 if key == "sed" else None]  # of the others an option's value may stand before it
+        if not scripts or not all(len(one) < _LONGEST_SCRIPT and language.fullmatch(one) for one in scripts):
+            return Doubt(f"the {key} script may do more than print", exact=True)
+    if key.startswith("git ") and (doubt := _git_doubt(place)):
+        return doubt
+    return None if "text" in marks else _file_doubt(key, marks, texts, place)
+
+
+def _file_doubt(key: str, marks: frozenset[str], texts: list[str], place: Place) -> Doubt | None:
+    here = "here" in marks or ("tree" in marks and any(re.match(r"-\w*r|--recursive", text) for text in texts))
+    for text in ["."] * here + texts:
+        value = text.partition("=")[2] if text.startswith("--") else text
+        if value and (doubt := place.doubt(value, names="names" in marks)):
+            return doubt
+        if "files" in marks and any(
+            os.path.isdir(folder / value) for folder in place.folders if not value.startswith("-")
+        ):
+            return Doubt(f"{key} {value} may follow links in that folder")
+    return None
+
+
+def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | str:
+    """The words that are no options, and whether one of the options asks for a list; or the option that is not known."""
+    operands: list[str] = []
+    listing = ended = value_next = False
+    for text in texts:
+        is_value, value_next = value_next and not text.startswith("-"), False
+        if is_value:  # with a - it may be an option, where the value is optional
+            pass
+        elif text == "--" and not ended:
+            ended = True
+        elif not text.startswith("-") or text == "-":
+            operands.append(text)
+        elif ended:
+            return text  # it may be an option after all: `rg -e -- --pre=…`
+        elif text.partition("=")[0] in options.words:
+            listing = listing or text.partition("=")[0] in ("--list", "--contains", "--points-at", "--merged")
+        elif "-#" in options.marks and re.fullmatch(r"-\d+[kMG]?", text):
+            pass
+        elif "words" in options.marks or text.startswith("--"):
+            return text
+        else:
+            listing = listing or text == "-l"
+            for at, letter in enumerate(text[1:], 2):
+                if letter in options.values:
+                    value_next = at == len(text)
+                    break
+                if letter not in options.flags:
+                    return text
+    return operands, listing
+
+
+def _git_doubt(place: Place) -> Doubt | None:
+    """Why git may start a program of the repository's choice: its settings name one, or it is no ordinary clone."""
+    for folder in place.folders:
+        tops = (
+            one for one in (folder, *folder.parents) if any(os.path.lexists(one / name) for name in (".git", "HEAD"))
+        )
+        if (top := next(tops, None)) is None:
+            continue
+        data = common = top / ".git"
+        try:
+            if data.is_file():  # a linked working tree
+                data = common = top / data.read_text().removeprefix("gitdir:").strip()
+                common = data / (data / "commondir").read_text().strip() if (data / "commondir").exists() else data
+            texts = [(common / "config").read_text(), *(one.read_text() for one in data.glob("config.worktree"))]
+            indexes = [one.read_bytes() for one in (*data.glob("index"), *data.glob("sharedindex.*"))]
+        except (OSError, UnicodeError):
+            return Doubt("the repository's settings can't be read")
+        if any(_GIT_LINK in index for index in indexes):
+            return Doubt("the repository has submodules, whose settings may start a program")
+        if (common / "hooks" / "post-index-change").exists() or any(_GIT_PROGRAMS.search(text) for text in texts):
+            return Doubt("the repository's settings may start a program")
+        if Path.home().is_relative_to(top):
+            return Doubt(f"the repository of {top} is outside the working folder")
+    return None
