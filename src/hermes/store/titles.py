@@ -107,6 +107,33 @@ def resolve(tx: Tx, title: str, visible_to: User | None) -> str | None:
     return exact if newest is None else str(newest)
 
 
+def meant(tx: Tx, words: str, visible_to: User | None) -> list[str]:
+    """The sessions that a person may mean by these words: one where it is clear, the newest first where it is not.
+
+    Exactly this title, else the same in any case, else the titles that contain it; of each family its newest member.
+    """
+    exact = resolve(tx, words, visible_to)
+    if exact is not None:
+        return [exact]
+    folded = " ".join(words.split()).casefold()
+    where, params = session_clause(visible_to)
+    rows = tx.rows(
+        f"SELECT s.id, s.started_at, s.title, s.title_base FROM sessions s WHERE s.title IS NOT NULL AND {where}"
+        " ORDER BY s.title_no DESC, s.started_at DESC",
+        params,
+    )
+    same: dict[str, tuple[float, str]] = {}
+    containing: dict[str, tuple[float, str]] = {}
+    for session_id, started_at, title, base in rows if folded else ():
+        if base is not None and base.casefold() == folded:
+            same.setdefault(base, (started_at, session_id))
+        elif title.casefold() == folded:  # a numbered title names that member itself
+            same.setdefault(title, (started_at, session_id))
+        elif folded in title.casefold():
+            containing.setdefault(base or title, (started_at, session_id))
+    return [session_id for _, session_id in sorted((same or containing).values(), reverse=True)]
+
+
 def take_in(tx: Tx) -> None:
     """Give families to titles that another program set."""
     for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS DISTINCT FROM title_seen"):
