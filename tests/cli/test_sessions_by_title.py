@@ -96,7 +96,12 @@ def test_resuming_takes_a_title_in_any_case_and_in_part(server: ModelServer, her
             db.create_session(f"s{number}", "cli")
             db.append_message(f"s{number}", "user", f"{title} it is")
             db.set_session_title(f"s{number}", title)
-    for words, said in (("BUG", "walrus"), ("bug #2", "walrus"), ("parser", "Parser rewrite #2 it"), ("WEATH", "Strange")):
+    for words, said in (
+        ("BUG", "walrus"),
+        ("bug #2", "walrus"),
+        ("parser", "Parser rewrite #2 it"),
+        ("WEATH", "Strange"),
+    ):
         assert run("-c", words, "-q", "still there?", home=home).status == 0, words
         assert asked_in(server, said), words
     several = run("-c", "r", "-q", "which?", home=home)

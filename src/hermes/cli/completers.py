@@ -47,8 +47,8 @@ def _completer(offer: Callable[[click.Context, str], list[Candidate]], *, first:
 
         if first and parameter.nargs < 0 and context.params.get(parameter.name or ""):
             return []
-        found, low = offer(context, partial), partial.casefold()
-        return [CompletionItem(value, help=about) for value, about in found if value.casefold().startswith(low)]
+        found, low = offer(context, partial), partial.lower()
+        return [CompletionItem(value, help=about) for value, about in found if value.lower().startswith(low)]
 
     return complete
 

@@ -59,11 +59,13 @@ def _titled(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
 def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     from difflib import get_close_matches
 
+    from hermes.store.index_text import fold
+
     rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
     titles = [title for row in rows if (title := row["title"])]
-    folded = {title.casefold(): title for title in titles}
-    close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
-    close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]
+    folded = {fold(title): title for title in titles}
+    close = [folded[name] for name in get_close_matches(fold(words), list(folded), n=3, cutoff=0.4)]
+    close += [title for title in titles if words and fold(words) in fold(title) and title not in close]
     return close[:3]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec, message_reading
-from hermes.store.engines.base import COMPACTED, Row, Tx
+from hermes.store.engines.base import COMPACTED, OWN_MODELS, Row, Tx
 from hermes.store.index_text import plain_calls, plain_parts
 from hermes.store.search.hits import Ranked
 from hermes.store.search.message_texts import rows_of, texts_of
@@ -72,6 +72,7 @@ def shown(
             "context": [], "source": codec.restored(session[1]), "model": model or codec.restored(session[2]),
             "session_started": session[3], "title": codec.restored(session[4]), "tool_name": tool, "score": one.score,
             "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why,
+            "own_model": role == "assistant" and model in OWN_MODELS,
         }  # fmt: skip
     around = sorted({number for pair in beside.values() for number in pair if number is not None})
     neighbours = {row[0]: _context(*row) for row in rows_of(tx, _NEIGHBOURS, around)}

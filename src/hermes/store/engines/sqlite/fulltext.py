@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, columns_of, phrase_words
+from hermes.store.engines.base import SPEAKER, Candidate, Holder, Scope, Tx, columns_of, phrase_words
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.sqlite.words import Words, number, set_number
 from hermes.store.engines.unindexed import UnindexedMessage, WaitingMessages
@@ -237,12 +237,12 @@ class SqliteFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        columns = "f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, m.role"
+        columns = f"f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, {SPEAKER}"
         found = self._matches(tx, tree, scope, cap, columns)
         return [(one, size if type(size) is int else _words_in(size), *rest) for one, size, *rest in found]
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
-        found = [self._matches(tx, tree, scope, cap, "f.rowid, 0, m.session_id, m.role") for tree in trees]
+        found = [self._matches(tx, tree, scope, cap, f"f.rowid, 0, m.session_id, {SPEAKER}") for tree in trees]
         return [[(one, session_id, role) for one, _, session_id, role in rows] for rows in found]
 
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
@@ -265,7 +265,7 @@ class SqliteFullText:
         sizes = {one.id: one.size for one in unindexed.matching(tree, self._unindexed(tx))}
         for start in range(0, len(sizes), 500):
             among, ids = tx.among("m.id", list(sizes)[start : start + 500])
-            sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {among} AND {scope.where}"
+            sql = f"SELECT m.id, m.session_id, {SPEAKER} FROM messages m {join} WHERE {among} AND {scope.where}"
             recent += [(one, sizes[one], *rest) for one, *rest in tx.rows(sql, (*ids, *scope.params))]
         recent.sort(reverse=True)
         if not self.indexed or len(recent) >= cap:
