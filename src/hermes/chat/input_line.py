@@ -267,7 +267,7 @@ def matching_commands(host: Host, typed: str) -> list[Command]:
 
 def fuzzy(typed: str, name: str) -> int | None:
     """How well typed letters fit a name: 0 its beginning, 1 a part of it, 2 its letters in this order; None: not."""
-    typed, name = typed.lower(), name.lower()
+    typed, name = typed.casefold(), name.casefold()
     if name.startswith(typed):
         return 0
     if typed in name:

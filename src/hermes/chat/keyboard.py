@@ -165,16 +165,25 @@ def quiet_keyboard() -> Iterator[None]:
 _modes: tuple[int, list[Any], list[Any]] | None = None  # the terminal, its settings outside and inside this program
 
 
-def suspend() -> None:
-    """Ctrl-Z: stop this process with the terminal as the shell left it; returns when it continues, quiet as before."""
+@contextmanager
+def shells_keyboard() -> Iterator[None]:
+    """In this block the terminal is as the shell left it."""
     sys.stdout.write(_PASTES_OFF + _CURSOR_ON)
     sys.stdout.flush()
     modes = _modes
-    if modes is not None:
-        _set(modes[0], modes[1])
-    os.kill(os.getpid(), signal.SIGSTOP)
-    if modes is not None:
-        _set(modes[0], modes[2])
+    try:
+        if modes is not None:
+            _set(modes[0], modes[1])
+        yield
+    finally:
+        if modes is not None:
+            _set(modes[0], modes[2])
+
+
+def suspend() -> None:
+    """Ctrl-Z: stop this process; returns when it continues."""
+    with shells_keyboard():
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _keyboard() -> int | None:

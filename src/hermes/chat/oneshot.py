@@ -110,7 +110,7 @@ class PipeVoice:
     def typing(self) -> None:
         """None: typed keys are not read while one question is answered."""
 
-    def display(self) -> TerminalDisplay:
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         return display_for(self.screen, "Run the command again, or ask in other words.")
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
@@ -124,7 +124,7 @@ class JsonVoice(PipeVoice):
         super().__init__()
         self._shown = JsonDisplay(sys.stdout if stream else None)
 
-    def display(self) -> TerminalDisplay:
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         return self._shown
 
     @property

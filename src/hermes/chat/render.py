@@ -21,13 +21,14 @@ from hermes.agent.turn import (
     Notice,
     Retrying,
     Text,
+    Thought,
     ToolFinished,
     ToolProgress,
     ToolStarted,
 )
 from hermes.chat.terminal_markdown import STYLES, blocks, markdown
 from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
-from hermes.texts import harmless, one_line, shortened_line
+from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,10 +77,10 @@ def console(**settings: Any) -> Console:
     )
 
 
-def display_for(screen: Console, empty_hint: str) -> TerminalDisplay:
+def display_for(screen: Console, empty_hint: str, *, reasoning: bool = False) -> TerminalDisplay:
     """The display that suits this output; `empty_hint` says what to do after an empty reply."""
     if screen.is_terminal and not screen.is_dumb_terminal:
-        return LiveDisplay(screen, empty_hint)
+        return LiveDisplay(screen, empty_hint, reasoning=reasoning)
     notes = screen.file if screen.is_terminal else sys.stderr
     return PlainDisplay(screen.file, notes, tools=screen.is_terminal, empty_hint=empty_hint)
 
@@ -204,8 +205,10 @@ class _Redrawn:
 class LiveDisplay:
     """Markdown in a terminal, block by block."""
 
-    def __init__(self, screen: Console, empty_hint: str = "") -> None:
+    def __init__(self, screen: Console, empty_hint: str = "", *, reasoning: bool = False) -> None:
         self._screen, self._empty_hint = screen, empty_hint
+        self._reasoning = reasoning  # whether it is shown whole
+        self._thought, self._thinking_since = "", 0.0
         self._text = ""  # text that is not printed permanently yet
         self._seen_lines = 0
         self._settle_from = 0.0  # when to look for complete blocks again
@@ -221,8 +224,12 @@ class LiveDisplay:
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
+            self._end_thought()
             self._text += harmless(_without_returns(event.text))
             self._settle()
+        elif isinstance(event, Thought):
+            self._thinking_since = self._thinking_since if self._thought else time.monotonic()
+            self._thought += harmless(event.text)
         elif isinstance(event, ToolStarted):
             self._flush()
             self._running[event.call_id] = event
@@ -296,7 +303,20 @@ class LiveDisplay:
         now = time.monotonic()
         self._settle_from = now + (now - begun) * _REST
 
+    def _end_thought(self) -> None:
+        """The model has ended its reasoning: print it, or a line about it."""
+        thought, self._thought = self._thought.strip(), ""
+        if thought and self._reasoning:
+            self._gap("text")
+            for line in thought.split("\n"):
+                self._screen.print(line, style="dim italic", overflow="fold")
+            self._above = "text"
+        elif thought:
+            seconds = time.monotonic() - self._thinking_since
+            self._line(self._dim(f"Thought for {counted(round(seconds), 'second')} (/reasoning shows it)"))
+
     def _flush(self) -> None:
+        self._end_thought()
         rest, self._text, self._seen_lines = self._text, "", 0
         for block in blocks(rest + "\n"):
             self._print(block)
@@ -371,6 +391,8 @@ class LiveDisplay:
             parts += styled_lines(one.name, lines, self._screen.width)
         if not parts:
             left = self._retry_at - time.monotonic()
+            if self._reasoning:
+                parts += styled_lines("", last_lines(self._thought, RUNNING_LINES), self._screen.width)
             parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
         if self._typed:
             parts.append(self._input_line())

@@ -107,8 +107,8 @@ class TerminalVoice:
     def typing(self) -> Typing | None:
         return Typing() if self.comfortable else None
 
-    def display(self) -> TerminalDisplay:
-        return display_for(self.replies, "/retry asks again.")
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
+        return display_for(self.replies, "/retry asks again.", reasoning=reasoning)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         from hermes.chat.recap import recap
@@ -189,6 +189,8 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
+    if files := conversation.agent.instruction_files():
+        voice.note(f"Project instructions: {', '.join(map(str, files))}")
     if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
         conversation.db.set_meta(_TOLD, "1")
         voice.note(_SMALL)
@@ -240,8 +242,10 @@ def _loop(conversation: TerminalConversation, voice: TerminalVoice) -> int:
 def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str) -> None:
     """Handle one line: a command or a message. Errors are shown; the conversation continues."""
     try:
-        if not run_command(conversation, line.strip() if line.startswith("/") else line):
-            content, notes = _content(conversation, voice, sent_text(line))
+        if line.startswith("!") and line[1:2] not in ("!", ""):
+            _run_own(conversation, voice, line[1:].strip())
+        elif not run_command(conversation, line.strip() if line.startswith("/") else line):
+            content, notes = _content(conversation, voice, line[1:] if line.startswith("!!") else sent_text(line))
             voice.screen.print()
             for note in notes:
                 voice.note(f"With {note}")
@@ -254,6 +258,15 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
         voice.note("Stopped.")
     except HermesError as error:
         _tell(voice, error)
+
+
+def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: str) -> None:
+    """Run a command of the user's own and put its output into the conversation."""
+    from hermes.chat.own_command import run_own_command
+
+    text, status = run_own_command(command, conversation.agent.cwd)
+    conversation.show(conversation.agent.hear(text))
+    voice.note(f"{f'Exit status {status}. ' if status else ''}The model sees this with your next message.")
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:

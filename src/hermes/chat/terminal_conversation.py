@@ -65,7 +65,8 @@ class Voice(Protocol):
     def typing(self) -> Typing | None:
         """The type-ahead during a turn; None without a keyboard."""
 
-    def display(self) -> TerminalDisplay: ...
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
+        """What shows a turn; with the model's reasoning, or a line about it."""
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
 
@@ -80,6 +81,7 @@ class TerminalConversation:
     stop: Stop | None = None  # set by Ctrl-C
     place = None
     stopped = False
+    shows_reasoning = False  # /reasoning show
     end_reason = USER_EXIT
 
     def __init__(
@@ -180,7 +182,8 @@ class TerminalConversation:
         self._equip()
         self._wait_for_turn()
         try:
-            return self._turns.run(turn, self.voice.display(), each=self._name_it, typing=self.voice.typing())
+            display = self.voice.display(reasoning=self.shows_reasoning)
+            return self._turns.run(turn, display, each=self._name_it, typing=self.voice.typing())
         finally:
             self._name_it()
 

@@ -31,7 +31,8 @@ def help_(host: Host, arguments: str) -> None:
             "",
             "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
             "@path: a file with the question · Ctrl-O: as /show",
-            "//text sends a text that begins with a slash.",
+            "!command: run it yourself; the model sees what it prints.",
+            "//text and !!text send a text that begins with a slash or an exclamation mark.",
         ]
     elif len(rows) > 1:
         lines += ["", "`//text` sends a text that begins with a slash."]

@@ -163,7 +163,7 @@ class QuestionRanking:
                 values[session_id] += weight * held / (held + REPEATED)
         rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
         at = [newest[one] for _, _, one in rough[:MOST_SESSIONS]]
-        times = dict(rows_of(self._tx, "SELECT id, timestamp FROM messages WHERE {these}", at))
+        times: dict[int, float] = dict(rows_of(self._tx, "SELECT id, timestamp FROM messages WHERE {these}", at))
         found = []
         for session_id, size, began, active in self._sizes([one for _, _, one in rough[:MOST_SESSIONS]]):
             slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
