@@ -318,3 +318,13 @@ def test_shred_says_what_to_do_about_a_reader_and_ends_when_asked_again(home: Pa
     assert done.err.endswith(f"; end that process; then run `hermes sessions delete --shred {PARSER}` again\n")
     again = run("sessions", "delete", "--shred", PARSER, home=home)  # it was confirmed the first time
     assert again.status == 0 and again.out.startswith(f"{PARSER} is shredded: ")
+
+
+def test_a_session_in_the_trash_is_named_as_such(home: Path) -> None:
+    assert run("sessions", "delete", "Parser rewrite", "--yes", home=home).status == 0
+    for words in (PARSER, "Parser rewrite", PARSER[:-2]):
+        again = run("sessions", "delete", words, "--yes", home=home)
+        assert again.status == 1 and "in the trash already" in again.err and f"restore {PARSER}" in again.err
+    assert run("sessions", "delete", "--now", PARSER, "--yes", home=home).status == 0
+    assert PARSER not in run("sessions", "trash", home=home).out
+    assert "no session matches" in run("sessions", "delete", PARSER, "--yes", home=home).err

@@ -303,6 +303,10 @@ class Agent:
         `patience` is how long to wait for a title in progress; a process that keeps running need not wait.
         """
         self._cancel.set()
+        if self._titling is None and self.titles and not self._titled:  # no exchange was completed
+            from hermes.agent.titler import start_titling
+
+            self._titling = start_titling(self.db, self.session_id, None)
         if self._titling is not None and patience > 0:
             self._titling.join(patience)
         for thing in list(self.context.state.values()):

@@ -128,9 +128,9 @@ class Picker(BrowseChanges, inherit_bindings=False):
     class Found(Message):
         """A search is over."""
 
-        def __init__(self, turn: int, lines: list[ListLine], wrong: str | None) -> None:
+        def __init__(self, turn: int, lines: list[ListLine], more: bool, wrong: str | None) -> None:
             super().__init__()
-            self.turn, self.lines, self.wrong = turn, lines, wrong
+            self.turn, self.lines, self.more, self.wrong = turn, lines, more, wrong
 
     class Previewed(Message):
         """A preview is ready."""
@@ -154,6 +154,7 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self.loaded = False
         self.is_inside = False
         self.found: list[ListLine] = []
+        self._more_found = False  # the best of them are listed
         self.searching = False
         self._list_round = self._search_round = self._preview_round = 0
         self._soon_search: Timer | None = None
@@ -266,7 +267,7 @@ class Picker(BrowseChanges, inherit_bindings=False):
             text = (
                 "searching …"
                 if self.searching
-                else f"found in {counted(shown, 'conversation')}"
+                else f"found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
                 if self.query_text.strip()
                 else ""
             )
@@ -310,17 +311,17 @@ class Picker(BrowseChanges, inherit_bindings=False):
         if turn != self._search_round or self._leaving:
             return
         try:
-            lines, wrong = found_inside(self.db, text), None
+            found = self.Found(turn, *found_inside(self.db, text), None)
         except HermesError as error:
-            lines, wrong = [], str(error)
-        self.post_message(self.Found(turn, lines, wrong))
+            found = self.Found(turn, [], False, str(error))
+        self.post_message(found)
 
     @on(Found)
     def take_found(self, event: Found) -> None:
         if event.turn != self._search_round or not self.is_inside:
             return
         self.searching = False
-        self.found = event.lines
+        self.found, self._more_found = event.lines, event.more
         self._show(keep=False)
         if event.wrong is not None:
             self._say(event.wrong)

@@ -24,6 +24,11 @@ FILE_BYTES: Final = 20_000_000
 LISTED: Final = 300
 _MENTION: Final = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
 _TYPED: Final = re.compile(r'(?:(?<=\s)|^)@("?)([^"\n]*)$')
+_ATTACHED: Final = re.compile(
+    r"\n\n(\[file ([^\n]+): [\d,]+ lines?, [^\]\n]*\])\n.*?\n\[end of \2\](?=\n\n|$)"
+    r"|\n\n(\[folder [^\n]+: [^\]\n]* entr(?:y|ies)\])\n.*?(?=\n\n|$)",
+    re.DOTALL,
+)
 _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -50,6 +55,11 @@ def with_files(text: str, folder: Path, window: int) -> tuple[str | list[dict[st
         return whole, found.notes
     parts: list[dict[str, Any]] = [{"type": "text", "text": whole}]
     return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in found.pictures)], found.notes
+
+
+def without_files(text: str) -> str:
+    """A message of `with_files` without the texts of its files and folders: their first lines stay."""
+    return _ATTACHED.sub(lambda one: "\n" + (one[1] or one[3]), text)
 
 
 def _mentioned(text: str, folder: Path) -> Iterator[tuple[str, Path]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
+from hermes.chat.keyboard import quiet_keyboard, shells_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
@@ -95,8 +96,9 @@ class PipeVoice:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
             self.note(f"{question} Answered no, since no terminal is attached. (--yes answers yes to every question)")
             return False
-        print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().casefold() in ("y", "yes")
+        with shells_keyboard():
+            print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+            return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
     def permission(self, question: str) -> bool:
         return self.ask(question)
@@ -271,7 +273,8 @@ def ask(
         before = _last_message(conversation)
         for about in notes:
             voice.note(f"With {about}")
-        status = 130 if conversation.talk(content) else 0
+        with quiet_keyboard(prompts=False):  # an echoed ^C would move what is redrawn
+            status = 130 if conversation.talk(content) else 0
     except Terminated as ended:
         status = 128 + ended.number
     except ModelError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hermes.chat.file_mentions import without_files
 from hermes.commands.edit_commands import exchanges, is_summary
 from hermes.commands.session_choice import message_count
 from hermes.store.session_events import described, woven
@@ -114,6 +115,7 @@ def entries_of(rows: list[MessageRow]) -> list[Entry]:
         text = harmless(content_text(row["content"])).strip()
         if row["role"] == "user":
             settle()
+            text = without_files(text)
             shown.append(Entry("user", "[summary of the earlier conversation]" if is_summary(row) else cut_user(text)))
             continue
         if text:

@@ -88,13 +88,16 @@ class TerminalVoice:
         return None
 
     def _read(self, question: str) -> str:
-        """A line from the keyboard; empty for Ctrl-D."""
+        """A line from the keyboard; empty for Ctrl-D and Esc."""
         try:
             if not self.comfortable:
                 return _read_plainly(question)
             from prompt_toolkit import PromptSession
+            from prompt_toolkit.key_binding import KeyBindings
 
-            session = PromptSession[str]()
+            keys = KeyBindings()
+            keys.add("escape", eager=True)(lambda event: event.app.exit(result=""))
+            session = PromptSession[str](key_bindings=keys)
             with _signals_wake(session):
                 return session.prompt(question)
         except EOFError:
@@ -257,7 +260,9 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
     except KeyboardInterrupt:
         voice.note("Stopped.")
     except HermesError as error:
-        _tell(voice, error)
+        if isinstance(error, StoreError) and not conversation.is_stored(line):
+            voice.unsent = line
+        _tell(voice, error, unsent=bool(voice.unsent))
 
 
 def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: str) -> None:
@@ -282,12 +287,14 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
         raise
 
 
-def _tell(voice: TerminalVoice, error: HermesError) -> None:
+def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
     hint = " (/compress makes room; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
-        voice.note("Your message may not have been saved; fix this before you continue.")
+        voice.note(
+            "Your message was not saved; it is on the line again." if unsent else "The reply may not have been saved."
+        )
     voice.screen.print()
 
 

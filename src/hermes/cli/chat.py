@@ -13,6 +13,7 @@ from hermes.cli.completers import complete_model
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
+    from hermes.config import Config
     from hermes.store.db import SessionDB
 
 _LATEST = "\0latest"  # -c without a value; it can't be typed
@@ -79,7 +80,6 @@ def command(
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.config import load_config
     from hermes.config.loading import TALK
-    from hermes.store.opening import open_configured
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
@@ -96,8 +96,7 @@ def command(
     if (no_save or system is not None) and (continued is not None or resumed is not None):
         raise click.UsageError("--no-save and --system are for a new conversation", click.get_current_context())
     folder_is_there()
-    with unsaved() if no_save else open_configured(config) as db:
-        writable(db)
+    with unsaved() if no_save else _kept(config) as db:
         if resumed == _CHOOSE:
             resumed = _chosen(db)
             if resumed is None:
@@ -120,6 +119,20 @@ def command(
         from hermes.chat.repl import talk
 
         return talk(db, config, model, session_id=session_id, **settings)
+
+
+def _kept(config: Config) -> SessionDB:
+    """The user's store, for writing; where nothing can be kept, the error names the way without it."""
+    from hermes.errors import StoreFull, StoreReadOnly
+    from hermes.store.opening import open_configured
+
+    try:
+        db = open_configured(config)
+        writable(db)
+    except (StoreFull, StoreReadOnly) as error:
+        error.args = (f"{error}; `hermes --no-save` talks without keeping anything",)
+        raise
+    return db
 
 
 class Settings(TypedDict):
