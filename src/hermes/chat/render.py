@@ -11,7 +11,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.segment import Segment, Segments
+from rich.text import Text as Styled
+from rich.theme import Theme
 
 from hermes.agent.turn import (
     Done,
@@ -31,9 +37,8 @@ from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, s
 from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
-    from rich.segment import Segments
 
 REFRESH_SECONDS = 0.1
 # characters of an unfinished block that are rendered each time; for a longer one its end is shown
@@ -42,11 +47,12 @@ _TAIL = 2_000
 _REST = 8  # pause between two searches for complete blocks: so many times as long as the last one took
 
 
-class TerminalDisplay(Protocol):
+class TerminalDisplay:
     """Shows a turn."""
 
     def feed(self, event: Event) -> None:
         """Show an event."""
+        raise NotImplementedError
 
     def tick(self) -> None:
         """Called regularly: redraw if it is time."""
@@ -63,9 +69,6 @@ class TerminalDisplay(Protocol):
 
 def console(**settings: Any) -> Console:
     """The terminal as rich sees it; NO_COLOR and TERM=dumb are honoured by rich itself."""
-    from rich.console import Console
-    from rich.theme import Theme
-
     return Console(
         highlight=False,
         markup=False,
@@ -110,7 +113,7 @@ def followed_line(event: Followed) -> str:
     return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
-class PlainDisplay:
+class PlainDisplay(TerminalDisplay):
     """Writes the bare text of the reply to one stream, everything else to another.
 
     In a pipe a reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
@@ -175,12 +178,6 @@ class PlainDisplay:
             self._out.flush()
             self._open = False
 
-    def tick(self) -> None:
-        pass
-
-    def typing(self, line: str, sent: bool) -> None:
-        pass
-
     def pause(self) -> None:
         self._end_line()
 
@@ -202,7 +199,7 @@ class _Redrawn:
         return self._region()
 
 
-class LiveDisplay:
+class LiveDisplay(TerminalDisplay):
     """Markdown in a terminal, block by block."""
 
     def __init__(self, screen: Console, empty_hint: str = "", *, reasoning: bool = False) -> None:
@@ -329,9 +326,6 @@ class LiveDisplay:
 
     def _rendered(self, block: str, room: int | None = None) -> Segments:
         """A block (its last lines, if there is only so much room), without the blank lines rich puts around some kinds."""
-        from rich.segment import Segment, Segments
-        from rich.text import Text as Styled
-
         try:
             drawn = Styled(block[-_TAIL:]) if room is not None and len(block) > _MARKDOWN_UP_TO else markdown(block)
             lines = self._screen.render_lines(drawn, pad=False)
@@ -371,15 +365,11 @@ class LiveDisplay:
             self._screen.print(line)
 
     def _dim(self, text: str) -> RenderableType:
-        from rich.text import Text as Styled
-
         return Styled(shortened_line(text, 1000), style="dim")
 
     # -------------------------------------------------------------------------------- redrawn
 
     def _region(self) -> RenderableType:
-        from rich.console import Group
-
         parts: list[RenderableType] = []
         if self._text.strip():
             parts.append(self._tail())
@@ -400,9 +390,6 @@ class LiveDisplay:
 
     def _input_line(self) -> RenderableType:
         """The end of the input line, on one line."""
-        from rich.cells import cell_len
-        from rich.text import Text as Styled
-
         text = self._typed[-self._screen.width :]
         while cell_len(text) > self._screen.width:
             text = text[1:]
@@ -410,15 +397,10 @@ class LiveDisplay:
 
     def _tail(self) -> RenderableType:
         """The end of the block being written, as much as fits on the screen."""
-        from rich.console import Group
-        from rich.text import Text as Styled
-
         gap: list[RenderableType] = [Styled("")] if self._above else []
         return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 4 - len(self._running))))
 
     def _tool_line(self, name: str, arguments: dict[str, Any], done: ToolFinished | None) -> RenderableType:
-        from rich.text import Text as Styled
-
         line = Styled("  ", no_wrap=True, overflow="ellipsis")
         if done is None:
             line.append(self._spinner(), style="cyan")
@@ -439,8 +421,6 @@ class LiveDisplay:
         return line
 
     def _waiting(self, what: str) -> RenderableType:
-        from rich.text import Text as Styled
-
         return Styled(f"{self._spinner()} {what}…", style="dim", no_wrap=True, overflow="ellipsis")
 
     def _spinner(self) -> str:
