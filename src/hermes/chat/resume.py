@@ -107,15 +107,12 @@ def _at_the_same_place(model: Model, name: str) -> Model | None:
     """The model of this name behind the same endpoint, if the endpoint lists it."""
     from hermes.agent.endpoint.client import EndpointModel
     from hermes.agent.endpoint.servers import listed_models
+    from hermes.agent.model_choice import named_model
 
     if not isinstance(model, EndpointModel) or model.base_url is None:
         return None
     listed = listed_models(model.base_url, key=model.api_key)
-    if not any(item["id"] == name for item in listed or ()):
-        return None
-    return EndpointModel(
-        name, model.base_url, model.api_key, kind=model.kind, timeout=model.timeout, provider=model.provider
-    )
+    return named_model(name, model) if any(item["id"] == name for item in listed or ()) else None
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
