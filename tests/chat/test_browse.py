@@ -726,3 +726,19 @@ def test_without_its_terminal_the_browser_ends_also_under_nohup(home: Path) -> N
     finally:
         program.kill()
         program.wait()
+
+
+def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any) -> None:
+    with SessionDB(home / "state.db") as db:
+        for number in range(1001):
+            db.create_session(f"s{number}", "cli")
+            db.append_message(f"s{number}", "user", f"the walrus {number}" + " sleeps" * (number < 239))
+    screen = open_screen("sessions", "browse", width=100)
+    screen.wait_for("1,001 conversations")
+    screen.press("Tab")
+    screen.type("sleeps")
+    screen.wait_for("found in 239 conversations")
+    screen.press("Escape")
+    screen.wait_for("words from a message")
+    screen.type("walrus")
+    screen.wait_for("found in more than 1,000 conversations")

@@ -31,7 +31,7 @@ def test_a_slash_opens_a_menu_that_takes_letters_in_their_order(server: ModelSer
     screen.wait_for("❯")
     before = screen.text()
     screen.type("/")
-    screen.wait_for("/resume    continue another session")
+    screen.wait_for("/resume     continue another session")
     screen.type("mdl")
     screen.wait_for("/model  answer with another model")
     assert "/resume" not in screen.text()

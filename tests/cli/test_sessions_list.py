@@ -219,3 +219,15 @@ def test_stats_as_json_has_the_same_numbers(hermes_home: Path) -> None:
         "sessions": 5, "messages": 15, "sources": {"cli": 4, "telegram": 1},
     }  # fmt: skip
     assert told["database_bytes"] > 10_000 and told["path"] == str(hermes_home / "state.db")
+
+
+def test_a_single_question_is_marked_from_120_columns_on(hermes_home: Path) -> None:
+    hermes_home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with SessionDB(hermes_home / "state.db") as db:
+        db.create_session("20260101_080000_aaaaaa", "cli")
+        db.append_message(
+            "20260101_080000_aaaaaa", "user", "Why is the old parser so slow on very large files at night?"
+        )
+        db.set_session_title("20260101_080000_aaaaaa", "The old parser is slow on very large files at night")
+        db.end_session("20260101_080000_aaaaaa", "oneshot")
+    assert "one-shot" in run("sessions", "list", home=hermes_home, width=120).out

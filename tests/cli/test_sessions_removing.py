@@ -210,13 +210,6 @@ def test_prune_keeps_the_sessions_of_a_source_for_its_own_days(hermes_home: Path
     assert out == "Nothing to prune: no ended session is older than 200 days.\n"
 
 
-def test_a_session_in_the_trash_is_named_as_such(home: Path) -> None:
-    assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
-    for words in (("delete", PARSER, "--yes"), ("show", PARSER[:16]), ("rename", "Parser rewrite", "x")):
-        done = run("sessions", *words, home=home)
-        assert done.status == 1 and "in the trash" in done.err and f"restore {PARSER}" in done.err
-
-
 def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
     done = run("sessions", "prune", "--source", "telegram", "--yes", home=home)
     assert done.status == 0 and "put 1 session in the trash until" in done.out
@@ -321,3 +314,15 @@ def test_shred_says_what_to_do_about_a_reader_and_ends_when_asked_again(home: Pa
     assert done.err.endswith(f"; end that process; then run `hermes sessions delete --shred {PARSER}` again\n")
     again = run("sessions", "delete", "--shred", PARSER, home=home)  # it was confirmed the first time
     assert again.status == 0 and again.out.startswith(f"{PARSER} is shredded: ")
+
+
+def test_a_session_in_the_trash_is_named_as_such(home: Path) -> None:
+    assert run("sessions", "delete", "Parser rewrite", "--yes", home=home).status == 0
+    for words in (PARSER, "Parser rewrite", PARSER[:-2]):
+        again = run("sessions", "delete", words, "--yes", home=home)
+        assert again.status == 1 and "in the trash" in again.err and f"restore {PARSER}" in again.err
+    for words in (("show", PARSER[:16]), ("rename", "Parser rewrite", "x")):
+        assert "in the trash" in run("sessions", *words, home=home).err
+    assert run("sessions", "delete", "--now", PARSER, "--yes", home=home).status == 0
+    assert PARSER not in run("sessions", "trash", home=home).out
+    assert "no session matches" in run("sessions", "delete", PARSER, "--yes", home=home).err

@@ -45,7 +45,7 @@ class Listener:
         self.options = list(options)
         return self.choice
 
-    def display(self) -> Any:
+    def display(self, *, reasoning: bool = False) -> Any:
         return self
 
     def typing(self, *shown: Any) -> None:

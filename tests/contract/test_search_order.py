@@ -67,3 +67,11 @@ def test_hits_are_in_the_same_order_on_every_engine(db: Any, tmp_path: Path, see
         for query, hits in expected.items():
             assert found[query] == hits, query
         db.catch_up()
+
+
+@pytest.mark.parametrize("query", ["walrus", "walrus floe", "alru", "where does the walrus sleep now?"])
+def test_equal_hits_are_in_the_order_of_their_times_whenever_they_were_stored(db, query):
+    for number in range(6):  # an import stores the older ones later
+        db.create_session(f"s{number}", "cli")
+        db.append_message(f"s{number}", "user", "the walrus sleeps on the ice floe", timestamp=9000.0 - number)
+    assert [hit["session_id"] for hit in db.search_messages(query)] == [f"s{number}" for number in range(6)]

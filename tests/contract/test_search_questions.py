@@ -228,3 +228,11 @@ def test_few_sessions_are_shown_whole(db):
     talk(db, "two", "a falcon was seen")
     found = [hit["session_id"] for hit in db.search_messages("Where was it that the falcon slept last?", limit=50)]
     assert len(found) == 31 and set(found[:20]) == {"one", "two"}
+
+
+def test_in_a_german_question_sharp_s_is_no_double_s(db):
+    for name, text in (("mass", "Die Masse war 40 kg"), ("size", "Die Maße waren 40 cm")):
+        db.create_session(name, "cli")
+        db.append_message(name, "user", text)
+    assert [hit["session_id"] for hit in db.search_messages("Welche Maße sind hier wirklich wichtig?")] == ["size"]
+    assert [hit["session_id"] for hit in db.search_messages("Welche Masse ist hier wirklich wichtig?")] == ["mass"]

@@ -183,6 +183,29 @@ def test_resolving_an_unknown_title_is_none(db):
     assert db.resolve_session_by_title("") is None
 
 
+def test_the_title_a_person_types(db):
+    for name, title in (("a", "My Parser"), ("b", "My Parser #2"), ("c", "Straße"), ("d", "MY LIST"), ("e", "my list")):
+        titled(db, name, title)
+    assert db.sessions_meant_by_title("My Parser") == ["b"], "the newest of the family"
+    assert db.sessions_meant_by_title("My Parser #2") == db.sessions_meant_by_title(" MY  parser #2 ") == ["b"]
+    assert db.sessions_meant_by_title("my parser") == db.sessions_meant_by_title("arse") == ["b"]
+    assert db.sessions_meant_by_title("STRAẞE") == ["c"] and db.sessions_meant_by_title("ss") == []
+    assert db.sessions_meant_by_title("My list") == ["e", "d"], "two in another case: the newest first"
+    assert db.sessions_meant_by_title("MY LIST") == ["d"]
+    assert db.sessions_meant_by_title("my") == ["e", "d", "b"]
+    for words in ("", "  ", "\u200b", "nothing like it", "%", "x" * 5000):
+        assert db.sessions_meant_by_title(words) == []
+    db.delete_session("b")
+    assert db.sessions_meant_by_title("parser") == ["a"]
+
+
+def test_a_person_finds_only_titles_of_their_own(db):
+    titled(db, "a", "My Parser", source="telegram", user_id="1")
+    titled(db, "b", "Your Parser", source="telegram", user_id="2")
+    assert db.sessions_meant_by_title("parser", visible_to=("telegram", "1")) == ["a"]
+    assert db.sessions_meant_by_title("parser") == ["b", "a"]
+
+
 def test_number_ten_is_newer_than_number_nine(db):
     titled(db, "s1", "x")
     for n in range(2, 12):

@@ -61,6 +61,7 @@ from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.model import LooksUp
+    from hermes.agent.project_instructions import Stamps
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
@@ -133,6 +134,7 @@ class Agent:
         self._cut = 0  # how many messages were cut for the model in this turn
         self._titling: Titling | None = None
         self._titled = False
+        self._instructions: Stamps | None = None  # of the project, as they were read last
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
@@ -197,6 +199,7 @@ class Agent:
         session = self._session
         if (yield from session.enter(self.model, self._new_prompt, later=True)):
             yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
+        yield from self._read_instructions_again()
         try:
             session.say(content, keep)
         except (Fenced, SessionBusy) as error:  # another process used the session meanwhile
@@ -314,6 +317,10 @@ class Agent:
         `patience` is how long to wait for a title in progress; a process that keeps running need not wait.
         """
         self._cancel.set()
+        if self._titling is None and self.titles and not self._titled:  # no exchange was completed
+            from hermes.agent.titler import start_titling
+
+            self._titling = start_titling(self.db, self.session_id, None)
         if self._titling is not None and patience > 0:
             self._titling.join(patience)
         for thing in list(self.context.state.values()):
@@ -340,8 +347,50 @@ class Agent:
         if self.system is not None:
             return self.system
         names = set(self.tools) if self.model.calls_tools else set()
-        cwd = self.cwd if self.context.user is None and not self.shared else None  # only for the owner
-        return system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
+        cwd = self.cwd if self._is_owners else None
+        prompt = system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
+        return self._with_instructions(prompt)
+
+    @property
+    def _is_owners(self) -> bool:
+        """Whether only the owner of this machine talks here, who may see its files."""
+        return self.context.user is None and not self.shared
+
+    def instruction_files(self) -> list[Path]:
+        """The project instructions (AGENTS.md …) that are part of this conversation's system prompt."""
+        from hermes.agent.project_instructions import instruction_files
+
+        if self.system is not None or not self._is_owners or self.context.root is None:
+            return []
+        return instruction_files(self.context.home, self.context.root)
+
+    def _with_instructions(self, prompt: str) -> str:
+        from hermes.agent.project_instructions import MOST, stamps, with_instructions
+
+        files = self.instruction_files()
+        self._instructions = stamps(files)
+        room = MOST
+        if sum(size for _, _, size in self._instructions) > _ALWAYS_FITS:  # else no server is asked for its window
+            room = min(room, self.model.context_length)  # characters: about a quarter of the window
+        return with_instructions(prompt, files, room)
+
+    def _read_instructions_again(self) -> Iterator[Event]:
+        """Renew the project instructions in the prompt of an earlier turn, where a file was changed since."""
+        from hermes.agent.project_instructions import stamps
+        from hermes.agent.prompt_messages import is_usual_prompt
+
+        old = self._session.prompt or ""
+        if not is_usual_prompt(old) or self.system is not None or not self._is_owners:
+            return
+        files = self.instruction_files()
+        if stamps(files) == self._instructions:
+            return
+        new = self._with_instructions(old)
+        if self.db.masked(new) == self.db.masked(old):
+            return
+        self._session.change_prompt(new)
+        names = ", ".join(str(path) for path in files)
+        yield Notice(f"Project instructions read again: {names}" if files else "The project instructions are gone.")
 
     # ------------------------------------------------------------------------------------------ answering
 

@@ -113,6 +113,12 @@ class TurnSession:
             **self._columns,
         )  # fmt: skip
 
+    def change_prompt(self, prompt: str) -> None:
+        """Give the session another system prompt."""
+        with self._lease.fenced():
+            self._db.update_system_prompt(self.session_id, prompt)
+        self.prompt = prompt
+
     def load(self) -> None:
         """Read the history again."""
         self.history = list(self._db.get_messages_as_conversation(self.session_id, inline_attachments=False))

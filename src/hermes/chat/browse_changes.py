@@ -16,7 +16,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Static
 
@@ -49,13 +48,6 @@ class Ask(ModalScreen[str | None]):
         Binding("ctrl+c", "leave", show=False, priority=True),
     ]
 
-    class Tried(Message):
-        """The attempt is over."""
-
-        def __init__(self, result: str | None, wrong: str | None) -> None:
-            super().__init__()
-            self.result, self.wrong = result, wrong
-
     def __init__(self, question: str, value: str, attempt: Callable[[str], str]) -> None:
         super().__init__()
         self.question, self.value, self.attempt = question, value, attempt
@@ -81,20 +73,18 @@ class Ask(ModalScreen[str | None]):
 
     def _attempt(self, text: str) -> None:
         try:
-            result, wrong = self.attempt(text), None
+            self.call_later(self._end, self.attempt(text))
         except HermesError as error:
-            result, wrong = None, str(error)
+            self.call_later(self._refuse, str(error))
         except OSError as error:
-            result, wrong = None, f"{error.filename or text}: {error.strerror or error}"
-        self.post_message(self.Tried(result, wrong))
+            self.call_later(self._refuse, f"{error.filename or text}: {error.strerror or error}")
 
-    @on(Tried)
-    def tried(self, event: Tried) -> None:
+    def _end(self, result: str) -> None:
+        self.dismiss(result)
+
+    def _refuse(self, wrong: str) -> None:
         self.busy = False
-        if event.wrong is None:
-            self.dismiss(event.result)
-        else:
-            self.query_one("#wrong", Static).update(event.wrong)
+        self.query_one("#wrong", Static).update(wrong)
 
     def action_leave(self) -> None:
         if not self.busy:
@@ -183,13 +173,6 @@ class BrowseChanges(Screen[None], inherit_bindings=False):
     db: SessionDB
     all: list[ListLine]
     found: list[ListLine]
-
-    class Changed(Message):
-        """A change was made; `then` updates the screen."""
-
-        def __init__(self, then: Callable[[], None] | None, wrong: str | None) -> None:
-            super().__init__()
-            self.then, self.wrong = then, wrong
 
     @property
     def lines(self) -> SessionList:
@@ -289,18 +272,11 @@ class BrowseChanges(Screen[None], inherit_bindings=False):
 
         def run() -> None:
             try:
-                gone = not work()
-                self.post_message(
-                    self.Changed(None if gone else then, "this conversation was deleted" if gone else None)
-                )
+                if work():
+                    self.call_later(then)
+                else:
+                    self.call_later(self._say, "this conversation was deleted")
             except HermesError as error:
-                self.post_message(self.Changed(None, str(error)))
+                self.call_later(self._say, str(error))
 
         self.run_worker(run, thread=True, group="change")
-
-    @on(Changed)
-    def changed(self, event: Changed) -> None:
-        if event.then is not None:
-            event.then()
-        if event.wrong is not None:
-            self._say(event.wrong)

@@ -109,12 +109,13 @@ def by_folder(lines: Sequence[ListLine]) -> list[ListLine]:
 _ROUNDS = 5  # searches for one list: a conversation with very many matches hides no other one
 
 
-def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
-    """The conversations with a match, best first, each once with its best match."""
+def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[ListLine], bool]:
+    """The conversations with a match, best first, each once with its best match; and whether there may be more."""
     from hermes.agent.session_search.excerpts import search_rounds
 
     lines: dict[str, ListLine] = {}
-    for hit in chain.from_iterable(islice(search_rounds(db, query, limit), _ROUNDS)):
+    rounds = list(islice(search_rounds(db, query, limit), _ROUNDS))
+    for hit in chain.from_iterable(rounds):
         session_id = hit["session_id"]
         if session_id in lines:
             lines[session_id].more += 1
@@ -126,7 +127,7 @@ def found_inside(db: SessionDB, query: str, limit: int = 200) -> list[ListLine]:
         line.snippet, line.message_id = one_line(hit["snippet"]), hit["id"]
         line.last_active = hit["timestamp"]
         lines[session_id] = line
-    return list(lines.values())
+    return list(lines.values()), len(rounds) == _ROUNDS and len(rounds[-1]) == limit
 
 
 def marked(text: str) -> Iterable[tuple[str, bool]]:

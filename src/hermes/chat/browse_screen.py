@@ -1,6 +1,6 @@
 """The browser's main screen: an input line, the list, the preview, and the keys that change a conversation.
 
-Everything that reads or writes the store runs in a thread and comes back as a message; the result of an outdated
+Everything that reads or writes the store runs in a thread and comes back with `call_later`; the result of an outdated
 request is dropped. Typing always goes to the filter, so the other keys are control keys.
 """
 
@@ -16,7 +16,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.geometry import Size
-from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
@@ -118,34 +117,6 @@ class Picker(BrowseChanges, inherit_bindings=False):
         Binding("shift+down,ctrl+down", "scroll_preview(3)", show=False, priority=True),
     ]
 
-    class Loaded(Message):
-        """A page of the list has arrived."""
-
-        def __init__(self, turn: int, lines: list[ListLine], done: bool) -> None:
-            super().__init__()
-            self.turn, self.lines, self.done = turn, lines, done
-
-    class Found(Message):
-        """A search is over."""
-
-        def __init__(self, turn: int, lines: list[ListLine], wrong: str | None) -> None:
-            super().__init__()
-            self.turn, self.lines, self.wrong = turn, lines, wrong
-
-    class Previewed(Message):
-        """A preview is ready."""
-
-        def __init__(self, turn: int, shown: Preview) -> None:
-            super().__init__()
-            self.turn, self.shown = turn, shown
-
-    class Broken(Message):
-        """The store can't be read."""
-
-        def __init__(self, error: HermesError) -> None:
-            super().__init__()
-            self.error = error
-
     def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
         super().__init__()
         self.db, self.zone = db, zone
@@ -154,6 +125,7 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self.loaded = False
         self.is_inside = False
         self.found: list[ListLine] = []
+        self._more_found = False  # the best of them are listed
         self.searching = False
         self._list_round = self._search_round = self._preview_round = 0
         self._soon_search: Timer | None = None
@@ -214,20 +186,19 @@ class Picker(BrowseChanges, inherit_bindings=False):
                 )
                 lines = [line_of(row) for row in rows if row["id"] not in seen]
                 seen.update(line.id for line in lines)
-                self.post_message(self.Loaded(turn, lines, len(rows) < size))
+                self.call_later(self._take_page, turn, lines, len(rows) < size)
                 if len(rows) < size:
                     return
                 offset, size = offset + size, min(LARGEST_PAGE, PAGE if size == FIRST_PAGE else size * 2)
         except HermesError as error:
-            self.post_message(self.Broken(error))
+            self.call_later(self._give_up, error)
 
-    @on(Loaded)
-    def take_page(self, event: Loaded) -> None:
-        if event.turn != self._list_round:
+    def _take_page(self, turn: int, lines: list[ListLine], done: bool) -> None:
+        if turn != self._list_round:
             return
-        self._fresh += event.lines
-        self.loaded = event.done
-        if event.done or len(self._fresh) > len(self.all):  # the new list replaces the old one once it is longer
+        self._fresh += lines
+        self.loaded = done
+        if done or len(self._fresh) > len(self.all):  # the new list replaces the old one once it is longer
             self.all = self._fresh
         if not self.is_inside:
             self._show()
@@ -266,7 +237,7 @@ class Picker(BrowseChanges, inherit_bindings=False):
             text = (
                 "searching …"
                 if self.searching
-                else f"found in {counted(shown, 'conversation')}"
+                else f"found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
                 if self.query_text.strip()
                 else ""
             )
@@ -278,10 +249,9 @@ class Picker(BrowseChanges, inherit_bindings=False):
             text += " · loading …"
         self.query_one("#status", Static).update(text)
 
-    @on(Broken)
-    def give_up(self, event: Broken) -> None:
+    def _give_up(self, error: HermesError) -> None:
         self.app.exit(message=None)
-        self.app.problem = event.error  # type: ignore[attr-defined]
+        self.app.problem = error  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------------------------------------ filter and search
 
@@ -310,20 +280,18 @@ class Picker(BrowseChanges, inherit_bindings=False):
         if turn != self._search_round or self._leaving:
             return
         try:
-            lines, wrong = found_inside(self.db, text), None
+            self.call_later(self._take_found, turn, *found_inside(self.db, text))
         except HermesError as error:
-            lines, wrong = [], str(error)
-        self.post_message(self.Found(turn, lines, wrong))
+            self.call_later(self._take_found, turn, [], False, str(error))
 
-    @on(Found)
-    def take_found(self, event: Found) -> None:
-        if event.turn != self._search_round or not self.is_inside:
+    def _take_found(self, turn: int, lines: list[ListLine], more: bool, wrong: str | None = None) -> None:
+        if turn != self._search_round or not self.is_inside:
             return
         self.searching = False
-        self.found = event.lines
+        self.found, self._more_found = lines, more
         self._show(keep=False)
-        if event.wrong is not None:
-            self._say(event.wrong)
+        if wrong is not None:
+            self._say(wrong)
 
     def action_inside(self) -> None:
         """Search inside the conversations, or filter the list again; the typed text stays."""
@@ -391,15 +359,14 @@ class Picker(BrowseChanges, inherit_bindings=False):
             shown = preview(self.db, line, self.zone, light=not self.app.current_theme.dark)
         except HermesError as error:
             shown = Preview(Text(str(error)))
-        self.post_message(self.Previewed(turn, shown))
+        self.call_later(self._take_preview, turn, shown)
 
-    @on(Previewed)
-    def take_preview(self, event: Previewed) -> None:
-        if event.turn != self._preview_round:
+    def _take_preview(self, turn: int, shown: Preview) -> None:
+        if turn != self._preview_round:
             return
-        self.query_one("#conversation", Static).update(event.shown.text)
+        self.query_one("#conversation", Static).update(shown.text)
         pane = self.query_one("#preview", VerticalScroll)
-        pane.scroll_to(y=event.shown.top(pane.scrollable_content_region.width), animate=False)
+        pane.scroll_to(y=shown.top(pane.scrollable_content_region.width), animate=False)
 
     # ------------------------------------------------------------------------------------------ actions
 

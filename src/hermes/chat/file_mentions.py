@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,11 @@ FILE_BYTES: Final = 20_000_000
 LISTED: Final = 300
 _MENTION: Final = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
 _TYPED: Final = re.compile(r'(?:(?<=\s)|^)@("?)([^"\n]*)$')
+_ATTACHED: Final = re.compile(
+    r"\n\n(\[file ([^\n]+): [\d,]+ lines?, [^\]\n]*\])\n.*?\n\[end of \2\](?=\n\n|$)"
+    r"|\n\n(\[folder [^\n]+: [^\]\n]* entr(?:y|ies)\])\n.*?(?=\n\n|$)",
+    re.DOTALL,
+)
 _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -34,22 +39,35 @@ class Mentions:
     texts: list[str] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    sign: str = "@"  # before the name of a file that can't go along
 
 
-def with_files(text: str, folder: Path, window: int) -> tuple[str | list[dict[str, Any]], list[str]]:
+def with_files(
+    text: str, folder: Path, window: int, *, piped: str = "", attached: Sequence[Path] = ()
+) -> tuple[str | list[dict[str, Any]], list[str]]:
     """The content to send for a typed text, and notes about what goes with it. InvalidInput for a file that can't.
 
-    `window` is the model's context in tokens: the texts take at most about half of it.
+    `window` is the model's context in tokens: the texts take at most about half of it. `piped` text is data: an @ in it
+    names no file. `attached` files come last.
     """
     found = Mentions()
     left = min(BUDGET, max(window, 2_000) * 2)
     for name, path in dict(_mentioned(text, folder)).items():
         left -= _add(found, name, path, left)
-    whole = "\n\n".join([text, *found.texts])
+    found.texts += [piped] if piped else []
+    found.sign = ""
+    for path in attached:
+        left -= _add(found, str(path), path, left)
+    whole = "\n\n".join(part for part in (text, *found.texts) if part)
     if not found.pictures:
         return whole, found.notes
     parts: list[dict[str, Any]] = [{"type": "text", "text": whole}]
     return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in found.pictures)], found.notes
+
+
+def without_files(text: str) -> str:
+    """A message of `with_files` without the texts of its files and folders: their first lines stay."""
+    return _ATTACHED.sub(lambda one: "\n" + (one[1] or one[3]), text)
 
 
 def _mentioned(text: str, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -78,18 +96,22 @@ def _add(found: Mentions, name: str, path: Path, left: int) -> int:
         found.notes.append(f"{name}: folder, {counted(count, 'entry', 'entries')}")
         return len(listing)
     if not path.is_file():
-        raise InvalidInput(f"@{name} is neither a file nor a folder; the message was not sent")
+        raise InvalidInput(f"{found.sign}{name} is neither a file nor a folder; the message was not sent")
     try:
         size = path.stat().st_size
         if size > FILE_BYTES:
-            raise InvalidInput(f"@{name} has {size:,} bytes, more than {FILE_BYTES:,}; the message was not sent")
+            raise InvalidInput(
+                f"{found.sign}{name} has {size:,} bytes, more than {FILE_BYTES:,}; the message was not sent"
+            )
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidInput(f"@{name}: {error.strerror}; the message was not sent") from error
+        raise InvalidInput(f"{found.sign}{name}: {error.strerror}; the message was not sent") from error
     mime = mime_of(data)
     if mime in _PICTURES:
         if size > PICTURE_BYTES:
-            raise InvalidInput(f"@{name} is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}; not sent")
+            raise InvalidInput(
+                f"{found.sign}{name} is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}; not sent"
+            )
         found.pictures.append(f"data:{mime};base64,{base64.b64encode(data).decode()}")
         found.notes.append(f"{name}: picture, {_size(size)}")
         return 0
@@ -99,9 +121,9 @@ def _add(found: Mentions, name: str, path: Path, left: int) -> int:
 def _add_text(found: Mentions, name: str, data: bytes, left: int) -> int:
     text = text_of_bytes(data)
     if text is None:
-        raise InvalidInput(f"@{name} is a binary file ({_size(len(data))}); the message was not sent")
+        raise InvalidInput(f"{found.sign}{name} is a binary file ({_size(len(data))}); the message was not sent")
     if left < 200:
-        raise InvalidInput(f"@{name} does not fit any more beside the other files; the message was not sent")
+        raise InvalidInput(f"{found.sign}{name} does not fit any more beside the other files; the message was not sent")
     lines = counted(len(text.splitlines()), "line")
     shown = without_middle(text, left)
     cut = "" if shown == text else ", its middle left out"

@@ -123,6 +123,15 @@ class Typing:
         self.read()
         return "".join(press.data for press in (*get_typeahead(get_app_session().input), *self._keys))
 
+    def keep_early(self) -> None:
+        """Keep lines typed before this program was ready: until then the terminal makes Enter a line break."""
+        from prompt_toolkit.key_binding import KeyPress
+        from prompt_toolkit.keys import Keys
+
+        self.read()
+        self._keys[:] = [KeyPress(Keys.Enter, "\r") if one.key == Keys.ControlJ else one for one in self._keys]
+        self.end()
+
     def end(self) -> None:
         """The turn is over: give the keys to the next prompt."""
         from prompt_toolkit.application.current import get_app_session
@@ -142,8 +151,8 @@ class Typing:
 
 
 @contextmanager
-def quiet_keyboard() -> Iterator[None]:
-    """Don't echo keys while no prompt is open; they are kept for the next prompt, Enter as Enter."""
+def quiet_keyboard(*, prompts: bool = True) -> Iterator[None]:
+    """Don't echo keys. With `prompts`, those typed while no prompt is open are kept for the next one, Enter as Enter."""
     import termios
 
     descriptor = _keyboard()
@@ -152,10 +161,14 @@ def quiet_keyboard() -> Iterator[None]:
         yield
         return
     global _modes
-    quiet = [before[0] & ~termios.ICRNL, *before[1:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    if prompts:
+        quiet[0], quiet[3] = quiet[0] & ~termios.ICRNL, quiet[3] & ~termios.ICANON
     try:
         _modes = descriptor, before, quiet
         _set(descriptor, quiet)
+        if prompts and select.select([descriptor], [], [], 0)[0]:
+            Typing().keep_early()
         yield
     finally:
         _modes = None
@@ -165,16 +178,25 @@ def quiet_keyboard() -> Iterator[None]:
 _modes: tuple[int, list[Any], list[Any]] | None = None  # the terminal, its settings outside and inside this program
 
 
-def suspend() -> None:
-    """Ctrl-Z: stop this process with the terminal as the shell left it; returns when it continues, quiet as before."""
-    sys.stdout.write(_PASTES_OFF + _CURSOR_ON)
-    sys.stdout.flush()
+@contextmanager
+def shells_keyboard() -> Iterator[None]:
+    """In this block the terminal is as the shell left it."""
     modes = _modes
-    if modes is not None:
-        _set(modes[0], modes[1])
-    os.kill(os.getpid(), signal.SIGSTOP)
-    if modes is not None:
-        _set(modes[0], modes[2])
+    try:
+        if modes is not None:
+            sys.stdout.write(_PASTES_OFF + _CURSOR_ON)
+            sys.stdout.flush()
+            _set(modes[0], modes[1])
+        yield
+    finally:
+        if modes is not None:
+            _set(modes[0], modes[2])
+
+
+def suspend() -> None:
+    """Ctrl-Z: stop this process; returns when it continues."""
+    with shells_keyboard():
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _keyboard() -> int | None:

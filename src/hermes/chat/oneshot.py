@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
-from hermes.chat.render import console, display_for
+from hermes.chat.keyboard import quiet_keyboard, shells_keyboard
+from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.session_choice import ONESHOT
-from hermes.errors import InvalidInput, ModelError, kind_of
+from hermes.errors import ModelError, kind_of
 from hermes.store import opening
 from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
     from hermes.agent.tools.permission import Answer
-    from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
@@ -37,7 +37,7 @@ def put_json(stream: IO[str], value: dict[str, Any]) -> None:
     stream.flush()
 
 
-class JsonDisplay:
+class JsonDisplay(TerminalDisplay):
     """Collects a turn; with a stream, writes every event as it happens."""
 
     def __init__(self, stream: IO[str] | None) -> None:
@@ -68,18 +68,6 @@ class JsonDisplay:
         if self.stream is not None:
             put_json(self.stream, {"type": kind, **values})
 
-    def tick(self) -> None:
-        pass
-
-    def typing(self, line: str, sent: bool) -> None:
-        pass
-
-    def pause(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
 
 class PipeVoice:
     """Writes everything but the answer to standard error; asks questions only if standard input is a terminal."""
@@ -97,8 +85,9 @@ class PipeVoice:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
             self.note(f"{question} Answered no, since no terminal is attached. (--yes answers yes to every question)")
             return False
-        print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().casefold() in ("y", "yes")
+        with shells_keyboard():
+            print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+            return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
     def permission(self, question: str) -> bool | Answer:
         from hermes.agent.tools.permission import NOBODY, Question
@@ -119,7 +108,7 @@ class PipeVoice:
     def typing(self) -> None:
         """None: typed keys are not read while one question is answered."""
 
-    def display(self) -> TerminalDisplay:
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         return display_for(self.screen, "Run the command again, or ask in other words.")
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
@@ -133,7 +122,7 @@ class JsonVoice(PipeVoice):
         super().__init__()
         self._shown = JsonDisplay(sys.stdout if stream else None)
 
-    def display(self) -> TerminalDisplay:
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         return self._shown
 
     @property
@@ -177,60 +166,6 @@ def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) 
     }
 
 
-_MOST_ATTACHED = 1_000_000  # bytes of a text file that joins a question
-_PICTURES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".gif": "gif", ".webp": "webp"}
-
-
-def with_files(question: str, files: Sequence[Path]) -> str | list[Any]:
-    """The question with files: texts in fences behind it, pictures as parts of their own. InvalidInput for other files."""
-    if not files:
-        return question
-    from base64 import b64encode
-
-    from hermes.interop.markdown import fenced
-
-    texts, pictures = [question], []
-    for path in files:
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise InvalidInput(f"{path} can't be attached: {error.strerror}") from None
-        kind = _PICTURES.get(path.suffix.casefold())
-        if kind is not None:
-            url = f"data:image/{kind};base64,{b64encode(data).decode()}"
-            pictures.append({"type": "image_url", "image_url": {"url": url}})
-            continue
-        if len(data) > _MOST_ATTACHED:
-            raise InvalidInput(f"{path} is too large to attach ({len(data):,} bytes; at most {_MOST_ATTACHED:,})")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise InvalidInput(f"{path} is neither text nor a picture; it can't be attached") from None
-        texts.append(f"{path}:\n{fenced(text)}")
-    whole = "\n\n".join(part for part in texts if part)
-    return [{"type": "text", "text": whole}, *pictures] if pictures else whole
-
-
-def content_of(
-    question: str, piped: str, attached: Sequence[Path], folder: Path, model: Model
-) -> tuple[str | list[Any], list[str]]:
-    """What to send, and notes about the files that the question names by @path.
-
-    Only what the user wrote is looked through for paths: piped text is data, and an @ in it names no file of theirs.
-    """
-    from hermes.chat import file_mentions
-
-    named: str | list[Any] = question
-    notes: list[str] = []
-    if "@" in question:
-        named, notes = file_mentions.with_files(question, folder, model.context_length)  # a server may be asked for it
-    text, pictures = (named, []) if isinstance(named, str) else (named[0]["text"], named[1:])
-    whole = with_files(joined(text, piped), attached)
-    if not pictures:
-        return whole, notes
-    return [*([{"type": "text", "text": whole}] if isinstance(whole, str) else whole), *pictures], notes
-
-
 def piped_text() -> str:
     """The piped text, if any; bytes that are not UTF-8 become replacement characters."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
@@ -262,7 +197,13 @@ def ask(
     attached: Sequence[Path] = (),
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
-    content, notes = content_of(question, piped, attached, Path.cwd(), model)
+    from hermes.chat.file_mentions import with_files
+
+    content: str | list[Any] = joined(question, piped)
+    notes: list[str] = []
+    if "@" in question or attached:  # a server may be asked for the window
+        window = model.context_length
+        content, notes = with_files(question.strip(), Path.cwd(), window, piped=piped.strip("\n"), attached=attached)
     voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
     conversation = TerminalConversation(
         db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
@@ -280,7 +221,8 @@ def ask(
         before = _last_message(conversation)
         for about in notes:
             voice.note(f"With {about}")
-        status = 130 if conversation.talk(content) else 0
+        with quiet_keyboard(prompts=False):  # an echoed ^C would move what is redrawn
+            status = 130 if conversation.talk(content) else 0
     except Terminated as ended:
         status = 128 + ended.number
     except ModelError as error:

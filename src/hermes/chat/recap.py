@@ -7,9 +7,11 @@ messages, tool results and reasoning are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hermes.chat.file_mentions import without_files
 from hermes.commands.edit_commands import exchanges, is_summary
+from hermes.commands.info_commands import tool_names
 from hermes.commands.session_choice import message_count
 from hermes.store.session_events import described, woven
 from hermes.texts import content_text, counted, harmless, unfinished
@@ -114,6 +116,7 @@ def entries_of(rows: list[MessageRow]) -> list[Entry]:
         text = harmless(content_text(row["content"])).strip()
         if row["role"] == "user":
             settle()
+            text = without_files(text)
             shown.append(Entry("user", "[summary of the earlier conversation]" if is_summary(row) else cut_user(text)))
             continue
         if text:
@@ -125,14 +128,6 @@ def entries_of(rows: list[MessageRow]) -> list[Entry]:
         calls += tool_names(row["tool_calls"])
     settle()
     return shown
-
-
-def tool_names(calls: Any) -> list[str]:
-    """The names of the tools a message calls, one a call."""
-    if not isinstance(calls, list):
-        return []
-    named = [call.get("function") or call for call in calls if isinstance(call, dict)]
-    return [harmless(str(one.get("name") or "?")) if isinstance(one, dict) else "?" for one in named]
 
 
 def cut_user(text: str) -> str:

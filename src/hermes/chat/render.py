@@ -11,7 +11,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.segment import Segment, Segments
+from rich.text import Text as Styled
+from rich.theme import Theme
 
 from hermes.agent.turn import (
     Done,
@@ -21,18 +27,18 @@ from hermes.agent.turn import (
     Notice,
     Retrying,
     Text,
+    Thought,
     ToolFinished,
     ToolProgress,
     ToolStarted,
 )
 from hermes.chat.terminal_markdown import STYLES, blocks, markdown
 from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
-from hermes.texts import harmless, one_line, shortened_line
+from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
-    from rich.segment import Segments
 
 REFRESH_SECONDS = 0.1
 # characters of an unfinished block that are rendered each time; for a longer one its end is shown
@@ -41,11 +47,12 @@ _TAIL = 2_000
 _REST = 8  # pause between two searches for complete blocks: so many times as long as the last one took
 
 
-class TerminalDisplay(Protocol):
+class TerminalDisplay:
     """Shows a turn."""
 
     def feed(self, event: Event) -> None:
         """Show an event."""
+        raise NotImplementedError
 
     def tick(self) -> None:
         """Called regularly: redraw if it is time."""
@@ -62,9 +69,6 @@ class TerminalDisplay(Protocol):
 
 def console(**settings: Any) -> Console:
     """The terminal as rich sees it; NO_COLOR and TERM=dumb are honoured by rich itself."""
-    from rich.console import Console
-    from rich.theme import Theme
-
     return Console(
         highlight=False,
         markup=False,
@@ -76,10 +80,10 @@ def console(**settings: Any) -> Console:
     )
 
 
-def display_for(screen: Console, empty_hint: str) -> TerminalDisplay:
+def display_for(screen: Console, empty_hint: str, *, reasoning: bool = False) -> TerminalDisplay:
     """The display that suits this output; `empty_hint` says what to do after an empty reply."""
     if screen.is_terminal and not screen.is_dumb_terminal:
-        return LiveDisplay(screen, empty_hint)
+        return LiveDisplay(screen, empty_hint, reasoning=reasoning)
     notes = screen.file if screen.is_terminal else sys.stderr
     return PlainDisplay(screen.file, notes, tools=screen.is_terminal, empty_hint=empty_hint)
 
@@ -109,7 +113,7 @@ def followed_line(event: Followed) -> str:
     return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
-class PlainDisplay:
+class PlainDisplay(TerminalDisplay):
     """Writes the bare text of the reply to one stream, everything else to another.
 
     In a pipe a reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
@@ -174,12 +178,6 @@ class PlainDisplay:
             self._out.flush()
             self._open = False
 
-    def tick(self) -> None:
-        pass
-
-    def typing(self, line: str, sent: bool) -> None:
-        pass
-
     def pause(self) -> None:
         self._end_line()
 
@@ -201,11 +199,13 @@ class _Redrawn:
         return self._region()
 
 
-class LiveDisplay:
+class LiveDisplay(TerminalDisplay):
     """Markdown in a terminal, block by block."""
 
-    def __init__(self, screen: Console, empty_hint: str = "") -> None:
+    def __init__(self, screen: Console, empty_hint: str = "", *, reasoning: bool = False) -> None:
         self._screen, self._empty_hint = screen, empty_hint
+        self._reasoning = reasoning  # whether it is shown whole
+        self._thought, self._thinking_since = "", 0.0
         self._text = ""  # text that is not printed permanently yet
         self._seen_lines = 0
         self._settle_from = 0.0  # when to look for complete blocks again
@@ -221,8 +221,12 @@ class LiveDisplay:
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
+            self._end_thought()
             self._text += harmless(_without_returns(event.text))
             self._settle()
+        elif isinstance(event, Thought):
+            self._thinking_since = self._thinking_since if self._thought else time.monotonic()
+            self._thought += harmless(event.text)
         elif isinstance(event, ToolStarted):
             self._flush()
             self._running[event.call_id] = event
@@ -296,7 +300,20 @@ class LiveDisplay:
         now = time.monotonic()
         self._settle_from = now + (now - begun) * _REST
 
+    def _end_thought(self) -> None:
+        """The model has ended its reasoning: print it, or a line about it."""
+        thought, self._thought = self._thought.strip(), ""
+        if thought and self._reasoning:
+            self._gap("text")
+            for line in thought.split("\n"):
+                self._screen.print(line, style="dim italic", overflow="fold")
+            self._above = "text"
+        elif thought:
+            seconds = time.monotonic() - self._thinking_since
+            self._line(self._dim(f"Thought for {counted(round(seconds), 'second')} (/reasoning shows it)"))
+
     def _flush(self) -> None:
+        self._end_thought()
         rest, self._text, self._seen_lines = self._text, "", 0
         for block in blocks(rest + "\n"):
             self._print(block)
@@ -309,9 +326,6 @@ class LiveDisplay:
 
     def _rendered(self, block: str, room: int | None = None) -> Segments:
         """A block (its last lines, if there is only so much room), without the blank lines rich puts around some kinds."""
-        from rich.segment import Segment, Segments
-        from rich.text import Text as Styled
-
         try:
             drawn = Styled(block[-_TAIL:]) if room is not None and len(block) > _MARKDOWN_UP_TO else markdown(block)
             lines = self._screen.render_lines(drawn, pad=False)
@@ -351,15 +365,11 @@ class LiveDisplay:
             self._screen.print(line)
 
     def _dim(self, text: str) -> RenderableType:
-        from rich.text import Text as Styled
-
         return Styled(shortened_line(text, 1000), style="dim")
 
     # -------------------------------------------------------------------------------- redrawn
 
     def _region(self) -> RenderableType:
-        from rich.console import Group
-
         parts: list[RenderableType] = []
         if self._text.strip():
             parts.append(self._tail())
@@ -371,6 +381,8 @@ class LiveDisplay:
             parts += styled_lines(one.name, lines, self._screen.width)
         if not parts:
             left = self._retry_at - time.monotonic()
+            if self._reasoning:
+                parts += styled_lines("", last_lines(self._thought, RUNNING_LINES), self._screen.width)
             parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
         if self._typed:
             parts.append(self._input_line())
@@ -378,9 +390,6 @@ class LiveDisplay:
 
     def _input_line(self) -> RenderableType:
         """The end of the input line, on one line."""
-        from rich.cells import cell_len
-        from rich.text import Text as Styled
-
         text = self._typed[-self._screen.width :]
         while cell_len(text) > self._screen.width:
             text = text[1:]
@@ -388,15 +397,10 @@ class LiveDisplay:
 
     def _tail(self) -> RenderableType:
         """The end of the block being written, as much as fits on the screen."""
-        from rich.console import Group
-        from rich.text import Text as Styled
-
         gap: list[RenderableType] = [Styled("")] if self._above else []
         return Group(*gap, self._rendered(self._text, max(1, self._screen.height - 4 - len(self._running))))
 
     def _tool_line(self, name: str, arguments: dict[str, Any], done: ToolFinished | None) -> RenderableType:
-        from rich.text import Text as Styled
-
         line = Styled("  ", no_wrap=True, overflow="ellipsis")
         if done is None:
             line.append(self._spinner(), style="cyan")
@@ -417,8 +421,6 @@ class LiveDisplay:
         return line
 
     def _waiting(self, what: str) -> RenderableType:
-        from rich.text import Text as Styled
-
         return Styled(f"{self._spinner()} {what}…", style="dim", no_wrap=True, overflow="ellipsis")
 
     def _spinner(self) -> str:

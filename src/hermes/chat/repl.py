@@ -91,13 +91,16 @@ class TerminalVoice:
         return None
 
     def _read(self, question: str) -> str:
-        """A line from the keyboard; empty for Ctrl-D."""
+        """A line from the keyboard; empty for Ctrl-D and Esc."""
         try:
             if not self.comfortable:
                 return _read_plainly(question)
             from prompt_toolkit import PromptSession
+            from prompt_toolkit.key_binding import KeyBindings
 
-            session = PromptSession[str]()
+            keys = KeyBindings()
+            keys.add("escape", eager=True)(lambda event: event.app.exit(result=""))
+            session = PromptSession[str](key_bindings=keys)
             with _signals_wake(session):
                 return session.prompt(question)
         except EOFError:
@@ -110,8 +113,8 @@ class TerminalVoice:
     def typing(self) -> Typing | None:
         return Typing() if self.comfortable else None
 
-    def display(self) -> TerminalDisplay:
-        return display_for(self.replies, "/retry asks again.")
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
+        return display_for(self.replies, "/retry asks again.", reasoning=reasoning)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         from hermes.chat.recap import recap
@@ -192,6 +195,8 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
+    if files := conversation.agent.instruction_files():
+        voice.note(f"Project instructions: {', '.join(map(str, files))}")
     if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
         conversation.db.set_meta(_TOLD, "1")
         voice.note(_SMALL)
@@ -243,8 +248,10 @@ def _loop(conversation: TerminalConversation, voice: TerminalVoice) -> int:
 def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str) -> None:
     """Handle one line: a command or a message. Errors are shown; the conversation continues."""
     try:
-        if not run_command(conversation, line.strip() if line.startswith("/") else line):
-            content, notes = _content(conversation, voice, sent_text(line))
+        if line.startswith("!") and line[1:2] not in ("!", ""):
+            _run_own(conversation, voice, line[1:].strip())
+        elif not run_command(conversation, line.strip() if line.startswith("/") else line):
+            content, notes = _content(conversation, voice, line[1:] if line.startswith("!!") else sent_text(line))
             voice.screen.print()
             for note in notes:
                 voice.note(f"With {note}")
@@ -256,7 +263,18 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
     except KeyboardInterrupt:
         voice.note("Stopped.")
     except HermesError as error:
-        _tell(voice, error)
+        if isinstance(error, StoreError) and not conversation.is_stored(line):
+            voice.unsent = line
+        _tell(voice, error, unsent=bool(voice.unsent))
+
+
+def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: str) -> None:
+    """Run a command of the user's own and put its output into the conversation."""
+    from hermes.chat.own_command import run_own_command
+
+    text, status = run_own_command(command, conversation.agent.cwd)
+    conversation.show(conversation.agent.hear(text))
+    voice.note(f"{f'Exit status {status}. ' if status else ''}The model sees this with your next message.")
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:
@@ -272,12 +290,14 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
         raise
 
 
-def _tell(voice: TerminalVoice, error: HermesError) -> None:
+def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
     hint = " (/model chooses another model; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
-        voice.note("Your message may not have been saved; fix this before you continue.")
+        voice.note(
+            "Your message was not saved; it is on the line again." if unsent else "The reply may not have been saved."
+        )
     voice.screen.print()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.commands.session_choice import continued, find, message_count
+from hermes.commands.session_choice import continued, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
@@ -25,25 +25,15 @@ if TYPE_CHECKING:
     from hermes.store.rows import SessionRow
 
 
-def resolve(db: SessionDB, words: str | None, *, folder: Path | None = None) -> str:
-    """The session to continue: by id, title or the beginning of an id; None: the `cli` session used last (in `folder`).
-
-    A compressed one continues at the end of its chain. InvalidInput says why no session was found.
-    """
-    if words is None:
-        where = None if folder is None else str(folder)
-        rows = db.list_sessions_rich(source="cli", limit=1, order_by_last_active=True, cwd=where)
-        if not rows and folder is not None:
-            raise InvalidInput(f"there is no conversation in {folder} to continue yet: `hermes` begins one")
-        if not rows:
-            raise InvalidInput("there is no conversation to continue yet: `hermes` begins one")
-        return continued(db, rows[0]["id"])
-    found = find(db, words, resuming=True)
-    if found.session_id is not None:
-        return continued(db, found.session_id)
-    if found.candidates:
-        raise InvalidInput(f"several sessions begin with {words}: {', '.join(found.candidates)}")
-    raise InvalidInput(f"no session matches {words!r}; `hermes sessions list` shows all sessions")
+def latest(db: SessionDB, folder: Path | None) -> str:
+    """The `cli` session used last (in `folder`), where it continues; InvalidInput where there is none."""
+    rows = db.list_sessions_rich(
+        source="cli", limit=1, order_by_last_active=True, cwd=None if folder is None else str(folder)
+    )
+    if not rows:
+        where = "" if folder is None else f"in {folder} "
+        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` begins one")
+    return continued(db, rows[0]["id"])
 
 
 def other_folder(db: SessionDB, session_id: str) -> str | None:
@@ -117,15 +107,12 @@ def _at_the_same_place(model: Model, name: str) -> Model | None:
     """The model of this name behind the same endpoint, if the endpoint lists it."""
     from hermes.agent.endpoint.client import EndpointModel
     from hermes.agent.endpoint.servers import listed_models
+    from hermes.agent.model_choice import named_model
 
     if not isinstance(model, EndpointModel) or model.base_url is None:
         return None
     listed = listed_models(model.base_url, key=model.api_key)
-    if not any(item["id"] == name for item in listed or ()):
-        return None
-    return EndpointModel(
-        name, model.base_url, model.api_key, kind=model.kind, timeout=model.timeout, provider=model.provider
-    )
+    return named_model(name, model) if any(item["id"] == name for item in listed or ()) else None
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:

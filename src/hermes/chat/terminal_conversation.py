@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,10 +18,11 @@ from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.chat import resume
 from hermes.chat.turn_display import TurnDisplay
-from hermes.commands.registry import TERMINAL
+from hermes.commands.registry import TERMINAL, sent_text
 from hermes.commands.session_commands import USER_EXIT
-from hermes.errors import InvalidInput
+from hermes.errors import HermesError, InvalidInput
 from hermes.store.sessions import CONFIGURED
+from hermes.texts import content_text
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -65,7 +67,8 @@ class Voice(Protocol):
     def typing(self) -> Typing | None:
         """The type-ahead during a turn; None without a keyboard."""
 
-    def display(self) -> TerminalDisplay: ...
+    def display(self, *, reasoning: bool = False) -> TerminalDisplay:
+        """What shows a turn; with the model's reasoning, or a line about it."""
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
 
@@ -80,6 +83,7 @@ class TerminalConversation:
     stop: Stop | None = None  # set by Ctrl-C
     place = None
     stopped = False
+    shows_reasoning = False  # /reasoning show
     end_reason = USER_EXIT
 
     def __init__(
@@ -176,11 +180,19 @@ class TerminalConversation:
     def show(self, turn: Turn) -> None:
         self._run(turn)
 
+    def is_stored(self, line: str) -> bool:
+        """Whether a typed line is the user's last message."""
+        with suppress(HermesError):
+            asked = [row for row in self.db.get_messages(self.session_id) if row["role"] == "user"]
+            return bool(asked) and content_text(asked[-1]["content"]).startswith(sent_text(line))
+        return False
+
     def _run(self, turn: Turn) -> bool:
         self._equip()
         self._wait_for_turn()
         try:
-            return self._turns.run(turn, self.voice.display(), each=self._name_it, typing=self.voice.typing())
+            display = self.voice.display(reasoning=self.shows_reasoning)
+            return self._turns.run(turn, display, each=self._name_it, typing=self.voice.typing())
         finally:
             self._name_it()
 
@@ -214,7 +226,8 @@ class TerminalConversation:
         row = self.db.get_session(session_id)
         if row is None:
             raise InvalidInput(f"session {session_id} no longer exists")
-        if row["parent_session_id"] == self.session_id:  # a branch of the current session: everything stays as it is
+        is_branch = row["parent_session_id"] == self.session_id  # of the current session: everything stays as it is
+        if is_branch:
             back = resume.Restored(self.agent.cwd, self.agent.model)
         else:
             chosen = self.db.chosen_model(session_id)
@@ -226,7 +239,8 @@ class TerminalConversation:
         self.agent.hold()
         self.db.reopen_session(session_id)
         self.pending_title = None
-        self.voice.recap(self.db, session_id, self.config)
+        if not is_branch:
+            self.voice.recap(self.db, session_id, self.config)
         for notice in (*self.notes, *back.notices):
             self.voice.note(notice)
         self.notes.clear()

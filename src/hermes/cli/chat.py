@@ -131,14 +131,15 @@ def command(
 
 
 def _record(config: Config) -> SessionDB:
-    """The record to talk into; where the disk is full, the error says how to talk without it."""
+    """The record to talk into; where nothing can be stored, the error names the way without it."""
     from hermes.cli.arrival import open_record
-    from hermes.errors import StoreFull
+    from hermes.errors import StoreFull, StoreReadOnly
 
     try:
         return open_record(config)
-    except StoreFull as error:
-        raise StoreFull(f"{error}; `hermes --no-save` talks without saving") from None
+    except (StoreFull, StoreReadOnly) as error:
+        error.args = (f"{error}; `hermes --no-save` talks without saving",)
+        raise
 
 
 class Settings(TypedDict):
@@ -166,15 +167,16 @@ def unsaved() -> SessionDB:
 
 def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool) -> str | None:
     """The session to continue; None for a new one."""
-    from hermes.chat.resume import resolve
+    from hermes.chat.resume import latest
+    from hermes.commands.session_choice import continued as end_of_chain
     from hermes.home import project_folder
 
     words = resumed if resumed is not None else continued
     if words is None:
         return None
     if words != _LATEST:
-        return resolve(db, find_session(db, words, resuming=True))
-    return resolve(db, None, folder=project_folder(Path.cwd()) if here else None)
+        return end_of_chain(db, find_session(db, words, resuming=True))
+    return latest(db, project_folder(Path.cwd()) if here else None)
 
 
 def _needs_terminal() -> None:

@@ -53,7 +53,7 @@ class Ambiguous(click.ClickException):
 
 
 def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
-    """The session a person means: an exact id, else an exact title, else a unique id prefix."""
+    """The session a person means: an exact id, else a title, else a unique id prefix."""
     from hermes.commands.session_choice import find
 
     found = find(db, words, resuming=resuming)
@@ -63,7 +63,7 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
         width = max(map(len, found.candidates))
         listed = "\n".join(f"  {one:<{width}}  {db.get_session_title(one) or '—'}" for one in found.candidates)
         more = "\n  … and more" if found.more else ""
-        raise Ambiguous(f"several sessions match {words}; give more of the id:\n{listed}{more}")
+        raise Ambiguous(f"several sessions match {words}; give more of the id or the title:\n{listed}{more}")
     meant = ", ".join(f'"{title}"' for title in found.suggestions)
     hint = f"did you mean {meant}?" if meant else "`hermes sessions list` lists them"
     for row in db.list_trash():

@@ -47,8 +47,8 @@ def _completer(offer: Callable[[click.Context, str], list[Candidate]], *, first:
 
         if first and parameter.nargs < 0 and context.params.get(parameter.name or ""):
             return []
-        found, low = offer(context, partial), partial.casefold()
-        return [CompletionItem(value, help=about) for value, about in found if value.casefold().startswith(low)]
+        found, low = offer(context, partial), partial.lower()
+        return [CompletionItem(value, help=about) for value, about in found if value.lower().startswith(low)]
 
     return complete
 
@@ -65,7 +65,7 @@ def _sessions(context: click.Context, partial: str) -> list[Candidate]:
     if re.match(r"\d", partial):
         by_title = {str(row["id"]): _about(row) for row in _recent()}
         with _record() as db:
-            ids = db.session_ids_with_prefix(partial, 50) if db is not None else []
+            ids = sorted(db.session_ids_with_prefix(partial, 50)) if db is not None else []
         found = [(session_id, by_title.get(session_id, "")) for session_id in ids]
         return found + [(str(row["title"]), "") for row in _recent() if row.get("title")]
     named = [(str(row["title"]), str(row["id"])) for row in _recent() if row.get("title")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
-from hermes.texts import content_text, counted, shortened_line
+from hermes.texts import content_text, counted, harmless, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def help_(host: Host, arguments: str) -> None:
             "",
             "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
             "@path: a file with the question · Ctrl-O: as /show",
-            "//text sends a text that begins with a slash.",
+            "!command: run it yourself; the model sees what it prints.",
+            "//text and !!text send a text that begins with a slash or an exclamation mark.",
         ]
     elif len(rows) > 1:
         lines += ["", "`//text` sends a text that begins with a slash."]
@@ -178,8 +179,7 @@ def _line(host: Host, row: MessageRow) -> str | None:
     """A message on one line: its number, sender and text."""
     number = f"{row['id']:>6} " if host.where == TERMINAL else f"- `{row['id']}`"
     text = shortened_line(content_text(row["content"]), _CUT)
-    calls = row["tool_calls"] if isinstance(row["tool_calls"], list) else []
-    names = [str((call.get("function") or {}).get("name")) for call in calls if isinstance(call, dict)]
+    names = tool_names(row["tool_calls"])
     if row["role"] == "user":
         return f"{number} you: {text}"
     if row["role"] == "assistant":
@@ -187,6 +187,14 @@ def _line(host: Host, row: MessageRow) -> str | None:
         parts += [f"[{counted(len(names), 'tool call')}: {', '.join(dict.fromkeys(names))}]"] if names else []
         return f"{number} agent: {' '.join(parts)}"
     return None
+
+
+def tool_names(calls: Any) -> list[str]:
+    """The names of the tools a message calls, one a call."""
+    if not isinstance(calls, list):
+        return []
+    named = [call.get("function") or call for call in calls if isinstance(call, dict)]
+    return [harmless(str(one.get("name") or "?")) if isinstance(one, dict) else "?" for one in named]
 
 
 def whole_number(words: str, name: str, *, default: int) -> int:

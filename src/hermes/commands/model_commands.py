@@ -1,10 +1,11 @@
-"""Commands about the model that answers: /model chooses another one, /context shows what fills its window."""
+"""Commands about the model that answers: /model chooses another one, /reasoning shows how it came to its reply, /context what
+fills its window."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hermes.commands.registry import TERMINAL, Host, command
 from hermes.errors import InvalidInput
@@ -19,6 +20,10 @@ DEFAULT = "default"  # the word for the configured model
 _KEPT_SECONDS = 60.0  # a list of models, for completion
 _BAR = 40
 _names: dict[str | None, tuple[float, list[str]]] = {}
+
+
+class _ShowsReasoning(Protocol):
+    shows_reasoning: bool
 
 
 def model_names(model: Model) -> list[str]:
@@ -109,6 +114,32 @@ def _meant(words: str, names: list[str]) -> str:
     raise InvalidInput(f"the endpoint has no model {shortened_line(words, 60)!r}{hint}")
 
 
+@command(
+    "reasoning",
+    "[show | hide]",
+    "how the model came to its reply; show: always",
+    frozenset({TERMINAL}),
+    complete=lambda host: ["show", "hide"],
+)
+def reasoning(host: Host, arguments: str) -> None:
+    if arguments:
+        if arguments not in ("show", "hide"):
+            raise InvalidInput(f"/reasoning, /reasoning show or /reasoning hide, not {arguments!r}")
+        cast(_ShowsReasoning, host).shows_reasoning = arguments == "show"
+        host.say(
+            "Reasoning is shown from now on; /reasoning hide folds it."
+            if arguments == "show"
+            else "Reasoning is one line from now on; /reasoning shows that of the last reply."
+        )
+        return
+    rows = host.db.get_messages(host.session_id, visible_to=host.user)
+    last = max((place for place, row in enumerate(rows) if row["role"] == "user"), default=0)
+    thoughts = [row["reasoning"] or row["reasoning_content"] for row in rows[last:]]
+    host.say(
+        "\n\n".join(thought.strip() for thought in thoughts if thought) or "The last reply came without reasoning."
+    )
+
+
 @command("context", "", "what fills the model's window", frozenset({TERMINAL}))
 def context(host: Host, arguments: str) -> None:
     parts = context_parts(host)
@@ -124,6 +155,8 @@ def context(host: Host, arguments: str) -> None:
         *(f"{name:<15} {tokens:>11,}  {_bar(tokens, max(used, 1)) if name != 'Free' else ''}".rstrip()
           for name, tokens in parts.items() if tokens or name == "Free"),
     ]  # fmt: skip
+    if files := host.agent.instruction_files():
+        lines += ["", *(f"Instructions    {path}" for path in files)]
     settings = host.config.compression
     if settings.enabled:
         limit, _ = limits(settings.threshold, window, parts["System prompt"] + parts["Tools"])
@@ -137,9 +170,16 @@ def _bar(tokens: int, whole: int) -> str:
 
 def context_parts(host: Host) -> dict[str, int]:
     """Estimated tokens by kind of text."""
+    from hermes.agent.project_instructions import without_instructions
+
     row = host.db.get_session(host.session_id, visible_to=host.user)
-    parts = dict.fromkeys(("System prompt", "Tools", "Summary", "Your messages", "Replies", "Tool calls", "Results"), 0)
-    parts["System prompt"] = estimate_tokens([{"content": row["system_prompt"]}]) if row and row["system_prompt"] else 0
+    parts = dict.fromkeys(
+        ("System prompt", "Instructions", "Tools", "Summary", "Your messages", "Replies", "Tool calls", "Results"), 0
+    )
+    if row and row["system_prompt"]:
+        usual, project = without_instructions(row["system_prompt"])
+        parts["System prompt"] = estimate_tokens([{"content": usual}])
+        parts["Instructions"] = estimate_tokens([{"content": project}]) if project else 0
     tools = list(host.agent.tools.values())
     if not tools and row and host.model.calls_tools:  # it gets them with its first turn
         from hermes.agent.tools.toolbox import builtin_tools

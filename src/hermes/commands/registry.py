@@ -26,8 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show copy"
-    " status usage insights allowed tag pin stop queue background quit help"
+    "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show reasoning"
+    " copy status usage insights allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -47,71 +47,56 @@ class Host(Protocol):
     @property
     def agent(self) -> Agent:
         """The agent of this conversation."""
-        ...
 
     @property
     def stopped(self) -> bool:
         """Whether typing the command has stopped a reply (in the terminal Ctrl-C does that)."""
-        ...
 
     @property
     def place(self) -> str | None:
         """This chat, as the store stores it; None in the terminal."""
-        ...
 
     @property
     def model(self) -> Model:
         """The model that answers here."""
-        ...
 
     @property
     def default_model(self) -> Model:
         """The model that answers where none was chosen."""
-        ...
 
     def choose_model(self, name: str | None) -> None:
         """Keep the choice of a model with this conversation, also before its first message; None: the configured one."""
-        ...
 
     @property
     def session_id(self) -> str:
         """The current session; its row exists from the first message on."""
-        ...
 
     def say(self, text: str) -> None:
         """Show the user a text."""
-        ...
 
     def ask(self, question: str) -> bool:
         """Ask yes or no; no when the user can't be asked."""
-        ...
 
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         """Let the user choose one of these; None for none, or where a list can only be shown.
 
         `says` has the line that chooses each option, for places with buttons.
         """
-        ...
 
     def show(self, turn: Turn) -> None:
         """Show a turn as it happens."""
-        ...
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
         """Switch to another session (None: a new one). `ending` is the end reason of the current one; None: it does not end."""
-        ...
 
     def follow(self, session_id: str) -> None:
         """Continue the same conversation in another session: it was compressed."""
-        ...
 
     def clear(self) -> None:
         """Clear the screen, where there is one."""
-        ...
 
     def leave(self, *, ending: bool = True) -> None:
         """The user leaves; unless `ending`, the session continues elsewhere."""
-        ...
 
 
 @dataclass(slots=True, frozen=True)

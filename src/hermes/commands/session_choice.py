@@ -1,8 +1,8 @@
 """Finds the session that a user means by an id or a title.
 
-An exact id comes first, then an exact title, then an id prefix if it is unique. A numbered title such as
-"Bug #2" is a title of its own: the number does not show where a session came from. Resuming continues from the
-session found to the end of its chain of compressions (`continued`); every other command acts on the session found.
+An exact id comes first, then a title, then an id prefix if it is unique. To resume, a title may be typed in any case or in
+part, and means the newest of its numbered family ("Bug" continues "Bug #2"); from there the conversation continues at the end
+of its chain of compressions (`continued`). Every other command acts on the session with exactly that title.
 """
 
 from __future__ import annotations
@@ -32,50 +32,40 @@ class ChosenSession:
 
 
 def find(db: SessionDB, words: str, *, visible_to: User | None = None, resuming: bool = False) -> ChosenSession:
-    """Look a session up by id, title or id prefix.
-
-    `resuming` also finds a compressed conversation by its first part's title when that part was deleted.
-    """
+    """Look a session up by id, title or id prefix; `resuming`: by the title as people type it."""
     if words and db.get_session(words, visible_to=visible_to) is not None:
         return ChosenSession(words)
-    titled = _titled(db, words, visible_to)
-    if titled is None and resuming:
-        titled = _continuation(db, words, visible_to)
-    if titled is not None:
-        return ChosenSession(titled)
+    titled = db.sessions_meant_by_title(words, visible_to=visible_to) if resuming else _titled(db, words, visible_to)
+    if len(titled) == 1:
+        return ChosenSession(titled[0])
     candidates = db.session_ids_with_prefix(words, _SHOWN + 1, visible_to=visible_to) if words else []
     if len(candidates) == 1:
         return ChosenSession(candidates[0])
-    if candidates:
+    if candidates := titled or candidates:
         return ChosenSession(None, candidates=tuple(candidates[:_SHOWN]), more=len(candidates) > _SHOWN)
     return ChosenSession(None, suggestions=tuple(_alike(db, words, visible_to)))
 
 
-def _titled(db: SessionDB, words: str, visible_to: User | None) -> str | None:
+def _titled(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     """The session with exactly this title, as a title is stored."""
     try:
         title = db.sanitize_title(words)
     except ValueError:  # too long for any title
-        return None
+        return []
     row = db.get_session_by_title(title, visible_to=visible_to) if title else None
-    return None if row is None else str(row["id"])
-
-
-def _continuation(db: SessionDB, words: str, visible_to: User | None) -> str | None:
-    """The newest "words #n", if a compression gave it that number."""
-    newest = db.resolve_session_by_title(words, visible_to=visible_to) if words else None
-    row = None if newest is None else db.get_session(newest, visible_to=visible_to)
-    return newest if row is not None and row["kind"] == "compression" else None
+    return [] if row is None else [row["id"]]
 
 
 def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     from difflib import get_close_matches
 
+    from hermes.store.index_text import fold
+
     rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
     titles = [title for row in rows if (title := row["title"])]
-    folded = {title.casefold(): title for title in titles}
-    close = [folded[name] for name in get_close_matches(words.casefold(), list(folded), n=3, cutoff=0.4)]
-    close += [title for title in titles if words and words.casefold() in title.casefold() and title not in close]
+    folded = {fold(title): title for title in titles}
+    close = [folded[name] for name in get_close_matches(fold(words), list(folded), n=3, cutoff=0.4)]
+    close += [title for title in titles if words and fold(words) in fold(title) and title not in close]
     return close[:3]
 
 

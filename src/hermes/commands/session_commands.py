@@ -65,7 +65,7 @@ def _named(host: Host, words: str) -> str | None:
         width = max(len(one) for one in found.candidates) if host.where == TERMINAL else 0
         lines = [f"{_quoted(host, one):<{width}}  {host.db.get_session_title(one) or '—'}" for one in found.candidates]
         lines += ["… and more"] if found.more else []
-        host.say(f"Several sessions begin with {words}; type more of one of these ids:\n" + "\n".join(lines))
+        host.say(f"Several sessions match {words}; type more of an id or a title:\n" + "\n".join(lines))
         return None
     hint = ", ".join(f'"{title}"' for title in found.suggestions)
     host.say(

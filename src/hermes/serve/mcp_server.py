@@ -19,7 +19,7 @@ from pydantic import Field
 
 from hermes import __version__
 from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
-from hermes.agent.session_search.excerpts import hits_by_session
+from hermes.agent.session_search.excerpts import OWN_SPEAKER, hits_by_session
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import shortened, shortened_line
 from hermes.tokens import text_tokens
@@ -156,8 +156,9 @@ class Record:
 
     def _matches(self, hits: list[SearchHit], beside: bool) -> list[Mapping[str, Any]]:
         shown = {hit["id"] for hit in hits}
-        return [{"message_id": hit["id"], "role": hit["role"], "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]),
-                 "found_by": hit["why"], "beside": self._beside(hit, shown) if beside else []} for hit in hits]  # fmt: skip
+        return [{"message_id": hit["id"], "role": OWN_SPEAKER if hit["own_model"] else hit["role"],
+                 "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]), "found_by": hit["why"],
+                 "beside": self._beside(hit, shown) if beside else []} for hit in hits]  # fmt: skip
 
     @staticmethod
     def _beside(hit: SearchHit, shown: set[int]) -> list[Mapping[str, Any]]:

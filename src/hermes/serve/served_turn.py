@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.loop import Agent
@@ -180,6 +181,10 @@ class ServedAgent(Agent):
 
     _callers: frozenset[str] = frozenset()
     handed: list[dict[str, Any]] = []  # the calls that the last turn left to the caller, as the model made them
+
+    def instruction_files(self) -> list[Path]:
+        """None: the caller's project is not the folder of the server."""
+        return []
 
     def equip(self, own: Iterable[Tool], callers: Iterable[Tool]) -> None:
         """Set the tools of the next turn. A caller's tool replaces one of ours with the same name."""

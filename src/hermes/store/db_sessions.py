@@ -174,7 +174,7 @@ class SessionCalls(OpenStore):
         return self._read(sessions.resolve_id, session_id_or_prefix, visible_to)
 
     def session_ids_with_prefix(self, prefix: str, limit: int = 10, *, visible_to: User | None = None) -> list[str]:
-        """Ids with this prefix: the candidates when it is ambiguous."""
+        """Ids with this prefix, the newest session first: the candidates when it is ambiguous."""
         return self._read(sessions.with_prefix, prefix, visible_to, session_lists.checked_page(limit, 0)[0])
 
     def list_sessions_rich(
@@ -274,6 +274,13 @@ class SessionCalls(OpenStore):
     def resolve_session_by_title(self, title: str, *, visible_to: User | None = None) -> str | None:
         """The id of the newest session of the family this title names, or None."""
         return self._look_up(titles.resolve, title, visible_to)
+
+    def sessions_meant_by_title(self, words: str, *, visible_to: User | None = None) -> list[str]:
+        """The sessions to continue that these words may name: exactly this title, else in any case, else a part of it.
+
+        Of each family of numbered titles its newest member; several ids, the newest first, where the words are not clear.
+        """
+        return self._look_up(titles.meant, words, visible_to)
 
     def get_next_title_in_lineage(self, base_title: str) -> str:
         """`base_title` if it is unused, else "base_title #n" with the next free number."""

@@ -155,6 +155,8 @@ class SearchHit(MessagePlace):
     reason: str
     relaxed: bool
     why: str
+    own_model: bool
+    """Whether the program's own assistant wrote it: the embedded model, or the one that only quotes."""
 
 
 class MeaningStatus(TypedDict):

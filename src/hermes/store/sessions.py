@@ -184,18 +184,19 @@ def set_prompt(tx: Tx, session_id: str, text: str | None) -> bool:
 def resolve_id(tx: Tx, id_or_prefix: str, visible_to: User | None) -> str | None:
     """The session with this id, else the only one whose id has this prefix."""
     matches = with_prefix(tx, id_or_prefix, visible_to, 2)
-    if id_or_prefix in matches:  # the exact id sorts first among those that begin with it
-        return id_or_prefix
-    return matches[0] if len(matches) == 1 else None
+    return matches[0] if len(matches) == 1 or id_or_prefix in matches[:1] else None
 
 
 def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> list[str]:
-    """Ids with this prefix, sorted."""
+    """Ids with this prefix: the exact id, then the newest session first."""
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    sql = f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where} ORDER BY s.id LIMIT ?"
-    rows = tx.rows(sql, [prefix, prefix + "\U0010ffff", *params, limit])
+    rows = tx.rows(
+        f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where}"
+        " ORDER BY s.id <> ?, s.started_at DESC, s.id DESC LIMIT ?",
+        [prefix, prefix + "\U0010ffff", *params, prefix, limit],
+    )
     return [row[0] for row in rows]
 
 

@@ -76,6 +76,9 @@ def language_of(words: Iterable[str]) -> str:
     return "english" if counts[best] == counts["english"] else best
 
 
+_SHARP_S = "\ue0df"  # private use
+
+
 @lru_cache(maxsize=8)
 def stemmer(language: str) -> Callable[[str], str]:
     """What gives the stem of a folded word: Snowball's for this language where it is installed, else the rules below."""
@@ -87,7 +90,10 @@ def stemmer(language: str) -> Callable[[str], str]:
 
     @lru_cache(maxsize=16_384)
     def snowball(word: str) -> str:
-        return str(made.stemWord(word)) if len(word) > 3 and word.isalpha() else word
+        if len(word) <= 3 or not word.isalpha():
+            return word
+        # To Snowball ß is ss; but Maße (sizes) are no Masse (mass).
+        return str(made.stemWord(word.replace("ß", _SHARP_S))).replace(_SHARP_S, "ß")
 
     return snowball
 

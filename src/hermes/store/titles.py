@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hermes.errors import TitleClash
 from hermes.store.engines.base import Tx
+from hermes.store.index_text import fold
 from hermes.store.title_rules import MAX_TITLE, sanitize_title, shown_title, split_family
 from hermes.store.visibility import User, session_clause
 
@@ -105,6 +106,34 @@ def resolve(tx: Tx, title: str, visible_to: User | None) -> str | None:
         [clean, *params],
     )
     return exact if newest is None else str(newest)
+
+
+def meant(tx: Tx, words: str, visible_to: User | None) -> list[str]:
+    """The sessions that a person may mean by these words: one where it is clear, the newest first where it is not.
+
+    Exactly this title, else the same in any case and with or without accents, else the titles that contain it; of each family
+    its newest member.
+    """
+    exact = resolve(tx, words, visible_to)
+    if exact is not None:
+        return [exact]
+    folded = " ".join(fold(words).split())
+    where, params = session_clause(visible_to)
+    rows = tx.rows(
+        f"SELECT s.id, s.started_at, s.title, s.title_base FROM sessions s WHERE s.title IS NOT NULL AND {where}"
+        " ORDER BY s.title_no DESC, s.started_at DESC",
+        params,
+    )
+    same: dict[str, tuple[float, str]] = {}
+    containing: dict[str, tuple[float, str]] = {}
+    for session_id, started_at, title, base in rows if folded else ():
+        if base is not None and fold(base) == folded:
+            same.setdefault(base, (started_at, session_id))
+        elif fold(title) == folded:  # a numbered title names that member itself
+            same.setdefault(title, (started_at, session_id))
+        elif folded in fold(title):
+            containing.setdefault(base or title, (started_at, session_id))
+    return [session_id for _, session_id in sorted((same or containing).values(), reverse=True)]
 
 
 def take_in(tx: Tx) -> None:

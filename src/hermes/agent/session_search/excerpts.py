@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import clean, message_text, when
+from hermes.store.engines.base import OWN_MODELS
 from hermes.store.index_text import fold
 from hermes.texts import shortened
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
+OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader must not take its word for it
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
 _HITS = 60  # hits looked at, until enough conversations are among them
@@ -146,9 +148,14 @@ def find_conversations(
     return list(found.values())[:limit]
 
 
+def is_own(message: MessageRow) -> bool:
+    """Whether the program's own assistant wrote it: the embedded model, or the one that only quotes."""
+    return message["role"] == "assistant" and message["model"] in OWN_MODELS
+
+
 def is_echo(hit: SearchHit) -> bool:
     """Whether this is the extractive assistant quoting: the source of its words is found as well."""
-    return bool(hit["role"] == "assistant" and hit["model"] == EXTRACTIVE)
+    return hit["own_model"] and hit["model"] == EXTRACTIVE
 
 
 def conversation_text(
@@ -171,7 +178,8 @@ def conversation_text(
                 continue
             if hit is None and message["role"] == "tool":
                 text = shortened(text, _TOOL_OUTPUT)
-            head = f"[{message['id']} · {message['role']} · {when(message['timestamp'])}] "
+            who = OWN_SPEAKER if is_own(message) else message["role"]
+            head = f"[{message['id']} · {who} · {when(message['timestamp'])}] "
             if hit is not None:
                 points.append(at + len(head) + place_of(text, hit["snippet"]))
             lines.append(head + text)
@@ -274,7 +282,7 @@ class _PassageSearch:
         for hit in hits:
             session_id = hit["session_id"]
             key = self.chains.tip(session_id)
-            if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or is_echo(hit):
+            if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or hit["own_model"]:
                 continue
             if session_id in only_asked and hit["why"] == "words" and not _has_match(hit):
                 continue
@@ -347,6 +355,6 @@ def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) ->
             if message["role"] == "user":
                 break
             reply = clean(message_text(message, calls=False)) if message["role"] == "assistant" else ""
-            if reply.strip() and message.get("model") != EXTRACTIVE and message["id"] not in taken:
+            if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in taken:
                 return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
     return text.strip(), {hit["id"]}

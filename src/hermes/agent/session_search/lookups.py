@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import NOTE, as_json, between_marks, clean, defused, message_text, quoted, when
 from hermes.agent.session_search.excerpts import (
+    OWN_SPEAKER,
     Chains,
     FoundConversation,
     centred,
     conversation_text,
     find_conversations,
+    is_own,
     place_of,
 )
 from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
@@ -135,7 +137,8 @@ class Lookup:
             parts = [
                 Part(
                     {
-                        "message_id": message["id"], "role": _short(message["role"]), "when": when(message["timestamp"]),
+                        "message_id": message["id"], "role": OWN_SPEAKER if is_own(message) else _short(message["role"]),
+                        "when": when(message["timestamp"]),
                         **({"asked_for": True} if message["id"] == message_id else {}),
                     },
                     "text",
@@ -280,7 +283,7 @@ def _part(conversation: FoundConversation, key: str = "summary", text: str = "")
     for hit in conversation.hits:
         match: dict[str, Any] = {
             "message_id": hit["id"],
-            "role": _short(hit["role"]),
+            "role": OWN_SPEAKER if hit["own_model"] else _short(hit["role"]),
             "when": when(hit["timestamp"]),
             "snippet": hit["snippet"],
         }

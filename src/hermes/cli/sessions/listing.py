@@ -118,7 +118,8 @@ def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
     room = screen_width() - sum(_width(column, one) + len(GAP) for column, one in zip(columns, values, strict=True))
     for column, one in _more(rows):
         width = _width(column, one) + len(GAP)
-        if any(one) and width <= room:
+        spare = 20 if column.head == "Marks" and any(map(is_oneshot, rows)) else 0  # half the room of a preview
+        if any(one) and width <= room + spare:
             columns.insert(-1, column)
             values.insert(-1, one)
             room -= width

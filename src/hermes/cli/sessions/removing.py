@@ -63,8 +63,9 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         _shred(words, yes)
         return
     with opened(writing=True) as db:
-        named = (db.get_compression_chain(one)[-1] for one in find_sessions(db, words))
-        meant = [_Removal(db, session_id) for session_id in dict.fromkeys(named)]
+        trashed = {row["id"]: row for row in db.list_trash()}
+        named = (db.get_compression_chain(one)[-1] for one in _to_delete(db, list(trashed.values()), words, now=now))
+        meant = [_Removal(db, session_id, trashed) for session_id in dict.fromkeys(named)]
         for one in meant:
             one.refuse_live()
         names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in meant)
@@ -75,6 +76,18 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
             remove(db, one.session_id, now=now, by="hermes sessions delete")
             back = f"is in the trash until {until}; `hermes sessions restore {one.session_id}` brings it back"
             print(f"{one.called} {'is deleted for good' if now else back}")
+
+
+def _to_delete(db: SessionDB, trashed: list[TrashedSession], words: tuple[str, ...], *, now: bool) -> list[str]:
+    """The sessions that words name; those in the trash only to delete them for good."""
+    try:
+        return find_sessions(db, words)
+    except Ambiguous:
+        raise
+    except click.ClickException:
+        if not now or len(words) > 1:
+            raise
+        return [_in_trash(trashed, words[0], db)]
 
 
 class _Removal:

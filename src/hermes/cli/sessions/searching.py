@@ -118,7 +118,8 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, wh
 
 
 def _who(hit: SearchHit) -> str:
-    return f"{one_line(hit['role'])} {one_line(hit['tool_name'])}".strip()
+    made = "(built-in)" if hit["own_model"] else ""
+    return " ".join(part for part in (one_line(hit["role"]), one_line(hit["tool_name"]), made) if part)
 
 
 def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -> list[str]:

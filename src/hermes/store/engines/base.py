@@ -152,9 +152,14 @@ class Tx(Protocol):
         """Called with each message row that was stored otherwise."""
 
 
-# A message that matches, without what is shown of it: its id, how many words it has, its session and its role.
+# The program's own assistants (the embedded model and the one that only quotes): their text ranks below all other.
+OWN_MODELS = ("extractive", "smollm2")
+OWN = "own model"
+# Who speaks in a message `m`, for its rank: its role, or OWN.
+SPEAKER = f"CASE WHEN m.role = 'assistant' AND m.model IN {OWN_MODELS} THEN '{OWN}' ELSE m.role END"
+# A message that matches, without what is shown of it: its id, how many words it has, its session and who speaks.
 Candidate = tuple[int, int, str, str]
-# A message that holds a word: its id, its session and its role.
+# A message that holds a word: its id, its session and who speaks.
 Holder = tuple[int, str, str]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Scope, Tx, columns_of, could_match, phrase_words
+from hermes.store.engines.base import SPEAKER, Candidate, Scope, Tx, columns_of, could_match, phrase_words
 from hermes.store.index_text import WORD_BYTES, fold, index_words, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
@@ -210,7 +210,7 @@ def newest(tx: Tx, tree: Node, waiting: WaitingMessages, scope: Scope, cap: int)
     left = matching(tree, waiting)
     while len(found) < cap and (some := {one.id: one.size for one in islice(left, AT_ONCE)}):
         these, ids = tx.among("m.id", [*some])
-        sql = f"SELECT m.id, m.session_id, m.role FROM messages m {join} WHERE {these} AND {scope.where} ORDER BY m.id DESC"
+        sql = f"SELECT m.id, m.session_id, {SPEAKER} FROM messages m {join} WHERE {these} AND {scope.where} ORDER BY m.id DESC"
         rows = tx.rows(sql, (*ids, *scope.params))
         found += [(one, some[one], session_id, role) for one, session_id, role in rows]
     return found[:cap]

@@ -3,7 +3,8 @@
 Every stage of a search adds to the hits until there are enough. Messages are ranked together with their sessions: a session's
 score is its best message in full, each further one at half the weight of the one before. The order depends on the query and
 the store alone: each stage finds its hits in one order, and a page is a part of it whatever its size. So a stage may stop once
-it has as many hits as are needed, but nothing else may depend on that number.
+it has as many hits as are needed, but nothing else may depend on that number. What the program's own assistants said comes
+after everything else that is ranked with it: it may be invented, or quoted from there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.store import codec
-from hermes.store.engines.base import Candidate, Engine, Scope, Tx, rows_among
+from hermes.store.engines.base import OWN, Candidate, Engine, Scope, Tx, rows_among
 from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
 from hermes.store.query import Leaf, Node
 from hermes.store.search.query_trees import Check
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on
 MORE = 4
 READ = 100  # messages whose texts are read together
-ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5}
+ROLE_WEIGHT = {"user": 1.25, "assistant": 1.1, "tool": 0.6, "system": 0.5, OWN: 0.01}
 COUNTED = 12  # messages of a session that count towards its score
 _ALL = 1 << 40
 
@@ -146,18 +147,19 @@ class Hits:
         often = Counter((size, role) for _, size, _, role in found)
         equal = [message_id for message_id, size, _, role in found if often[size, role] > 1]
         times: dict[int, float] = dict(rows_among(self.tx, "SELECT id, timestamp FROM messages WHERE {these}", equal))
-        by_session: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
-        for message_id, size, session_id, role in found:
-            by_session[session_id].append((relevance(size, role), times.get(message_id, 0.0), message_id))
-        order: list[tuple[float, float, int, str]] = []
+        by_session: dict[str, list[tuple[bool, float, float, int]]] = defaultdict(list)
+        for message_id, size, session_id, speaker in found:
+            score = relevance(size, speaker)
+            by_session[session_id].append((speaker != OWN, score, times.get(message_id, 0.0), message_id))
+        order: list[tuple[bool, float, float, int, str]] = []
         for session_id, matches in by_session.items():
             matches.sort(reverse=True)
-            value = sum(score * 0.5**place for place, (score, _, _) in enumerate(matches[:COUNTED]))
-            for _, when, message_id in matches[:most]:
-                order.append((value, when, message_id, session_id))
+            value = sum(score * 0.5**place for place, (_, score, _, _) in enumerate(matches[:COUNTED]))
+            for is_others, score, when, message_id in matches[:most]:
+                order.append((is_others, value if is_others else min(value, score), when, message_id, session_id))
                 value *= 0.5
         order.sort(reverse=True)
-        return [Ranked(one, session_id, round(value, 6), reason) for value, _, one, session_id in order[:most]]
+        return [Ranked(one, session_id, round(value, 6), reason) for _, value, _, one, session_id in order[:most]]
 
 
 # ---------------------------------------------------------------------------------------------- texts

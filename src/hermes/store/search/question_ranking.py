@@ -4,7 +4,8 @@ them hold.
 Only which message holds which word counts, so every engine gives the same order. A message is worth the sum of how rare its
 words are, each once. A session is worth its best message and, twice, how often its messages hold the words, with less for
 each further one and for a long session. Inside a session a message is raised by its neighbours: the answer often stands next
-to the words of the question. Where messages have vectors, a second look adds how near they are to what the question means.
+to the words of the question. What the program's own assistants said comes last, and only where it holds a word.
+Where messages have vectors, a second look adds how near they are to what the question means.
 The weights were compared on the sets of `make recall`.
 """
 
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store.engines.base import Holder, Scope, Tx, rows_among
+from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.query import Leaf
 from hermes.store.search.hits import Ranked
 
 if TYPE_CHECKING:
     from hermes.store.search.reranking import Nearness, Reranking
 
-ROLE_WEIGHT = {"tool": 0.6, "system": 0.5}
+ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 60  # sessions whose messages are ranked with their neighbours
 WINDOW = 400  # messages of one session that are put in order
@@ -63,8 +64,8 @@ class Session(msgspec.Struct):
 
     id: str
     value: float
-    newest: int
-    """The newest of its messages that hold a word: of equal sessions the one with the newer comes first."""
+    when: float = 0.0
+    """The time of the newest of its messages that hold a word: of equal sessions the later one comes first."""
 
 
 Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
@@ -98,6 +99,7 @@ class QuestionRanking:
         self._preference: Preference = preference or (lambda began, active: 0.0)
         self._sessions, self._total = self._extent()
         self._holders = {holder[0]: holder for word in words for holder in word.holders}
+        self._said_here = {holder[0] for holder in self._holders.values() if holder[2] == OWN}
         self._own = self._message_scores()
         self._counts = [self._counted(word) for word in words]
         # The messages that hold a word, and their scores.
@@ -110,7 +112,7 @@ class QuestionRanking:
         order = self._sessions_in_order()
         held = self._share_held(order)
         # A session's best message is worth what the session is: more are never needed.
-        most = max(need, SESSIONS_AMONG[0])
+        most = len(order) if self._said_here else max(need, SESSIONS_AMONG[0])
         if look is not None:
             order, sequences, near = self._looked_again(order, look)
             return Passages(self._messages_in_order(order[:most], sequences, near.messages, need), held, near.related)
@@ -141,29 +143,35 @@ class QuestionRanking:
         count.update(self._holders[one][1] for one in word.older(self._holders.keys()))
         return count
 
+    def _said_here_of(self, word: QuestionWord) -> Counter[str]:
+        return Counter(holder[1] for holder in word.holders if holder[0] in self._said_here)
+
     def _sessions_in_order(self) -> list[Session]:
         average = self._total / self._sessions
         weights = [
             SESSION_WEIGHT * 2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
             for word, count in zip(self._words, self._counts, strict=True)
         ]
+        counts = [count - self._said_here_of(word) for word, count in zip(self._words, self._counts, strict=True)]
         newest = {one: max(messages) for one, messages in self._by_session.items()}
         best = {one: max(messages.values()) for one, messages in self._by_session.items()}
         values = dict(best)  # as if all were of the same size
-        for count, weight in zip(self._counts, weights, strict=True):
+        for count, weight in zip(counts, weights, strict=True):
             for session_id, held in count.items():
                 values[session_id] += weight * held / (held + REPEATED)
         rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
+        at = [newest[one] for _, _, one in rough[:MOST_SESSIONS]]
+        times: dict[int, float] = dict(rows_among(self._tx, "SELECT id, timestamp FROM messages WHERE {these}", at))
         found = []
         for session_id, size, began, active in self._sizes([one for _, _, one in rough[:MOST_SESSIONS]]):
             slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
             value = best[session_id] + self._preference(began, active)
-            for count, weight in zip(self._counts, weights, strict=True):
+            for count, weight in zip(counts, weights, strict=True):
                 if often := count.get(session_id):
                     value += weight * often / (often + slope)
-            found.append(Session(session_id, value, newest[session_id]))
+            found.append(Session(session_id, value, times.get(newest[session_id], 0.0)))
         found.sort(key=_place, reverse=True)
-        return found + [Session(one, min(value, found[-1].value), new) for value, new, one in rough[MOST_SESSIONS:]]
+        return found + [Session(one, min(value, found[-1].value)) for value, _, one in rough[MOST_SESSIONS:]]
 
     def _share_held(self, order: Sequence[Session]) -> float:
         """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
@@ -183,7 +191,7 @@ class QuestionRanking:
         joining = {one: at for one, at in look.candidates().items() if one not in middles}
         found = [session for session in rest if session.id in joining]
         for session_id, _, began, active in self._sizes([one for one in joining if one not in self._by_session]):
-            found.append(Session(session_id, self._preference(began, active), joining[session_id]))
+            found.append(Session(session_id, self._preference(began, active), active))
         middles.update({session.id: joining[session.id] for session in found})
         sequences = self._sequences(middles)
         near = look.look(sequences)
@@ -210,12 +218,13 @@ class QuestionRanking:
             join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
             spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
             rows = self._tx.rows(
-                f"SELECT m.session_id, m.id FROM {spans} JOIN messages m ON m.session_id = a.session_id AND m.id BETWEEN"
-                f" a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
+                f"SELECT m.session_id, m.id, {SPEAKER} FROM {spans} JOIN messages m ON m.session_id = a.session_id"
+                f" AND m.id BETWEEN a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
                 (*params, *self._scope.params),
             )
-            for session_id, message_id in rows:
-                out[session_id].append(message_id)
+            for session_id, message_id, speaker in rows:
+                if speaker != OWN:
+                    out[session_id].append(message_id)
         return out
 
     def _messages_in_order(
@@ -225,6 +234,7 @@ class QuestionRanking:
         kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
         first: list[Placed] = []
         rest: list[Placed] = []
+        said_here: list[Placed] = []
         by_words: set[int] = set()
         for number, session in enumerate(order):
             own, sequence = self._by_session.get(session.id, {}), sequences.get(session.id, ())
@@ -235,6 +245,7 @@ class QuestionRanking:
             for message_id in sequence:
                 if message_id in near:
                     scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
+            said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
             best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
             listed = [(session.value + (score - best[0][0]), -number, message_id) for score, message_id in best]
             first += listed[:OF_A_SESSION]
@@ -243,15 +254,15 @@ class QuestionRanking:
             sorted(first, reverse=True), (SESSIONS_BY_MEANING, SESSIONS_AMONG) if near else (SESSIONS_AMONG,)
         )
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
-            first += sorted(rest, reverse=True)
+            first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
         return [
             Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, near.get(one)))
             for value, place, one in first[:need]
         ]
 
 
-def _place(session: Session) -> tuple[float, int]:
-    return session.value, session.newest
+def _place(session: Session) -> tuple[float, float]:
+    return session.value, session.when
 
 
 def _of_many_sessions(listed: list[Placed], steps: Sequence[tuple[int, int]]) -> list[Placed]:

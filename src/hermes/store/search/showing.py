@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.store import codec, message_reading
-from hermes.store.engines.base import COMPACTED, Row, Tx, rows_among
+from hermes.store.engines.base import COMPACTED, OWN_MODELS, Row, Tx, rows_among
 from hermes.store.index_text import plain_calls, plain_parts
 from hermes.store.search.hits import Ranked, texts_of
 from hermes.store.search.scope import Filters, session_filter
@@ -71,6 +71,7 @@ def shown(
             "context": [], "source": codec.restored(session[1]), "model": model or codec.restored(session[2]),
             "session_started": session[3], "title": codec.restored(session[4]), "tool_name": tool, "score": one.score,
             "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why,
+            "own_model": role == "assistant" and model in OWN_MODELS,
         }  # fmt: skip
     around = sorted({number for pair in beside.values() for number in pair if number is not None})
     neighbours = {row[0]: _context(*row) for row in rows_among(tx, _NEIGHBOURS, around)}

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Params, Scope
+from hermes.store.engines.base import SPEAKER, Candidate, Holder, Params, Scope
 from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import VERSION
@@ -203,7 +203,7 @@ class PostgresFullText:
 
     def holders(self, tx: Any, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
         columns = (
-            "m.id, m.session_id, m.role FROM ({words} ORDER BY place DESC OFFSET 0) w JOIN messages m ON m.id = w.place"
+            f"m.id, m.session_id, {SPEAKER} FROM ({{words}} ORDER BY place DESC OFFSET 0) w JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} ORDER BY w.place DESC"
         )
         found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
@@ -298,7 +298,7 @@ class PostgresFullText:
         exact, params = ("", []) if loose == match else (" AND w.words @@ ?::tsquery", [match])
         ask = tx.rows if fence else tx.planned
         rows: list[Candidate] = ask(
-            "SELECT w.place, w.size, m.session_id, m.role FROM (SELECT message_id, message_id + 0 AS place, size, words"
+            f"SELECT w.place, w.size, m.session_id, {SPEAKER} FROM (SELECT message_id, message_id + 0 AS place, size, words"
             f" FROM message_words WHERE whole AND words @@ ?::tsquery AND message_id + 0 < ?{fence}) w JOIN messages m"
             f" ON m.id = w.message_id {_join(scope)} WHERE {scope.where}{exact} ORDER BY w.place DESC LIMIT ?",
             (where.within(loose), where.end, *scope.params, *params, cap),
@@ -323,7 +323,7 @@ class PostgresFullText:
                 return []
             chosen, asked = sets[0], [*sets[1]]
         rows: list[Candidate] = tx.rows(
-            f"SELECT m.id, {_SIZE}, m.session_id, m.role FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
+            f"SELECT m.id, {_SIZE}, m.session_id, {SPEAKER} FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
             (*asked, *scope.params, oldest, cap),
         )

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
+from hermes.store.engines.base import SPEAKER, Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.index_text import index_text, vocabulary, worth_keeping
@@ -197,12 +197,12 @@ class SqliteFullText:
     # ------------------------------------------------------------------ searching
 
     def candidates(self, tx: Tx, tree: Any, scope: Scope, cap: int) -> list[Candidate]:
-        columns = "f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, m.role"
+        columns = f"f.rowid, (SELECT sz FROM messages_fts_docsize WHERE id = f.rowid), m.session_id, {SPEAKER}"
         found = self._matches(tx, tree, scope, cap, columns)
         return [(one, size if type(size) is int else _words_in(size), *rest) for one, size, *rest in found]
 
     def holders(self, tx: Tx, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
-        found = [self._matches(tx, tree, scope, cap, "f.rowid, 0, m.session_id, m.role") for tree in trees]
+        found = [self._matches(tx, tree, scope, cap, f"f.rowid, 0, m.session_id, {SPEAKER}") for tree in trees]
         return [[(one, session_id, role) for one, _, session_id, role in rows] for rows in found]
 
     def holder_ids(self, tx: Tx, trees: Sequence[Any], cap: int) -> list[list[int]]:
