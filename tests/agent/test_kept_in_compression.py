@@ -1,6 +1,6 @@
 """What must survive a compression whatever the summarising model writes: decisions, commands, files and open work.
 
-working_sessions.txt holds ten working sessions, written down before the code that is held to them. In it "[[…]]" marks a
+working_sessions.txt holds ten invented working sessions; their decisions were marked without looking at what is found. In it "[[…]]" marks a
 decision, "$ …" is a command that the agent ran ("!list …": given as a list of words), "> …" is output (">*12 …": that many lines).
 """
 
