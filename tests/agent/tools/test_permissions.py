@@ -244,6 +244,10 @@ def test_a_lasting_yes_is_for_the_program_and_its_sub_command(command: list[str]
     assert rule_for(command) == rule and covers(rule, command)
 
 
+def test_no_rule_is_offered_that_the_configuration_would_read_in_another_way(asks: Callable[..., Any]) -> None:
+    assert asks("echo ${HOME}").rules == () and asks("echo $HOME").rules == ("echo $HOME",)
+
+
 @pytest.mark.parametrize(
     "rule, words, covered",
     [

@@ -88,6 +88,8 @@ def question(context: Context, command: str, folder: Path, *, elsewhere: bool = 
         return None
     exactly = any(words is None or doubt.line for words, doubt in asked)
     kept = [line] if exactly else [rule_for(words, exact=doubt.exact) for words, doubt in asked if words]
+    if "${" in line:
+        kept = []  # config.yaml would fill in the variable
     where = f" in {visible(str(folder))}" if elsewhere else ""
     why = "; ".join(dict.fromkeys(doubt.reason for _, doubt in asked))
     head = "Run this" if "\n" in line else f"Run `{visible(line)}`"
