@@ -82,6 +82,9 @@ def test_a_question_shows_the_whole_command_and_hides_nothing(asks: Callable[...
     asked = asks(several)
     assert asked.count("rm x") == 500 and "\\u001b[2J secret\\u202e" in asked
     assert "\x1b" not in asked and "\u202e" not in asked
+    # in a chat no part of it becomes a link or a spoiler
+    assert "Run ``` echo `` [ls](http://x) ` ```? " in asks("echo `` [ls](http://x) `")
+    assert asks("cat <<E\n```\nE").endswith("\n````\ncat <<E\n```\nE\n````")
 
 
 @pytest.mark.parametrize(
