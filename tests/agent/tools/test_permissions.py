@@ -82,6 +82,9 @@ def test_a_question_shows_the_whole_command_and_hides_nothing(asks: Callable[...
     asked = asks(several)
     assert asked.count("rm x") == 500 and "\\u001b[2J secret\\u202e" in asked
     assert "\x1b" not in asked and "\u202e" not in asked
+    # in a chat no part of it becomes a link or a spoiler
+    assert "Run ``` echo `` [ls](http://x) ` ```? " in asks("echo `` [ls](http://x) `")
+    assert asks("cat <<E\n```\nE").endswith("\n````\ncat <<E\n```\nE\n````")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,10 @@ def test_a_repository_that_names_programs_is_asked_about(
 )
 def test_a_lasting_yes_is_for_the_program_and_its_sub_command(command: list[str], rule: str) -> None:
     assert rule_for(command) == rule and covers(rule, command)
+
+
+def test_no_rule_is_offered_that_the_configuration_would_read_in_another_way(asks: Callable[..., Any]) -> None:
+    assert asks("echo ${HOME}").rules == () and asks("echo $HOME").rules == ("echo $HOME",)
 
 
 @pytest.mark.parametrize(

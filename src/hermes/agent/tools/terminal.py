@@ -7,6 +7,7 @@ that a rule allows (permission.py). A command that takes too long, or is interru
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from pathlib import Path
@@ -88,10 +89,17 @@ def question(context: Context, command: str, folder: Path, *, elsewhere: bool = 
         return None
     exactly = any(words is None or doubt.line for words, doubt in asked)
     kept = [line] if exactly else [rule_for(words, exact=doubt.exact) for words, doubt in asked if words]
+    if "${" in line:
+        kept = []  # config.yaml would fill in the variable
     where = f" in {visible(str(folder))}" if elsewhere else ""
     why = "; ".join(dict.fromkeys(doubt.reason for _, doubt in asked))
-    head = "Run this" if "\n" in line else f"Run `{visible(line)}`"
-    text = f"{head}{where}? ({visible(why)})" + (f"\n{visible(line, lines=True)}" if "\n" in line else "")
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))  # in a chat nothing of it is read as Markdown
+    if "\n" in line:
+        fence = max(fence, "```")
+        text = f"Run this{where}? ({visible(why)})\n{fence}\n{visible(line, lines=True)}\n{fence}"
+    else:
+        pad = " " if "`" in line else ""
+        text = f"Run {fence}{pad}{visible(line)}{pad}{fence}{where}? ({visible(why)})"
     return Question(text, rules=kept, folder=rule_folder(context, folder))
 
 
