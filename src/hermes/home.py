@@ -40,8 +40,8 @@ def has_key_file(database: Path) -> bool:
 
 
 def in_encrypted_home(path: Path) -> bool:
-    """Whether a file lies below the folder of an encrypted `state.db`: no readable text of a conversation is written there."""
-    return any(has_key_file(folder / "state.db") for folder in list(path.absolute().parents)[:4])
+    """Whether a file lies below the folder of an encrypted database: no readable text of a conversation is written there."""
+    return any(any(folder.glob("*.db-key")) for folder in list(path.absolute().parents)[:4])
 
 
 def settled(database: Path | str) -> Path:

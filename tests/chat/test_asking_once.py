@@ -393,7 +393,7 @@ def test_a_store_that_can_only_be_read_is_refused(server: ModelServer, home: Pat
         file.execute("PRAGMA application_id = 0")  # a file of ours would be taken back
     file.close()
     done = run("-q", "x", home=home)
-    assert done.status == 1 and "is read-only" in done.err and "Traceback" not in done.err
+    assert done.status == 1 and "only read" in done.err and "Traceback" not in done.err
 
 
 def test_unknown_options_and_stray_words_are_wrong_usage(server: ModelServer, home: Path) -> None:

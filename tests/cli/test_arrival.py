@@ -241,3 +241,17 @@ def test_make_install_takes_the_other_name_where_hermes_is_taken(tmp_path: Path)
     assert "hermes-sessions" in install()
     assert (place / "hermes").read_text() == "#!/bin/sh\necho theirs\n"
     assert (place / "hermes-sessions").resolve() == tree / ".venv" / "bin" / "hermes-sessions"
+
+
+def test_our_record_is_encrypted_beside_their_files(home: Path, tmp_path: Path) -> None:
+    from hermes.home import in_encrypted_home
+
+    assert run("sessions", "import", home / "state.db", home=home).status == 0
+    before = theirs(home)
+    done = run(
+        "sessions", "encrypt", "--key-file", tmp_path / "key", home=home, env={"HERMES_KEY_FILE": str(tmp_path / "key")}
+    )
+    assert done.status == 0, done.err
+    assert theirs(home) == before and (home / "record.db-key").exists()
+    assert "parts" in ids(home, HERMES_KEY_FILE=str(tmp_path / "key"))
+    assert in_encrypted_home(home / "gateway" / "unkept" / "one.json")  # no plain text of messages is written there

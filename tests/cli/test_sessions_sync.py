@@ -45,8 +45,8 @@ def test_two_homes_meet_in_a_folder(homes, tmp_path):
     one, other = homes
     folder = tmp_path / "meeting"
     folder.mkdir()
-    assert sync(one, folder) == "0 sessions and 0 messages came here, 1 session written there\n"
-    assert sync(other, folder) == "1 session and 1 message came here, 0 sessions written there\n"
+    assert sync(one, folder) == "received 0 sessions and 0 messages, wrote 1 session to the folder\n"
+    assert sync(other, folder) == "received 1 session and 1 message, wrote 0 sessions to the folder\n"
     assert shown(other) == {"a": ["hello ocelot"]}
     assert "1 hit in 1 session" in program.run("sessions", "search", "ocelot", home=other).out
     with SessionDB(other / "state.db") as db:
@@ -62,10 +62,10 @@ def test_with_a_store_in_a_file(homes):
     with SessionDB(other / "state.db") as db:
         db.create_session("b", "cli")
         db.append_message("b", "user", "there")
-    expected = "1 session and 1 message came here, 1 session and 1 message went there\n"
+    expected = "received 1 session and 1 message, sent 1 session and 1 message\n"
     assert sync(one, other / "state.db") == expected
     assert shown(one) == shown(other) == {"a": ["hello ocelot"], "b": ["there"]}
-    assert sync(one, f"sqlite:///{other}/state.db").startswith("0 sessions and 0 messages came here")
+    assert sync(one, f"sqlite:///{other}/state.db").startswith("received 0 sessions and 0 messages")
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_with_another_machine(homes, with_ssh):
         db.create_session("b", "cli")
         db.append_message("b", "user", [{"type": "text", "text": "data:image/png;base64," + "QUJD" * 60}])
     said = sync(one, f"ssh://me@box:2222{other}", env=with_ssh)
-    assert said == "1 session and 1 message came here, 1 session and 1 message went there\n"
+    assert said == "received 1 session and 1 message, sent 1 session and 1 message\n"
     assert shown(one) == shown(other)
     with SessionDB(one / "state.db") as db:
         assert db.check() == [], "the attachment came along"

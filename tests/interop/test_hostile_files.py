@@ -91,7 +91,7 @@ def test_times_that_no_calendar_has_stop_neither_import_nor_export_nor_sync(tmp_
             "conversations.json", json.dumps([conversation(f"t{n}", f"at {at}", at) for n, at in enumerate(TIMES)])
         )
     assert f"{len(TIMES)} sessions with {2 * len(TIMES)} messages imported" in brought_in(file, home)
-    assert f"0 sessions with 0 messages imported, {len(TIMES)} sessions were here" in brought_in(file, home)
+    assert f"0 sessions with 0 messages imported; {len(TIMES)} sessions already here" in brought_in(file, home)
     with SessionDB(home / "state.db") as db:  # a program that uses the library may give nearly any time
         db.create_session("given", "cli")
         for at in (9e18, -9e18, 1e15, 0.0):

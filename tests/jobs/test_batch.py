@@ -186,7 +186,7 @@ def test_openai_requests_get_openai_responses(server: AnsweringServer, home: Pat
     done = batch(file, home, "--ordered")
     assert done.status == 1
     assert "line 3: custom_id 'a' is the one of line 1" in done.err and "line 4: " in done.err
-    assert "not passed on: temperature" in done.err
+    assert "ignored: temperature" in done.err
     first, second = rows(file)
     assert (first["custom_id"], second["custom_id"], first["error"]) == ("a", "b", None)
     assert first["response"]["status_code"] == 200

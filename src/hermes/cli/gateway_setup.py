@@ -99,8 +99,8 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         mine, others = people
     else:
         ask = partial(click.prompt, default="", show_default=False)
-        mine = ask("Your own user id there (you may do everything; empty: later)")
-        others = ask("Other user ids that may talk, with commas (empty: none)")
+        mine = ask("Your own user id there (full access; leave empty to set it later)")
+        others = ask("Other user ids that may talk, separated by commas (empty: none)")
     _write(target, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
     home_chat = "" if platform in ANSWERS_ONLY else "; send /sethome in the chat where handoffs should arrive"
     click.echo(f"Written. `hermes gateway` starts it{home_chat}.")

@@ -55,11 +55,11 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
     left = encryption.encrypt(database, way)
     print(f"encrypted {database}")
     if left:
-        note(f"readable copies and other files stay; remove them by hand: {', '.join(map(str, left))}")
+        note(f"readable copies and other files remain; remove them by hand: {', '.join(map(str, left))}")
     if had_key:
-        note("it had a key already, which stays as it is; `hermes sessions rekey` changes it")
+        note("it already had a key, which was kept; `hermes sessions rekey` changes it")
     elif key_file is not None and database.parent in key_file.absolute().parents:
-        note(f"{key_file} lies beside what it protects: move it elsewhere and set HERMES_KEY_FILE")
+        note(f"{key_file} is stored beside what it protects: move it elsewhere and set HERMES_KEY_FILE")
 
 
 @click.command(help="Make an encrypted record plain again; or print one of its attachments.")
@@ -89,7 +89,7 @@ def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path
 
     database = _database()
     encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
-    print(f"{database} has a new key; backups made before still open with the old one")
+    print(f"{database} has a new key; earlier backups still open with the old one")
 
 
 def _database() -> Path:

@@ -20,7 +20,7 @@ COMMANDS: Commands = {
     "watch": ("hermes.cli.sessions.importing", "Follow other programs' histories as they are written."),
     "sync": ("hermes.cli.sessions.syncing", "Synchronise with a folder, another machine or another store."),
     "delete": ("hermes.cli.sessions.removing", "Put a session in the trash."),
-    "restore": ("hermes.cli.sessions.removing", "Take a session out of the trash."),
+    "restore": ("hermes.cli.sessions.removing", "Restore a session from the trash."),
     "trash": ("hermes.cli.sessions.removing", "List the trash."),
     "prune": ("hermes.cli.sessions.removing", "Put old, ended sessions in the trash."),
     "tag": ("hermes.cli.sessions.marks", "Add tags."),

@@ -57,8 +57,10 @@ class _Chosen:
     f" file is seen from its content.\n\nFormats: {formats.described(reading=True)}.",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=complete_files)
-@click.option("--found", is_flag=True, help="List what other programs keep on this machine, and ask what to import.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
+@click.option(
+    "--found", is_flag=True, help="List the histories of other programs on this machine, and ask what to import."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be imported, and import nothing.")
 @click.option(
     "--since",
     metavar="WHEN",
@@ -66,7 +68,9 @@ class _Chosen:
     help="Only sessions that were active since then: 7d, yesterday, 2026-01-31.",
 )
 @click.option("--folder", metavar="DIR", help="Only sessions that worked in this folder or below it.")
-@click.option("--again", is_flag=True, help="Also sessions that were deleted here, unless they were shredded.")
+@click.option(
+    "--again", is_flag=True, help="Import sessions that were deleted here as well, unless they were shredded."
+)
 @yes_option()
 def import_(
     paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, again: bool, yes: bool

@@ -202,7 +202,7 @@ def _until() -> str:
     return date(time.time() + configuration().sessions.trash_days * DAY, zone())
 
 
-@click.command(help="Take sessions out of the trash. ID is an id, the beginning of one, or the title it had.")
+@click.command(help="Restore sessions from the trash. ID is an id, the beginning of one, or the title it had.")
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_trashed)
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
@@ -292,7 +292,7 @@ def _trash_screen(rows: list[TrashedSession]) -> str:
 @source_option("Only sessions of this source.")
 @click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
 @yes_option()
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
     after = configuration().sessions.retention_days if older_than is None else older_than
     with opened(writing=not dry_run) as db:

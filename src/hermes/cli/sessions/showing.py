@@ -187,14 +187,14 @@ def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
 POLL_SECONDS = 0.25
 
 
-@click.command(help="A conversation, rendered. ID is an id, the beginning of one, or a title.")
+@click.command(help="Show a conversation. ID is an id, the beginning of one, or a title.")
 @click.argument("words", nargs=-1, required=True, metavar="ID", shell_complete=complete_session)
 @click.option(
     "--last", "--limit", "-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N messages."
 )
-@click.option("--full", is_flag=True, help="Tool results, system prompts and reasoning in full.")
-@click.option("--follow", "-f", is_flag=True, help="Then wait, and show new messages as they come (Ctrl-C ends it).")
-@json_option("The session with its messages as JSON; with --follow one message a line.")
+@click.option("--full", is_flag=True, help="Show tool results, system prompts and reasoning in full.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new messages and show them as they arrive; Ctrl-C stops.")
+@json_option("Print the session with its messages as JSON; with --follow, one message per line.")
 def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_json: bool) -> None:
     with opened() as db:
         session_id = find_session(db, " ".join(words))

@@ -123,16 +123,16 @@ class _Bars:
 
 def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
     here = result.here
-    came = f"{counted(here.sessions, 'session')} and {counted(here.messages, 'message')} came here"
+    came = f"received {counted(here.sessions, 'session')} and {counted(here.messages, 'message')}"
     if there is not None:
-        went = f"{counted(there[0], 'session')} and {counted(there[1], 'message')} went there"
+        went = f"sent {counted(there[0], 'session')} and {counted(there[1], 'message')}"
     else:
-        went = f"{counted(result.given, 'session')} written there"
+        went = f"wrote {counted(result.given, 'session')} to the folder"
     print(f"{came}, {went}")
     if here.forks:
         print(f"{counted(here.forks, 'branch', 'branches')} made for sessions that were continued on both sides")
     told = (
-        (here.trashed, "session", "deleted elsewhere, in the trash here now"),
+        (here.trashed, "session", "deleted elsewhere, moved to the trash here"),
         (here.deleted, "session", "deleted here, as elsewhere"),
         (here.shredded, "session", "shredded here, as elsewhere"),
     )
@@ -140,7 +140,7 @@ def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
         if count:
             print(f"{counted(count, what)} {how}")
     if here.waiting:
-        note(f"{counted(here.waiting, 'session')} in use, or not arrived in full; the next sync takes them")
+        note(f"{counted(here.waiting, 'session')} in use or not complete yet; the next sync takes them")
     for problem in result.problems[:20]:
         note(one_line(problem))
     return 1 if result.problems else 0

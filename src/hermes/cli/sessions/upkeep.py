@@ -37,7 +37,7 @@ def database_bytes(path: Path) -> int:
 
 
 @click.command(help="Count sessions and messages by source, and show how large the record is.")
-@json_option("As a JSON object.")
+@json_option("Print a JSON object.")
 def stats(as_json: bool) -> None:
     with opened() as db:
         sources = db.source_counts()
@@ -61,7 +61,7 @@ def stats(as_json: bool) -> None:
     " transcripts."
 )
 @_file_argument
-@json_option("What was found, as a JSON array.")
+@json_option("Print the findings as a JSON array.")
 def check(path: Path | None, as_json: bool) -> int:
     try:
         try:
@@ -112,7 +112,7 @@ def _list(found: list[Finding]) -> None:
     " transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt."
 )
 @_file_argument
-@click.option("--rebuild-index", is_flag=True, help="Rebuild the full-text index in any case.")
+@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index.")
 def repair(path: Path | None, rebuild_index: bool) -> int:
     try:
         with opened(writing=True, path=path) as db:
@@ -122,7 +122,7 @@ def repair(path: Path | None, rebuild_index: bool) -> int:
 
 
 @click.command(
-    help="Make the database (or FILE) anew where it, or its -wal file, was lost or is damaged: from all rows that can be read"
+    help="Rebuild the database (or FILE) if it or its -wal file was lost or is damaged, from all rows that can be read"
     " and what only the transcripts have. A copy of the old file is kept beside it."
 )
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, path_type=Path))
@@ -153,7 +153,7 @@ def _report(db: SessionDB, steps: list[str]) -> int:
     return 1 if left else 0
 
 
-@click.command(help="Finish the full-text index and give free space back to the disk.")
+@click.command(help="Finish the full-text index and free unused disk space.")
 @click.option(
     "--meaning",
     is_flag=True,
@@ -185,7 +185,8 @@ def _index_meaning(db: SessionDB) -> None:
 
 
 @click.command(
-    help="A consistent copy of the record in FILE, also while others write; attachments lie beside it. FILE must not exist."
+    help="Write a consistent copy of the record to FILE, even while other processes write; attachments go"
+    " beside it. FILE must not exist."
     " The record notes where it lies, for `delete --shred`."
 )
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
