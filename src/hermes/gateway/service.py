@@ -21,9 +21,13 @@ def unit_name(home: Path) -> str:
 
 
 def unit_path(home: Path) -> Path:
-    """Where systemd looks for this unit among the user's own."""
+    """Where systemd looks for this unit among the user's own; the plain name, if that is installed for this home."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "systemd" / "user" / unit_name(home)
+    folder = Path(base) / "systemd" / "user"
+    plain = folder / f"{NAME}.service"
+    if plain.is_file() and f"Environment={_quoted(f'HERMES_HOME={home}')}\n" in plain.read_text(errors="replace"):
+        return plain  # installed before homes had their own names
+    return folder / unit_name(home)
 
 
 def unit_text(home: Path) -> str:

@@ -166,20 +166,6 @@ class Lab(SocketLab):
                 found.append((what[0], what[1], caption))
         return found
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
-    def drop(self) -> None:
-        self._call(self._dropped())
-
-    async def _dropped(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None and socket._req is not None and socket._req.transport is not None:
-            socket._req.transport.abort()
-
     def end_tokens(self) -> None:
         """All access tokens end now."""
         self._tokens.clear()

@@ -120,20 +120,6 @@ class Lab(SocketLab):
             self._files[one["media"]["file_info"]] for one in self._sent if one["chat"] == chat and one["msg_type"] == 7
         ]
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
-    def drop(self) -> None:
-        self._call(self._dropped())
-
-    async def _dropped(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None and socket._req is not None and socket._req.transport is not None:
-            socket._req.transport.abort()
-
     def close_with(self, code: int) -> None:
         """Close the connection with one of QQ's codes."""
         self._call(self._closed_with(code))

@@ -17,6 +17,8 @@ class SocketLab(Lab):
     runner: ClassVar[dict[str, Any]] = {}  # options of aiohttp's AppRunner
     port: int
     _problems: list[str]
+    _limited = _failing = 0  # how many of the next sends are refused, and how
+    _socket: web.WebSocketResponse | None = None
 
     def _application(self) -> web.Application:
         """What is served; called on the event loop."""
@@ -30,6 +32,20 @@ class SocketLab(Lab):
 
     def reset(self) -> None:
         self._forget()
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        self._limited = times
+
+    def fail(self, times: int = 1) -> None:
+        self._failing = times
+
+    def drop(self) -> None:
+        self._call(self._dropped())
+
+    async def _dropped(self) -> None:
+        socket, self._socket = self._socket, None
+        if socket is not None and socket._req is not None and socket._req.transport is not None:
+            socket._req.transport.abort()
 
     def close(self) -> None:
         self._call(self._runner.cleanup())

@@ -139,21 +139,10 @@ class Lab(SocketLab):
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         return with_captions(self._there(where, who))
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
-    def drop(self) -> None:
-        self._call(self._dropped())
-
     async def _dropped(self) -> None:
-        socket, self._socket = self._socket, None
         self._requests.clear()  # they are bound to the connection
         self._streams.clear()
-        if socket is not None and socket._req is not None and socket._req.transport is not None:
-            socket._req.transport.abort()
+        await super()._dropped()
 
     # ------------------------------------------------------------------------------------------ the server
 

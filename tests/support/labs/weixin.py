@@ -161,15 +161,6 @@ class Lab(SocketLab):
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return self._typing.count(self.user_id(who))
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
-    def drop(self) -> None:
-        self._call(self._dropped())
-
     async def _dropped(self) -> None:
         for request in list(self._polls):
             if request.transport is not None:
