@@ -80,14 +80,16 @@ def import_(
     chosen = _chosen(since, folder, again)
     report = ImportReport()
     with scratch.folder() as beside:
-        sources = _asked_for(dry_run, yes, chosen) if found else [
-            one for path in paths for one in _sources(path, beside)
-        ]  # fmt: skip
-        if not sources:
+        named = {"": _asked_for(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
+        if not any(named.values()):
             return 0
         with opened(writing=not dry_run, in_bulk=not dry_run) as db:
-            for source in sources:
-                _import_one(db, source, beside / "attachments", chosen, dry_run, report)
+            for name, sources in named.items():
+                before = report.found()
+                for source in sources:
+                    _import_one(db, source, beside / "attachments", chosen, dry_run, report)
+                if name and report.found() == before:
+                    report.nothing_in(name, is_chosen=since is not None or folder is not None)
             if report.counts["sessions"] and not dry_run:
                 index(db)
     return report.print(dry_run)
@@ -110,22 +112,10 @@ def _sources(file: str, beside: Path) -> list[Source]:
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
             path = scratch.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
-    if reader.name == formats.DEFAULT and not _has_json_lines(path):
-        named = ", ".join(one.name for one in formats.formats() if one.reads)
-        raise click.ClickException(f"{file} is in no format that can be imported ({named}); nothing was imported")
+    if reader is None:
+        kind = f"in no format that can be imported (looked for: {formats.looked_for()})"
+        raise click.ClickException(f"{file} is {kind if path.stat().st_size else 'empty'}; nothing was imported")
     return [(reader, path)]
-
-
-def _has_json_lines(path: Path) -> bool:
-    """Whether any line could be a session; an empty file is an export of nothing. The last reader takes every text."""
-    blank = True
-    with path.open("rb") as stream:
-        for line in stream:
-            begin = line.removeprefix(b"\xef\xbb\xbf").lstrip()
-            if begin.startswith(b"{"):
-                return True
-            blank = blank and not begin
-    return blank
 
 
 def _import_one(

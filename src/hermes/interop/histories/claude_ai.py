@@ -10,7 +10,6 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     dicts,
     joined,
@@ -20,6 +19,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
+from hermes.interop.json_reading import Skipped
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on

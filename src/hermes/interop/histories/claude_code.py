@@ -21,17 +21,13 @@ from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     as_uuid,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     iso,
     joined,
-    json_lines,
-    json_object,
     mapping,
     message,
     only_session,
@@ -39,7 +35,8 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded, encoded
+from hermes.interop.json_reading import Skipped, decoded, first_objects, json_lines, json_object
+from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
 
 if TYPE_CHECKING:
@@ -75,9 +72,12 @@ def usual_places() -> list[Path]:
 
 
 def sniff(path: Path) -> bool:
-    """Whether a file is a session of Claude Code."""
+    """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
+    first = first_objects(path)
+    if any("parts" in mapping(one.get("message")) for one in first):
+        return False
     return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
-               or (one.get("type") == "summary" and "leafUuid" in one) for one in first_objects(path))  # fmt: skip
+               or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -12,15 +12,11 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     joined,
-    json_lines,
-    json_object,
     mapping,
     message,
     seconds,
@@ -28,6 +24,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
     without_cached,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")

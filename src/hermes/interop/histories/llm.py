@@ -14,7 +14,6 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     from_json,
@@ -26,6 +25,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "llm"

@@ -11,21 +11,19 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     continued,
     count,
     dicts,
     from_json,
     joined,
-    json_object,
     mapping,
     message,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded
+from hermes.interop.json_reading import Skipped, decoded, json_object
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "opencode"

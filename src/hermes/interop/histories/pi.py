@@ -10,20 +10,18 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     joined,
-    json_lines,
     mapping,
     message,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
 
 SOURCE = "pi"
 _BOOKKEEPING = frozenset(("model_change", "thinking_level_change", "custom", "label", "session_info"))
