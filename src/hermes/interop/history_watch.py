@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
+from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
 from hermes.store.session_exports import IMPORTED_FILE
 from hermes.texts import one_line
@@ -167,7 +168,9 @@ class HistoryWatcher:
 
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                counts = self._db.import_sessions(sessions(), update=True, again=False, refused=refused)
+                counts = self._db.import_sessions(
+                    arriving(self._db, sessions()), update=True, again=False, refused=refused
+                )
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise

@@ -98,7 +98,7 @@ def json_lines_of(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[
 def is_spread(stream: Any) -> bool:
     """Whether a file is one JSON value over several lines (an editor or jq indents so), or an array; it is only peeked at."""
     begin = stream.peek(_PEEKED)[:_PEEKED].removeprefix(b"\xef\xbb\xbf").lstrip()
-    return begin[:1] == b"[" or begin.partition(b"\n")[0].strip() == b"{"
+    return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
 
 
 def _spread_objects(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:

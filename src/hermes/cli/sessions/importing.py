@@ -25,6 +25,7 @@ from hermes.cli.sessions.import_report import ImportReport, place
 from hermes.cli.shared import index, is_encrypted, opened, progress, size_of
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
+from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Found, Problem
 from hermes.texts import counted, one_line
 
@@ -156,7 +157,7 @@ def _import_one(
         with source_locks.reading(path) if grows else nullcontext():
             report.counts.update(
                 db.import_sessions(
-                    sessions(), attachments_dir=folder, refused=refused, update=grows, again=chosen.again
+                    arriving(db, sessions()), attachments_dir=folder, refused=refused, update=grows, again=chosen.again
                 )
             )
     finally:

@@ -24,9 +24,19 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession
 
 Message = dict[str, Any]
+CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages that a conversation shows and another one has: what a compaction left in the context, or a fork began with."""
+
+    owner: str  # the foreign id of the other one
+    after: str | None  # the message of this conversation after which they stand; None: at the beginning
+    messages: list[Message]
 
 
 @dataclass(slots=True)
@@ -49,6 +59,7 @@ class Conversation:
     meta: dict[str, Any] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)  # shown, in order
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
+    carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
 
     def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
         """A message at the end of what is shown."""
@@ -61,7 +72,8 @@ class Conversation:
         if not self.messages:
             return None
         self._complete_times()
-        rewound, rewinds = self._numbered()
+        carried = self._carried()
+        rewound, rewinds = self._numbered(carried)
         every = [*self.messages, *rewound]
         title = clean_title(self.title)
         began = self.started_at or min(one["timestamp"] for one in every)
@@ -87,6 +99,8 @@ class Conversation:
         if self.parent is not None:
             out["parent_session_id"] = session_id(self.source, self.parent)
             out["kind"] = self.kind or "branch"
+        if carried:
+            out[CARRIED] = carried
         if rewound:
             out["rewound_messages"], out["rewinds"] = rewound, rewinds
             out["meta"]["imported"]["hidden"] = [batch for batch, _ in rewinds]  # by the import, not by a person here
@@ -103,9 +117,27 @@ class Conversation:
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
 
-    def _numbered(self) -> tuple[list[Message], list[list[int]]]:
-        """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
+    def carry(self, earlier: list[Conversation], names: set[str], after: str | None) -> None:
+        """Show the messages with these foreign ids that earlier conversations have, after one of its own."""
+        for one in earlier:
+            if held := [message for message in one.messages if message.get("platform_message_id") in names]:
+                self.carried.append(Carried(one.foreign_id, after, held))
+
+    def _carried(self) -> list[dict[str, Any]]:
+        """What is shown of others, with the numbers that the messages have there, or others of their own."""
+        found: list[dict[str, Any]] = []
         number = 0
+        for one in self.carried:
+            told = []
+            for each in one.messages:
+                number = max(number + 1, each.get("id") or 0)
+                told.append({**each, "id": number, "timestamp": each.get("timestamp") or self._first_time()})
+            found.append({"owner": session_id(self.source, one.owner), "after": one.after, "messages": told})
+        return found
+
+    def _numbered(self, carried: list[dict[str, Any]]) -> tuple[list[Message], list[list[int]]]:
+        """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
+        number = max((told["id"] for one in carried for told in one["messages"]), default=0)
         numbers: dict[str, int] = {}
         waiting: dict[str | None, list[list[Message]]] = {}
         known = {one.get("platform_message_id") for one in self.messages}

@@ -77,6 +77,7 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             parts.append([])
         parts[-1].append(key)
     left = list(_left(entries, on_path))
+    earlier: list[Conversation] = []
     for number, part in enumerate(parts, 1):
         parent = text(header.get("parentSession"))
         made = Conversation(
@@ -90,6 +91,9 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             made.end_reason = "compression"
         made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
         stored = {one["platform_message_id"] for one in made.messages}
+        if number > 1:
+            made.carry(earlier, set(_kept(entries, shown, part[0])), part[0] if part[0] in stored else None)
+        earlier.append(made)
         said: dict[str | None, str | None] = {}  # of each entry, the last message up to it
         last = None
         for key in part:
@@ -100,6 +104,15 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
                 if told:
                     made.branches.append((said.get(fork), told))
         yield made
+
+
+def _kept(entries: dict[str, Entry], shown: list[str], compaction: str) -> list[str]:
+    """The entries before a compaction that stay in the context: from the first one it names on."""
+    entry, before = entries[compaction], shown[: shown.index(compaction)]
+    first, place = entry.get("firstKeptEntryId"), entry.get("firstKeptEntryIndex")
+    if first is None and isinstance(place, int) and 0 <= place - 1 < len(entries):  # older versions count, header first
+        first = list(entries)[place - 1] if place else None
+    return before[before.index(first) :] if first in before else []
 
 
 def _relink(entries: dict[str, Entry]) -> None:
