@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,11 +167,11 @@ class HistoryWatcher:
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
+            counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                counts = self._db.import_sessions(
-                    arriving(self._db, sessions()), update=True, again=False, refused=refused
-                )
+                told = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise

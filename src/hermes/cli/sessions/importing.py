@@ -155,10 +155,9 @@ def _import_one(
     grows = bool(chosen_format.program)
     try:
         with source_locks.reading(path) if grows else nullcontext():
+            told = arriving(db, sessions(), report.counts) if grows else sessions()
             report.counts.update(
-                db.import_sessions(
-                    arriving(db, sessions()), attachments_dir=folder, refused=refused, update=grows, again=chosen.again
-                )
+                db.import_sessions(told, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)
             )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)

@@ -20,9 +20,10 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import claude_code_forks
-from hermes.interop.histories.claude_code_writing import REASONING, SOURCE
+from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING, SESSION, SOURCE
 from hermes.interop.histories.claude_code_writing import write as write
 from hermes.interop.histories.conversation import (
+    HERE,
     Carried,
     Conversation,
     Message,
@@ -48,7 +49,7 @@ _BOOKKEEPING = frozenset((
 # Of a line that says something, what is kept in memory. Among the rest is the result once more, at times with whole files.
 _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
-    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, "compactMetadata",
+    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
 ))  # fmt: skip
 _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -205,6 +206,7 @@ class _SessionFileReader:
         self._leaf: str | None = None  # where the program stood when it wrote its last line
         self._cwd: str | None = None
         self._branch: str | None = None
+        self._origin: str | None = None  # the session here that the file was written from
         self._skipped = skipped
         for number, line, self.position in json_lines(path, skipped):
             self._take(dict(line), number)
@@ -214,6 +216,7 @@ class _SessionFileReader:
         if isinstance(line.get("cwd"), str) and self._cwd is None:
             self._cwd = line["cwd"]
         self._branch = text(line.get("gitBranch")) or self._branch
+        self._origin = text(line.get(SESSION)) or self._origin
         if kind in _SPOKEN or kind in ("system", "attachment"):
             self._keep(line, number)
         else:
@@ -317,6 +320,7 @@ class _SessionFileReader:
                 made.end_reason = "compression"
             if self._branch:
                 made.meta["git_branch"] = self._branch
+            made.origin = self._origin
             made.messages = self._messages(part)
             if len(own) < len(part):
                 self._fork(made, part, copied, number, is_first=not earlier)
@@ -484,6 +488,7 @@ class _SessionFileReader:
         answered_here = self._answered_here(uuids)
         for uuid in uuids:
             line = self._lines[uuid]
+            begun = len(made)
             kind = line.get("type")
             at = seconds(line.get("timestamp"))
             if kind == "assistant":
@@ -495,8 +500,9 @@ class _SessionFileReader:
                 prompt = joined(_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
                 if prompt:
                     made.append(message("system" if _injected(prompt) else "user", prompt, at, uuid))
-            elif line.get("subtype") == "api_error" and text(line.get("content")):
-                continue  # the line with isApiErrorMessage has the reply that failed
+            if isinstance(line.get(MESSAGE), int):
+                for one in made[begun:]:
+                    one[HERE] = line[MESSAGE]
         return made
 
     def _answered_here(self, uuids: list[str]) -> set[str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "claude-code"
+SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where a line comes from: an import continues that session
 REASONING = "hermesReasoning"  # a block of thinking without its signature would be refused when it goes on there
 
 
@@ -32,6 +33,7 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         "version": "2.0.0",
         "isSidechain": False,
         "userType": "external",
+        SESSION: session["id"],
     }
     if session.get("title"):
         yield encoded({"type": "custom-title", "customTitle": session["title"], "sessionId": name}) + b"\n"
@@ -43,7 +45,7 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     parent = None
     for one in session.get("messages") or ():
         uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
-        line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base}
+        line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base, MESSAGE: one["id"]}
         if one["role"] == "assistant":
             if one.get("reasoning"):
                 line[REASONING] = one["reasoning"]

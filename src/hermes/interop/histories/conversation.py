@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession
 
 Message = dict[str, Any]
+ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
@@ -59,6 +60,7 @@ class Conversation:
     meta: dict[str, Any] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)  # shown, in order
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
+    origin: str | None = None  # the session here that this one was exported from
     carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
 
     def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
@@ -94,6 +96,7 @@ class Conversation:
             },  # fmt: skip
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
+            ORIGIN: self.origin,
             **self._totals(every),
         }
         if self.parent is not None:
