@@ -28,6 +28,7 @@ from hermes.interop.json_reading import Skipped, first_objects, json_lines, json
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
+_SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
 _WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
@@ -116,7 +117,8 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
             # What the model is given from here on: messages left out of it were said all the same.
             for one in dicts(patch.pop("messages", None)):
                 take(str(one.get("id")), _as_record(one), is_copy=True)
-            header.update(patch)
+            first = {name: header[name] for name in _SET_ONCE if header.get(name)}
+            header |= {name: value for name, value in patch.items() if value} | first
         elif "type" not in line:
             skipped.unknown[next(iter(line), "nothing")] += 1
         else:
@@ -140,6 +142,8 @@ def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
     first, second = (known, record) if is_copy else (record, known)
     made = {name: second.get(name) if _is_empty(name, first.get(name)) else first[name] for name in known | record}
     made["timestamp"] = known.get("timestamp") or record.get("timestamp")
+    if record.get("type") in _BOOKKEEPING and known.get("type") not in _BOOKKEEPING and "type" in known:
+        return known  # a note about a message is not the message
     calls = {str(one.get("id") or number): one for number, one in enumerate(dicts(known.get("toolCalls")))}
     for number, one in enumerate(dicts(record.get("toolCalls"))):
         name = str(one.get("id") or number)

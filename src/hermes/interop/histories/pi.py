@@ -116,10 +116,14 @@ def _kept(entries: dict[str, Entry], shown: list[str], compaction: str) -> list[
 
 
 def _relink(entries: dict[str, Entry]) -> None:
-    """Where the entry that another one follows is damaged, the one before it in the file takes its place."""
+    """Where the entry that another one follows is damaged or not named, the one before it in the file takes its place.
+
+    A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
+    """
     before: str | None = None
     for key, entry in entries.items():
-        if entry.get("parentId") is not None and entry["parentId"] not in entries:
+        begins = "parentId" in entry and entry["parentId"] is None and entry.get("type") not in _BOOKKEEPING
+        if not begins and entry.get("parentId") not in entries:
             entry["parentId"] = before
         before = key
 
@@ -137,10 +141,7 @@ def _path(entries: dict[str, Entry]) -> list[str]:
     while at in entries and at not in found:
         found[at] = None
         at = entries[at].get("parentId")
-    path = [*reversed(found)]
-    if path and not any("parentId" in entry for entry in entries.values()):  # the first version had no tree
-        return list(entries)
-    return path
+    return [*reversed(found)]
 
 
 def _left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
