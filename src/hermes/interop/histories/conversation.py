@@ -78,7 +78,7 @@ class Conversation:
         rewound, rewinds = self._numbered(carried)
         every = [*self.messages, *rewound]
         title = clean_title(self.title)
-        began = self.started_at or min(one["timestamp"] for one in every)
+        began = min(at for at in (self.started_at, *(one["timestamp"] for one in every)) if at is not None)
         out: dict[str, Any] = {
             "id": session_id(self.source, self.foreign_id),
             "source": self.source,
