@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hermes.interop.histories import claude_code, codex, gemini, goose, pi
-from tests.interop import test_claude_code, test_codex, test_gemini
+from hermes.interop.histories import claude_code, codex, gemini, goose, pi, qwen
+from tests.interop import test_claude_code, test_codex, test_gemini, test_qwen
 from tests.interop.importing import lines
 
 AT = "2026-03-07T10:00:00.000Z"
@@ -71,6 +71,12 @@ SAMPLES: dict[str, tuple[Any, str, list[Any], list[list[Any]]]] = {
         [{"type": "session_info", "id": "9", "parentId": "3", "name": ""}], [{"type": "label", "id": "9", "label": "x"}],
         [{"type": "label", "id": "9", "parentId": None, "label": "x"}], [{"type": "custom", "id": "9"}],
         [entry(2, message={"role": "assistant", "content": []})], [{"type": "message"}],
+    ]),
+    "qwen": (qwen, f"{test_qwen.NAME}.jsonl", test_qwen.talk(), [
+        test_qwen.talk()[:1], test_qwen.talk(), [test_qwen.record(9, None, "user", "user", [{"text": "without a parent"}])],
+        [test_qwen.record(2, 1, "assistant", "model", [])], [test_qwen.record(9, 99, "system", subtype="ui_telemetry")],
+        [test_qwen.record(9, 7, "system", subtype="custom_title", systemPayload={"customTitle": ""})],
+        [{"type": "user"}], [{"type": "system", "sessionId": "", "cwd": None}],
     ]),
     "goose": (goose, "old.jsonl", GOOSE, [
         [GOOSE[1]], GOOSE, [{"working_dir": None, "description": ""}], [{"id": "g2", "role": "assistant", "content": []}],

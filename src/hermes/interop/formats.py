@@ -70,6 +70,7 @@ BUILT_IN = (
     _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
     _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
+    _history("qwen", "Qwen Code", "sessions of Qwen Code"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
     _history("goose", "Goose", "Goose's database or session files"),
     _history("llm", "llm", "the log of llm"),

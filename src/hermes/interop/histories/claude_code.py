@@ -72,7 +72,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
     first = first_objects(path)
-    if any("parts" in mapping(one.get("message")) for one in first):
+    if any("parts" in mapping(one.get("message")) or "systemPayload" in one for one in first):
         return False
     return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
                or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
