@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.interop.html import said, typed
-from hermes.interop.jsonl import decoded, encoded
+from hermes.interop.json_reading import decoded
+from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import fenced
 from hermes_state import SessionDB
 from tests.support import seeds
@@ -351,11 +352,11 @@ def test_a_file_of_something_else_is_refused_in_one_line(home: Path, tmp_path: P
         assert done.err.count("\n") == 1 and "internal error" not in done.err, done.err
 
 
-def test_an_empty_file_brings_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "empty.jsonl"
     file.write_bytes(b"")
     done = run("sessions", "import", file, home=tmp_path / "other")
-    assert done.status == 0 and done.out.startswith("0 sessions with 0 messages")
+    assert done.status == 1 and "empty.jsonl is empty" in done.err
 
 
 # ── another database ──

@@ -23,12 +23,18 @@ def test_claude_ais_export(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("users.json", "[]")
         archive.writestr("conversations.json", json.dumps([whole]))
-    assert "1 session with 3 messages imported" in brought_in(tmp_path / "data.zip", home)
+    assert "1 session with 4 messages imported" in brought_in(tmp_path / "data.zip", home)
     session = sessions(home)["claude-ai-c1"]
-    assert told(session) == [("user", "hi there\n\n[file a.txt]\ninside"), ("assistant", "Hello."), ("tool", "found")]
+    shown = [
+        ("user", "hi there\n\n[file a.txt]\ninside"),
+        ("assistant", None),
+        ("tool", "found"),
+        ("assistant", "Hello."),
+    ]
+    assert told(session) == shown
     assert session["messages"][1]["reasoning"] == "hm" and hidden(session) == ["Another hello."]
     file = lines(tmp_path / "conversations.jsonl", [{**whole, "uuid": "c2"}])
-    assert "1 session with 3 messages imported" in brought_in(file, home)
+    assert "1 session with 4 messages imported" in brought_in(file, home)
 
 
 def test_a_tools_input_does_not_make_it_an_export_of_chatgpt(tmp_path: Path) -> None:
@@ -42,3 +48,31 @@ def test_a_tools_input_does_not_make_it_an_export_of_chatgpt(tmp_path: Path) -> 
     assert "1 session with 4 messages imported" in brought_in(tmp_path / "my export.txt", home)
     session = sessions(home)["claude-ai-c1"]
     assert [text for _, text in told(session)] == ["said 0", "said 1", "said 2", "said 3"] and not hidden(session)
+
+
+def test_text_after_a_tools_result_stands_after_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def step(number: int) -> list[dict[str, object]]:
+        return [{"type": "text", "text": f"I look {number}."}, {"type": "tool_use", "id": f"t{number}", "name": "web", "input": {}},
+                {"type": "tool_result", "tool_use_id": f"t{number}", "content": f"found {number}"}]  # fmt: skip
+
+    reply = {"uuid": "m2", "sender": "assistant", "created_at": "2026-03-06T10:00:05Z",
+             "content": [*step(1), *step(2), {"type": "text", "text": "Both found."}]}  # fmt: skip
+    asked = {"uuid": "m1", "sender": "human", "text": "look twice", "created_at": "2026-03-06T10:00:00Z"}
+    late = {"uuid": "c1", "name": "Looking", "created_at": "2026-03-06T11:00:00Z", "chat_messages": [asked, reply]}
+    brought_in(lines(tmp_path / "conversations.jsonl", [late]), home)
+    session = sessions(home)["claude-ai-c1"]
+    assert [text for _, text in told(session)] == [
+        "look twice",
+        "I look 1.",
+        "found 1",
+        "I look 2.",
+        "found 2",
+        "Both found.",
+    ]
+    assert [[call["id"] for call in one.get("tool_calls") or ()] for one in session["messages"][1:4:2]] == [
+        ["t1"],
+        ["t2"],
+    ]
+    assert session["started_at"] == session["messages"][0]["timestamp"]  # not when the export says it was made

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -279,3 +281,152 @@ def test_the_branch_that_the_program_names_at_the_end_is_shown(tmp_path: Path) -
     brought_in(file, home)
     session = sessions(home)[f"claude-code-{NAME}"]
     assert [text for _, text in told(session)] == ["one", "first way"] and hidden(session) == ["second way"]
+
+
+def texts(home: Path, name: str = NAME) -> list[Any]:
+    return [content for _, content in told(sessions(home)[f"claude-code-{name}"])]
+
+
+def test_replies_of_different_turns_with_one_id_are_different_replies(tmp_path: Path) -> None:
+    """Proxies and local servers give every reply the same id."""
+    home = tmp_path / "home"
+    use = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "a.py"}
+
+    def reply(uuid: str, parent: str, blocks: list[Any], minute: int) -> dict[str, Any]:
+        made = replied(uuid, parent, "msg_same", blocks, minute)
+        return {key: value for key, value in made.items() if key != "requestId"}
+
+    records = [
+        said("u1", None, "one", 1), reply("a1", "u1", [{"type": "text", "text": "first"}], 2), reply("a2", "a1", [use], 2),
+        said("u2", "a2", [result], 3), reply("a3", "u2", [{"type": "text", "text": "second"}], 4),
+        said("u3", "a3", "two", 5), reply("a4", "u3", [{"type": "text", "text": "third"}], 6),
+    ]  # fmt: skip
+    file = tmp_path / f"{NAME}.jsonl"
+    for end in range(1, len(records) + 1):  # as it grows, and in one piece, it is the same
+        brought_in(lines(file, records[:end]), home)
+    assert texts(home) == ["one", "first", "a.py", "second", "two", "third"]
+    session = sessions(home)[f"claude-code-{NAME}"]
+    assert session["output_tokens"] == 21 and session["messages"][1]["tool_calls"][0]["id"] == "t1"
+    brought_in(file, tmp_path / "fresh")
+    assert texts(tmp_path / "fresh") == texts(home)
+
+
+def test_lines_of_one_reply_between_results_of_its_calls_are_one_reply(tmp_path: Path) -> None:
+    use = [{"type": "tool_use", "id": f"t{n}", "name": "Read", "input": {}} for n in (1, 2)]
+    result = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": f"file {n}"} for n in (1, 2)]
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        said("u1", None, "read both", 1), replied("a1", "u1", "msg_1", [use[0]], 2), said("r1", "a1", [result[0]], 3),
+        replied("a2", "a1", "msg_1", [use[1]], 2), said("r2", "a2", [result[1]], 3),
+        answered("a3", "r2", "Both.", 4),
+    ])  # fmt: skip
+    brought_in(file, tmp_path / "home")
+    session = sessions(tmp_path / "home")[f"claude-code-{NAME}"]
+    assert [role for role, _ in told(session)] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert len(session["messages"][1]["tool_calls"]) == 2 and session["output_tokens"] == 14
+
+
+def test_lines_that_follow_none_follow_each_other(tmp_path: Path) -> None:
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        said("u1", None, "one", 1), answered("a1", "u1", "two", 2), said("u2", None, "three", 3), answered("a2", "u2", "four", 4),
+        {key: value for key, value in said("u3", None, "five", 5).items() if key not in ("uuid", "parentUuid")},
+        said("u4", None, "six", 6),
+    ])  # fmt: skip
+    brought_in(file, tmp_path / "home")
+    assert texts(tmp_path / "home") == ["one", "two", "three", "four", "five", "six"]
+    assert hidden(sessions(tmp_path / "home")[f"claude-code-{NAME}"]) == []
+
+
+def test_calls_without_an_id_get_one_and_their_results_in_their_order(tmp_path: Path) -> None:
+    use = [{"type": "tool_use", "name": name, "input": {}} for name in ("Read", "Bash")]
+    result = [{"type": "tool_result", "content": words} for words in ("of Read", "of Bash")]
+    file = lines(tmp_path / f"{NAME}.jsonl", [
+        said("u1", None, "do both", 1), replied("a1", "u1", "msg_1", use, 2), said("u2", "a1", result, 3),
+        replied("a2", "u2", "msg_2", [use[0]], 4), said("u3", "a2", [{**result[0], "tool_use_id": None}], 5),
+        answered("a3", "u3", "Done.", 6),
+    ])  # fmt: skip
+    brought_in(file, tmp_path / "home")
+    shown = sessions(tmp_path / "home")[f"claude-code-{NAME}"]["messages"]
+    calls = [call["id"] for one in shown for call in one.get("tool_calls") or ()]
+    results = [(one["tool_call_id"], one["tool_name"], one["content"]) for one in shown if one["role"] == "tool"]
+    assert len(set(calls)) == 3 and not any("None" in one for one in calls)
+    assert results == [(calls[0], "Read", "of Read"), (calls[1], "Bash", "of Bash"), (calls[2], "Read", "of Read")]
+
+
+PRESERVED = {
+    "messages": {"preservedMessages": {"anchorUuid": "s1", "uuids": ["u2", "a2"], "allUuids": ["u2", "a2"]}},
+    "a list": {"preservedMessages": ["u2", "a2"]},
+    "segment": {"preservedSegment": {"headUuid": "u2", "anchorUuid": "s1", "tailUuid": "a2"}},
+}
+
+
+def compacted(kept: str, goes_on_after: str) -> list[Any]:
+    boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "b1", "parentUuid": None, "logicalParentUuid": "a2",
+                "sessionId": NAME, "timestamp": "2026-03-01T10:10:00Z", "compactMetadata": {"trigger": "auto", **PRESERVED[kept]}}  # fmt: skip
+    return [
+        said("u1", None, "long ago", 1), answered("a1", "u1", "yes", 2), said("u2", "a1", "just now", 3),
+        answered("a2", "u2", "I see", 4), boundary, said("s1", "b1", "Summary.", 10, isCompactSummary=True),
+        said("u3", goes_on_after, "go on", 11),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", PRESERVED)
+@pytest.mark.parametrize("goes_on_after", ["s1", "a2"])
+def test_what_a_compaction_leaves_in_the_context_is_shown_after_its_summary(
+    tmp_path: Path, kept: str, goes_on_after: str
+) -> None:
+    home, file, name = tmp_path / "home", tmp_path / f"{NAME}.jsonl", f"{NAME}.2"
+    records = compacted(kept, goes_on_after)
+    assert "2 sessions with 6 messages imported" in brought_in(lines(file, records), home)
+    assert texts(home) == ["long ago", "yes", "just now", "I see"]
+    assert texts(home, name) == ["Summary.", "just now", "I see", "go on"]
+    assert "2 sessions already here" in brought_in(file, home)
+    brought_in(lines(file, [*records, answered("a4", "u3", "gladly", 12)]), home)
+    assert texts(home, name) == ["Summary.", "just now", "I see", "go on", "gladly"]
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == [] and len(db.search_messages("just now")) == 1
+        assert db.get_compression_tip(f"claude-code-{NAME}") == f"claude-code-{name}"
+
+
+FORK = NAME.replace("1", "9")
+
+
+@pytest.mark.parametrize("first", [NAME, FORK, "the folder"])
+def test_a_forked_session_is_a_branch_and_what_was_paid_for_counts_once(tmp_path: Path, first: str) -> None:
+    home, folder = tmp_path / "home", tmp_path / "projects"
+    begin = [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)]
+    lines(folder / f"{NAME}.jsonl", [*begin, said("u2", "a1", "on the first way", 3), answered("a2", "u2", "first", 4)])
+    lines(folder / f"{FORK}.jsonl", [
+        {**one, "sessionId": FORK} for one in [*begin, said("u3", "a1", "on the second way", 5), answered("a3", "u3", "second", 6)]
+    ])  # fmt: skip
+    for path in {first: [first], "the folder": []}.get(first, []):
+        brought_in(folder / f"{path}.jsonl", home)
+    brought_in(folder, home)
+    found = sessions(home)
+    branch = found[f"claude-code-{FORK}"]
+    assert (branch["parent_session_id"], branch["kind"]) == (f"claude-code-{NAME}", "branch")
+    assert texts(home) == ["one", "two", "on the first way", "first"]
+    assert texts(home, FORK) == ["one", "two", "on the second way", "second"]
+    assert [found[f"claude-code-{name}"]["output_tokens"] for name in (NAME, FORK)] == [14, 7]
+    with (folder / f"{FORK}.jsonl").open("a") as stream:
+        stream.write(json.dumps({**said("u4", "a3", "and on", 7), "sessionId": FORK}) + "\n")
+    with (folder / f"{NAME}.jsonl").open("a") as stream:
+        stream.write(json.dumps(said("u5", "a2", "and on here", 8)) + "\n")
+    brought_in(folder, home)
+    assert texts(home, FORK) == ["one", "two", "on the second way", "second", "and on"]
+    assert texts(home) == ["one", "two", "on the first way", "first", "and on here"]
+    with SessionDB(home / "state.db") as db:
+        assert db.check() == []
+
+
+def test_a_session_that_was_here_before_its_fork_keeps_what_it_has(tmp_path: Path) -> None:
+    home, folder = tmp_path / "home", tmp_path / "projects"
+    begin = [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)]
+    lines(folder / f"{NAME}.jsonl", begin)
+    brought_in(folder, home)
+    lines(folder / f"{FORK}.jsonl", [{**one, "sessionId": FORK} for one in [*begin, said("u3", "a1", "there", 5)]])
+    brought_in(folder, home)
+    lines(folder / f"{NAME}.jsonl", [*begin, said("u2", "a1", "here, later than there", 9)])
+    brought_in(folder, home)
+    assert texts(home) == ["one", "two", "here, later than there"] and texts(home, FORK) == ["one", "two", "there"]
+    assert not any(hidden(one) for one in sessions(home).values())

@@ -197,7 +197,7 @@ def test_damage_without_end_is_told_in_a_few_lines(tmp_path: Path) -> None:
     assert "s0.jsonl: lines 2, 3, 4, 5, 6 and 25 more: not JSON" in printed
     assert "… and 2,910 problems of the same cause in 97 other files" in printed
     assert len(damage(printed)) == 4
-    (tmp_path / "own.jsonl").write_text("".join(f'{{"id": {number}}}\n' for number in range(5000)))
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"id": {number}, "messages": []}}\n' for number in range(5000)))
     assert damage(brought_in(tmp_path / "own.jsonl", home, status=1)) == [
         "hermes: lines 1, 2, 3, 4, 5 and 4,995 more: a session without an id"
     ]

@@ -250,13 +250,14 @@ def test_llms_fragments_and_attachments(tmp_path: Path) -> None:
         ("INSERT INTO turns VALUES(?,?,?,?,?)", [("01U", "01T", "h1", "claude", "2026-03-05T08:00:05")]),
         ("INSERT INTO messages VALUES(?,?,?)", [("h1", None, "user")]),
         ("INSERT INTO parts VALUES(?,?,?,?,?,?)", [("h1", 0, "text", None, "what is it?", None),
-                                                   ("h1", 1, "attachment", None, None, json.dumps({"attachment_id": "att"}))]),
+                                                   ("h1", 1, "attachment", None, None, json.dumps({"attachment_id": "att"})),
+                                                   ("h1", 2, "attachment", None, None, json.dumps({"attachment": {"id": "att"}}))]),
     )  # fmt: skip
     brought_in(path, home)
     found = sessions(home)
     assert told(found["llm-01C"]) == [("user", "def f(): ...\n\nexplain it"), ("assistant", "It …")]
     assert found["llm-01C"]["system_prompt"] == "Be brief."
-    assert pictures(found["llm-01T"]["messages"][0]) == 1
+    assert pictures(found["llm-01T"]["messages"][0]) == 2
 
 
 def test_pis_forked_session_is_a_branch_of_the_other(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import brought_in, database, hidden, sessions, told, unchanged
+from tests.interop.importing import PIXEL, brought_in, database, hidden, sessions, told, unchanged
 
 
 def part(name: str, message: str, **data: Any) -> tuple[Any, ...]:
@@ -92,3 +92,28 @@ def test_what_was_taken_back_after_a_compaction_is_hidden_once_and_damage_costs_
     assert (told(found["opencode-ses_1"]), hidden(found["opencode-ses_1"])) == ([("user", "one")], [])
     assert told(found["opencode-ses_1.2"]) == [("user", "the summary"), ("user", "two")]
     assert hidden(found["opencode-ses_1.2"]) == ["taken back"]
+
+
+def test_the_text_of_a_file_that_was_given_with_the_prompt_comes_in(tmp_path: Path) -> None:
+    file, home = tmp_path / "talk.json", tmp_path / "home"
+    held = [
+        {"type": "text", "text": "explain these"},
+        {"type": "file", "mime": "text/plain", "filename": "a.py", "url": "file:///w/a.py",
+         "source": {"type": "file", "path": "a.py", "text": {"value": "def f(): ...", "start": 0, "end": 12}}},
+        {"type": "file", "mime": "text/plain", "filename": "b.py", "url": "data:text/plain;base64,cHJpbnQoMSk="},
+        {"type": "file", "mime": "text/plain", "filename": "c.py", "url": "data:text/plain,x%20%3D%201"},
+        {"type": "file", "mime": "image/png", "filename": "d.png", "url": f"data:image/png;base64,{PIXEL}"},
+    ]  # fmt: skip
+    info = {"id": "msg_1", "role": "user", "time": {"created": 1772500000000}}
+    session = {"id": "ses_1", "title": "T", "directory": "/w", "time": {"created": 1772500099000}}
+    file.write_text(json.dumps({"info": session, "messages": [{"info": info, "parts": held}]}))
+    brought_in(file, home)
+    found = sessions(home)["opencode-ses_1"]
+    *texts, picture = found["messages"][0]["content"]
+    assert [one["text"] for one in texts] == [
+        "explain these",
+        "[file a.py]\ndef f(): ...",
+        "[file b.py]\nprint(1)",
+        "[file c.py]\nx = 1",
+    ]
+    assert "attachment:sha256:" in picture["image_url"]["url"] and found["started_at"] == 1772500000.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.interop.importing import brought_in, hidden, lines, sessions, told
 from tests.support import program
 
@@ -55,3 +57,34 @@ def test_a_damaged_line_costs_that_line_and_not_what_was_said_before_it(tmp_path
     assert "line 4: not JSON" in brought_in(file, home, status=1)
     session = sessions(home)["pi-pi-1"]
     assert [text for _, text in told(session)] == ["0", "1", "3", "4"] and not hidden(session)
+
+
+@pytest.mark.parametrize("kept", [{"firstKeptEntryId": "3"}, {"firstKeptEntryIndex": 3}])
+def test_what_a_compaction_leaves_in_the_context_is_shown_after_its_summary(
+    tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    home = tmp_path / "home"
+
+    def entry(number: int, **more: Any) -> dict[str, Any]:
+        at = f"2026-03-07T10:0{number}:00.000Z"
+        return {
+            "type": "message",
+            "id": f"{number}",
+            "parentId": f"{number - 1}" if number > 1 else None,
+            "timestamp": at,
+            **more,
+        }
+
+    def said(number: int, role: str, words: str) -> dict[str, Any]:
+        return entry(number, message={"role": role, "content": [{"type": "text", "text": words}]})
+
+    header = {"type": "session", "version": 3, "id": "p", "timestamp": "2026-03-07T10:00:00.000Z", "cwd": "/w"}
+    records = [
+        header, said(1, "user", "long ago"), said(2, "assistant", "yes"), said(3, "user", "just now"), said(4, "assistant", "I see"),
+        entry(5, type="compaction", summary="Summary.", tokensBefore=9, **kept), said(6, "user", "go on"),
+    ]  # fmt: skip
+    file = lines(tmp_path / "p.jsonl", records)
+    assert "2 sessions with 6 messages imported" in brought_in(file, home)
+    assert [text for _, text in told(sessions(home)["pi-p"])] == ["long ago", "yes", "just now", "I see"]
+    assert [text for _, text in told(sessions(home)["pi-p.2"])] == ["Summary.", "just now", "I see", "go on"]
+    assert "2 sessions already here" in brought_in(file, home)

@@ -57,7 +57,7 @@ def _history(name: str, program: str, told: str, *, writes: bool = False) -> For
     return Format(name=name, module=module, help=told, program=program, reads=True, writes=writes)
 
 
-# The order in which files are sniffed: the last one takes every text.
+# The order in which files are sniffed.
 BUILT_IN = (
     Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
            aliases=("md",), writes=True),
@@ -70,6 +70,7 @@ BUILT_IN = (
     _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
     _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
+    _history("qwen", "Qwen Code", "sessions of Qwen Code"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
     _history("goose", "Goose", "Goose's database or session files"),
     _history("llm", "llm", "the log of llm"),
@@ -137,10 +138,14 @@ def writer_for(path: Path) -> Format | None:
     return next((one for one in writers().values() if path.suffix.lower() in one.endings), None)
 
 
-def reader_for(path: Path) -> Format:
-    """The format of a file, judged by its content."""
-    readers = [one for one in formats() if one.reads]
-    return next((one for one in readers if one.load().sniff(path)), readers[-1])
+def reader_for(path: Path) -> Format | None:
+    """The format of a file, judged by its content; None when it is in none that can be read."""
+    return next((one for one in formats() if one.reads and one.load().sniff(path)), None)
+
+
+def looked_for() -> str:
+    """The programs and formats whose files can be read, for the message about a file that is none of them."""
+    return ", ".join(one.program or f"{one.name} ({one.help})" for one in formats() if one.reads)
 
 
 def histories() -> list[Format]:

@@ -14,12 +14,14 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
+from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
 from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
@@ -165,9 +167,11 @@ class HistoryWatcher:
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
+            counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                counts = self._db.import_sessions(sessions(), update=True, again=False, refused=refused)
+                told = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise

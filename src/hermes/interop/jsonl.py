@@ -16,9 +16,12 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.json_reading import Damaged, decoded, elements, is_spread, top_keys
 from hermes.store.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
+_HEAD = 1 << 20  # bytes of a line that tell whether it is a session
+_TOLD_BY = 100  # lines of which one must be a session: others may be damaged
 
 
 def encoded(value: Any) -> bytes:
@@ -27,22 +30,6 @@ def encoded(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):  # UnicodeEncodeError is a ValueError
         return json.dumps(value, ensure_ascii=True).encode()
-
-
-def decoded(data: bytes) -> Any:
-    """The value of JSON text; ValueError when it is none."""
-    try:
-        return msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return json.loads(data.decode("utf-8", "surrogatepass"))  # escaped lone surrogates are fine for Python's own
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg}, at character {error.pos + 1})") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def write(export: Export) -> Iterator[bytes]:
@@ -72,8 +59,24 @@ def _bytes_of(digests: Iterable[str], read: Read | None) -> dict[str, str]:
 
 
 def sniff(path: Path) -> bool:
-    """Every file that is in no other format is read as JSONL: the errors then name its lines."""
-    return True
+    """Whether a line of the beginning is a session, whole or not: an object with an id and messages."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        if is_spread(stream):
+            return _is_session(stream.read(_HEAD))
+        for _ in range(_TOLD_BY):
+            begin = stream.readline(_HEAD)
+            if not begin or _is_session(begin):
+                return bool(begin)
+            while not begin.endswith(b"\n") and begin:
+                begin = stream.readline(_HEAD)
+    return False
+
+
+def _is_session(begin: bytes) -> bool:
+    keys = top_keys(begin) if begin.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else set()
+    return "id" in keys and ("messages" in keys or {"source", "started_at"} <= keys)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
@@ -87,15 +90,11 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 
 def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterator[Found]:
-    position = 0
-    for number, line in enumerate(stream, 1):
-        position += len(line)
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        if not line.strip():
-            continue
+    for number, value, position in _values(stream):
         try:
-            session = _checked(decoded(line.strip()))
+            if isinstance(value, Damaged):
+                raise ValueError(value.reason)
+            session = _checked(value)
         except ValueError as error:
             problems.append(Problem(number, str(error)))
             continue
@@ -104,6 +103,25 @@ def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterat
             session[ATTACHMENTS], bad = _unpacked(held)
             problems += [Problem(number, f"attachment {name}: damaged") for name in bad]
         yield Found(number, session, position)
+
+
+def _values(stream: BinaryIO) -> Iterator[tuple[int, Any, int]]:
+    """Each value with its line (0 where values are spread over lines) and the bytes read so far."""
+    if is_spread(stream):
+        try:
+            yield from ((0, value, position) for value, position in elements(stream))
+        except ValueError as error:
+            yield 0, Damaged(str(error)), 0
+        return
+    position = 0
+    for number, line in enumerate(stream, 1):
+        position += len(line)
+        if line.strip():
+            try:
+                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+            except ValueError as error:
+                value = Damaged(str(error))
+            yield number, value, position
 
 
 def _checked(value: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.jsonl import decoded, encoded
+from hermes.interop.json_reading import decoded
+from hermes.interop.jsonl import encoded
 from hermes.store.attachments import Read
 
 if TYPE_CHECKING:

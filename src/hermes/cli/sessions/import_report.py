@@ -26,6 +26,16 @@ class ImportReport:
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
 
+    def found(self) -> int:
+        """How many sessions the files have had so far, whatever became of them, and how much damage."""
+        sessions = sum(self.counts[name] for name in ("sessions", "updated", "skipped", "deleted"))
+        return sessions + sum(one.unknown is None for one in self.problems)
+
+    def nothing_in(self, name: str, *, is_chosen: bool) -> None:
+        """Note that a path that was named brought nothing: that is a failure, not a success without a word."""
+        which = " that --since and --folder select" if is_chosen else ""
+        self.problems.append(Problem(0, f"{one_line(name)}: there is no conversation in it{which}"))
+
     def print(self, dry_run: bool) -> int:
         """Print what was imported and what was not; returns the exit status."""
         verb, counts = ("would be imported" if dry_run else "imported"), self.counts

@@ -27,6 +27,7 @@ from hermes.cli.shared import configuration, index, is_encrypted, note, opened, 
 from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
+from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Found, Problem
 from hermes.texts import counted, one_line
 
@@ -80,19 +81,25 @@ def import_(
     chosen = _chosen(since, folder, again)
     report = ImportReport()
     with scratch.folder() as beside:
-        sources = _asked_for(dry_run, yes, chosen) if found else [
-            one for path in paths for one in _sources(path, beside)
-        ]  # fmt: skip
+        named = {"": _asked_for(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
         theirs = agents_home(configuration())
-        if theirs is not None and sources and not dry_run:
-            is_theirs = [path.resolve() == theirs.path.resolve() for _, path in sources]
-            settle(configuration(), theirs, agreed=any(is_theirs), takes=chosen.takes)
-            sources = [one for one, done in zip(sources, is_theirs, strict=True) if not done]
-        if not sources:
+        if theirs is not None and any(named.values()) and not dry_run:
+            own = theirs.path.resolve()
+            is_theirs = any(path.resolve() == own for sources in named.values() for _, path in sources)
+            settle(configuration(), theirs, agreed=is_theirs, takes=chosen.takes)
+            for name, sources in list(named.items()):
+                named[name] = [one for one in sources if one[1].resolve() != own]
+                if sources and not named[name]:
+                    del named[name]  # all of it is imported
+        if not any(named.values()):
             return 0
         with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:
-            for source in sources:
-                _import_one(db, source, beside / "attachments", chosen, dry_run, report)
+            for name, sources in named.items():
+                before = report.found()
+                for source in sources:
+                    _import_one(db, source, beside / "attachments", chosen, dry_run, report)
+                if name and report.found() == before:
+                    report.nothing_in(name, is_chosen=since is not None or folder is not None)
             if report.counts["sessions"] and not dry_run:
                 index(db)
     return report.print(dry_run)
@@ -122,22 +129,10 @@ def _sources(file: str, beside: Path) -> list[Source]:
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
             path = scratch.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
-    if reader.name == formats.DEFAULT and not _has_json_lines(path):
-        named = ", ".join(one.name for one in formats.formats() if one.reads)
-        raise click.ClickException(f"{file} is not in a format that can be imported ({named}); nothing was imported")
+    if reader is None:
+        kind = f"in no format that can be imported (looked for: {formats.looked_for()})"
+        raise click.ClickException(f"{file} is {kind if path.stat().st_size else 'empty'}; nothing was imported")
     return [(reader, path)]
-
-
-def _has_json_lines(path: Path) -> bool:
-    """Whether any line could be a session; an empty file is an export of nothing. The last reader takes every text."""
-    blank = True
-    with path.open("rb") as stream:
-        for line in stream:
-            begin = line.removeprefix(b"\xef\xbb\xbf").lstrip()
-            if begin.startswith(b"{"):
-                return True
-            blank = blank and not begin
-    return blank
 
 
 def _import_one(
@@ -176,10 +171,9 @@ def _import_one(
     grows = bool(chosen_format.program)
     try:
         with source_locks.reading(path) if grows else nullcontext():
+            told = arriving(db, sessions(), report.counts) if grows else sessions()
             report.counts.update(
-                db.import_sessions(
-                    sessions(), attachments_dir=folder, refused=refused, update=grows, again=chosen.again
-                )
+                db.import_sessions(told, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)
             )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)

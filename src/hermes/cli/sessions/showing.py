@@ -67,7 +67,8 @@ def calls(message: Message) -> list[tuple[str, str]]:
 
 
 def _arguments(value: Any) -> str:
-    from hermes.interop.jsonl import decoded, encoded
+    from hermes.interop.json_reading import decoded
+    from hermes.interop.jsonl import encoded
 
     if isinstance(value, str):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     dicts,
     joined,
@@ -20,6 +20,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
+from hermes.interop.json_reading import Skipped
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
@@ -99,39 +100,76 @@ def _paths(
     return [by_name[name] for name in path], list(groups.values())
 
 
+@dataclass(slots=True)
+class _Step:
+    """A reply up to the results of its calls. What is said after them is another message, as it was another answer."""
+
+    texts: list[Any] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+    results: list[Message] = field(default_factory=list)
+
+    def messages(self, at: float | None, name: str | None) -> list[Message]:
+        content = joined(self.texts) if self.texts else None
+        if content is None and not self.thoughts and not self.calls:
+            return self.results
+        reply = message(
+            "assistant", content, at, name, reasoning="\n\n".join(self.thoughts) or None, tool_calls=self.calls or None
+        )
+        return [reply, *self.results]
+
+
 def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
     name, at = text(record.get("uuid")), seconds(record.get("created_at"))
-    texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    for number, block in enumerate(dicts(record.get("content"))):
-        kind = block.get("type")
-        if kind in ("text", "voice_note") and text(block.get("text")):
-            texts.append(block["text"])
-        elif kind == "thinking" and text(block.get("thinking")):
-            thoughts.append(block["thinking"])
-        elif kind == "tool_use":
-            call = text(block.get("id")) or f"{name}-{len(calls)}"
-            calls.append(tool_call(call, str(block.get("name") or "tool"), block.get("input")))
-        elif kind == "tool_result":
-            asked = text(block.get("tool_use_id")) or (calls[len(results)]["id"] if len(results) < len(calls) else None)
-            results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}", tool_call_id=asked,
-                                   tool_name=text(block.get("name"))))  # fmt: skip
-        elif kind not in _KNOWN:
-            skipped.unknown[f"block {kind}"] += 1
-    if not texts and text(record.get("text")):
-        texts.append(record["text"])
-    elif not texts and record.get("text") is not None and not isinstance(record["text"], str):
-        skipped.unknown["message whose text is no text"] += 1
+    steps = _steps(record, name, at, skipped)
+    last = steps[-1]
+    if not any(step.texts for step in steps):
+        if text(record.get("text")):
+            last.texts.append(record["text"])
+        elif record.get("text") is not None and not isinstance(record["text"], str):
+            skipped.unknown["message whose text is no text"] += 1
     for attached in (*dicts(record.get("attachments")), *dicts(record.get("files"))):
         held = text(attached.get("extracted_content"))
         label = text(attached.get("file_name")) or "file"
-        texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
-    content = joined(texts) if texts else None
+        last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
+        content = joined([one for step in steps for one in step.texts])
         return [message("user", content, at, name)] if content else []
-    if content is None and not thoughts and not calls:
-        return []
-    reply = message("assistant", content, at, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None)
-    return [reply, *results]
+    return [
+        one
+        for number, step in enumerate(steps)
+        for one in step.messages(at, name if not number else f"{name}-{number}")
+    ]
+
+
+def _steps(record: dict[str, Any], name: str | None, at: float | None, skipped: Skipped) -> list[_Step]:
+    steps = [_Step()]
+    made: list[str] = []  # the ids of all calls
+    answered = 0
+    for number, block in enumerate(dicts(record.get("content"))):
+        kind, step = block.get("type"), steps[-1]
+        if (
+            kind in ("text", "voice_note", "thinking", "tool_use")
+            and step.results
+            and len(step.results) >= len(step.calls)
+        ):
+            step = _Step()
+            steps.append(step)
+        if kind in ("text", "voice_note") and text(block.get("text")):
+            step.texts.append(block["text"])
+        elif kind == "thinking" and text(block.get("thinking")):
+            step.thoughts.append(block["thinking"])
+        elif kind == "tool_use":
+            made.append(text(block.get("id")) or f"{name}-{len(made)}")
+            step.calls.append(tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
+        elif kind == "tool_result":
+            asked = text(block.get("tool_use_id")) or (made[answered] if answered < len(made) else None)
+            answered += 1
+            step.results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}",
+                                        tool_call_id=asked, tool_name=text(block.get("name"))))  # fmt: skip
+        elif kind not in _KNOWN:
+            skipped.unknown[f"block {kind}"] += 1
+    return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps
 
 
 def _result(content: Any) -> str | None:

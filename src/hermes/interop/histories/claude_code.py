@@ -11,42 +11,36 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories import claude_code_forks
+from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING, SESSION, SOURCE
+from hermes.interop.histories.claude_code_writing import write as write
 from hermes.interop.histories.conversation import (
+    HERE,
+    Carried,
     Conversation,
     Message,
-    Skipped,
     as_uuid,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
-    iso,
     joined,
-    json_lines,
-    json_object,
     mapping,
     message,
-    only_session,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded, encoded
-from hermes.interop.training import data_url
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
 
-if TYPE_CHECKING:
-    from hermes.store.rows import ExportedSession, MessageRow
-
-SOURCE = "claude-code"
-_REASONING = "hermesReasoning"  # of the files that are written here
 _SPOKEN = ("user", "assistant")
 _BOOKKEEPING = frozenset((
     "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
@@ -55,8 +49,9 @@ _BOOKKEEPING = frozenset((
 # Of a line that says something, what is kept in memory. Among the rest is the result once more, at times with whole files.
 _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
-    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", _REASONING,
+    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
 ))  # fmt: skip
+_SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
@@ -75,9 +70,12 @@ def usual_places() -> list[Path]:
 
 
 def sniff(path: Path) -> bool:
-    """Whether a file is a session of Claude Code."""
+    """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
+    first = first_objects(path)
+    if any("parts" in mapping(one.get("message")) or "systemPayload" in one for one in first):
+        return False
     return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
-               or (one.get("type") == "summary" and "leafUuid" in one) for one in first_objects(path))  # fmt: skip
+               or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -133,6 +131,61 @@ def _summaries(folder: Path, changed: int) -> dict[str, str]:
     return found
 
 
+class _Turn:
+    """Lines of one side of a conversation as they come: which of them are one reply, and which call a result answers."""
+
+    def __init__(self) -> None:
+        self._number = self._results = 0
+        self._replies: dict[str, _Reply] = {}  # the last one with each id
+        self._calls: deque[str] = deque()  # calls without an id, not answered yet
+
+    def take(
+        self, uuid: str, kept: dict[str, Any], line: dict[str, Any], parent: str | None, names: dict[str, str]
+    ) -> None:
+        if line.get("type") == "assistant":
+            self._take_reply(uuid, kept, text(line.get("requestId")), parent, names)
+            for number, block in enumerate(_blocks(kept)):
+                if block.get("type") == "tool_use" and not isinstance(block.get("id"), str):
+                    block["id"] = f"{uuid}-{number}"
+                    self._calls.append(block["id"])
+        elif _is_result(kept):
+            self._results += 1
+            for number, block in enumerate(_blocks(kept)):
+                if block.get("type") == "tool_result" and not isinstance(block.get("tool_use_id"), str):
+                    block["tool_use_id"] = self._calls.popleft() if self._calls else f"{uuid}-{number}"
+        elif not line.get("isMeta"):
+            self._number += 1
+
+    def _take_reply(
+        self, uuid: str, kept: dict[str, Any], request: str | None, parent: str | None, names: dict[str, str]
+    ) -> None:
+        """Several lines are one reply if they have one id and stand together: some servers give every reply the same id."""
+        name = text(mapping(kept.get("message")).get("id"))
+        if name is None:
+            return
+        last = self._replies.get(name)
+        if last is not None and (
+            parent in last.lines
+            or (last.turn == self._number and (last.results == self._results or (request and request == last.request)))
+        ):
+            last.lines.add(uuid)
+            last.results = self._results
+        else:
+            last = self._replies[name] = _Reply(
+                name if last is None else uuid, {uuid}, self._number, self._results, request
+            )
+        names[uuid] = last.name
+
+
+@dataclass(slots=True)
+class _Reply:
+    name: str
+    lines: set[str]
+    turn: int
+    results: int  # how many results had come with its last line
+    request: str | None
+
+
 class _SessionFileReader:
     """One file: its lines by uuid, and what it says about the session as a whole."""
 
@@ -145,39 +198,66 @@ class _SessionFileReader:
         self._session: str | None = None
         self._lines: dict[str, dict[str, Any]] = {}
         self._order: list[str] = []
+        self._places: dict[str, int] = {}
+        self._names: dict[str, str] = {}  # of each line of a reply, the name under which the reply is stored
+        self._turns: dict[bool, _Turn] = {}
+        self._boundaries: list[tuple[str, list[str]]] = []  # each compaction, and the lines that it left in the context
         self._titles: dict[str, str] = {}
         self._leaf: str | None = None  # where the program stood when it wrote its last line
         self._cwd: str | None = None
         self._branch: str | None = None
+        self._origin: str | None = None  # the session here that the file was written from
         self._skipped = skipped
-        for _, line, self.position in json_lines(path, skipped):
-            self._take(dict(line))
+        for number, line, self.position in json_lines(path, skipped):
+            self._take(dict(line), number)
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _take(self, line: dict[str, Any], number: int) -> None:
         kind = line.get("type")
         if isinstance(line.get("cwd"), str) and self._cwd is None:
             self._cwd = line["cwd"]
         self._branch = text(line.get("gitBranch")) or self._branch
+        self._origin = text(line.get(SESSION)) or self._origin
         if kind in _SPOKEN or kind in ("system", "attachment"):
-            self._keep(line)
+            self._keep(line, number)
         else:
             self._take_other(line, kind)
 
-    def _keep(self, line: dict[str, Any]) -> None:
-        uuid = line.get("uuid")
-        if not isinstance(uuid, str) or uuid in self._lines:
+    def _keep(self, line: dict[str, Any], number: int) -> None:
+        uuid = text(line.get("uuid")) or f"line-{number}"
+        if uuid in self._lines:
             return
         aside = bool(line.get("isSidechain"))
         if line.get("type") in _SPOKEN and not aside:
             self._leaf = None
             self._session = text(line.get("sessionId")) or self._session
-        self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
+        kept = self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
         if told := mapping(line.get("message")):
-            self._lines[uuid]["message"] = _slim(told)
+            kept["message"] = _slim(told)
+        self._places[uuid] = len(self._order)
         self._order.append(uuid)
         if aside in self._last:
             self._before[uuid] = self._last[aside]
         self._last[aside] = uuid
+        if line.get("type") in _SPOKEN:
+            self._turns.setdefault(aside, _Turn()).take(
+                uuid, kept, line, self._linked(kept.get("parentUuid")), self._names
+            )
+        elif _is_boundary(line):
+            self._boundaries.append((uuid, self._preserved(mapping(line.get("compactMetadata")))))
+
+    def _preserved(self, told: dict[str, Any]) -> list[str]:
+        """The lines that stay in the context after a compaction."""
+        named = told.get("preservedMessages")
+        listed = mapping(named).get("uuids") or mapping(named).get("allUuids") or named
+        names = (
+            [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed or ()]
+            if isinstance(listed, list)
+            else []
+        )
+        if not names and (segment := mapping(told.get("preservedSegment"))):
+            first, last = (self._places.get(str(segment.get(key))) for key in ("headUuid", "tailUuid"))
+            names = self._order[first : last + 1] if first is not None and last is not None else []
+        return [one for one in names if one in self._lines]
 
     def _take_other(self, line: dict[str, Any], kind: Any) -> None:
         if isinstance(line.get("uuid"), str):
@@ -226,24 +306,63 @@ class _SessionFileReader:
         segments = self._segments(shown)
         title = self._title()
         left = self._left(shown)
+        copied = self._copied(name)
+        earlier: list[Conversation] = []
         for number, part in enumerate(segments, 1):
+            own = [uuid for uuid in part if uuid not in copied]
+            if copied and not any(map(self._says, own)):
+                continue  # the session that this one was forked from has all of it
             made = Conversation(
-                SOURCE, name if number == 1 else f"{name}.{number}", cwd=self._cwd, title=title,
-                parent=parent if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-                kind=("subagent" if number == 1 else "compression"),
+                SOURCE, name if not earlier else f"{name}.{len(earlier) + 1}", cwd=self._cwd, title=title,
+                parent=earlier[-1].foreign_id if earlier else parent, kind="compression" if earlier else "subagent",
             )  # fmt: skip
             if number < len(segments):
                 made.end_reason = "compression"
             if self._branch:
                 made.meta["git_branch"] = self._branch
+            made.origin = self._origin
             made.messages = self._messages(part)
+            if len(own) < len(part):
+                self._fork(made, part, copied, number, is_first=not earlier)
+            for boundary, kept in self._boundaries:
+                if boundary in part:
+                    summary = self._summary_of(boundary)
+                    made.carry(earlier, self._stored_names(kept), summary if summary in part else None)
             inside = set(part)
             for after, branch in left:
-                if after in inside or (after is None and number == 1):
+                if (after in inside or (after is None and not earlier)) and not copied.keys() >= set(branch):
                     made.branches.append((self._name_of(after), self._messages(branch)))
+            earlier.append(made)
             yield made
         if not self._is_agent:
             yield from self._inline_agents(name)
+
+    def _stored_names(self, uuids: Iterable[str]) -> set[str]:
+        """The foreign ids under which the messages of these lines are stored."""
+        names: set[str] = set()
+        for uuid in uuids:
+            results = [str(b["tool_use_id"]) for b in _blocks(self._lines[uuid]) if b.get("type") == "tool_result"]
+            names.update((self._reply(uuid) or uuid, f"{uuid}-context", *results))
+        return names
+
+    def _copied(self, name: str) -> dict[str, str]:
+        """The lines that were copied from the session that this one was forked from, each with the session that has it."""
+        spoken = [uuid for uuid in self._order if self._says(uuid) and not self._aside(uuid)]
+        return {} if self._is_agent or not spoken else claude_code_forks.copied(self._path_of_file, spoken[0], name)
+
+    def _fork(
+        self, made: Conversation, part: list[str], copied: dict[str, str], number: int, *, is_first: bool
+    ) -> None:
+        """Leave copied messages to the session that has them."""
+        for owner in dict.fromkeys(copied[uuid] for uuid in part if uuid in copied):
+            names = self._stored_names(uuid for uuid in part if copied.get(uuid) == owner)
+            held = [one for one in made.messages if one.get("platform_message_id") in names]
+            made.messages = [one for one in made.messages if one.get("platform_message_id") not in names]
+            whole = owner if number == 1 else f"{owner}.{number}"
+            if held:
+                made.carried.append(Carried(whole, None, held))
+            if is_first:
+                made.parent, made.kind = whole, "branch"
 
     def _inline_agents(self, name: str) -> Iterator[Conversation]:
         """Sub-agents that older versions wrote into the session's own file: each tree of such lines is one."""
@@ -259,17 +378,31 @@ class _SessionFileReader:
             made.messages = self._messages(uuids)
             yield made
 
-    def _parent(self, uuid: str) -> str | None:
-        """The message that a line follows. Where that one is damaged, or was never written, it is the line before it."""
-        line = self._lines[uuid]
-        parent = line.get("parentUuid") or line.get("logicalParentUuid")
+    def _linked(self, parent: Any) -> str | None:
+        """The line that is meant by the name of one that may say nothing itself."""
         seen: set[str] = set()
         while isinstance(parent, str) and parent in self._links and parent not in seen:
             seen.add(parent)
             parent = self._links[parent]
-        if not isinstance(parent, str):
+        return parent if isinstance(parent, str) else None
+
+    def _parent(self, uuid: str) -> str | None:
+        """The message that a line follows. Where that one is damaged, or was never written, it is the line before it; so
+        is it for a line that follows none: files with several such lines tell one conversation."""
+        line = self._lines[uuid]
+        parent = self._linked(line.get("parentUuid") or line.get("logicalParentUuid"))
+        if parent is None and (self._is_agent or not self._aside(uuid)):
+            return self._before.get(uuid)
+        if parent is None:
             return None
+        for boundary, kept in reversed(self._boundaries):  # what a compaction kept stands after its summary
+            if parent in kept and self._places[parent] < self._places[boundary] < self._places[uuid]:
+                return self._summary_of(boundary)
         return self._before.get(uuid) if parent not in self._lines or parent == uuid else parent
+
+    def _summary_of(self, boundary: str) -> str:
+        after = self._order[self._places[boundary] : self._places[boundary] + _SUMMARY_WITHIN]
+        return next((one for one in after if self._lines[one].get("isCompactSummary")), boundary)
 
     def _path(self) -> list[str]:
         """The messages from the first to the one the program would go on from."""
@@ -306,16 +439,14 @@ class _SessionFileReader:
         return [uuid for uuid in self._order if uuid in wanted]
 
     def _reply(self, uuid: str) -> str | None:
-        line = self._lines[uuid]
-        return mapping(line.get("message")).get("id") if line.get("type") == "assistant" else None
+        return self._names.get(uuid)
 
     def _segments(self, shown: list[str]) -> list[list[str]]:
         """The path cut at each compaction."""
         parts: list[list[str]] = [[]]
         for uuid in shown:
             line = self._lines[uuid]
-            boundary = line.get("type") == "system" and line.get("subtype") == "compact_boundary"
-            if (boundary or line.get("isCompactSummary")) and any(map(self._says, parts[-1])):
+            if (_is_boundary(line) or line.get("isCompactSummary")) and any(map(self._says, parts[-1])):
                 parts.append([])
             parts[-1].append(uuid)
         return [part for part in parts if any(map(self._says, part))] or [[]]
@@ -357,6 +488,7 @@ class _SessionFileReader:
         answered_here = self._answered_here(uuids)
         for uuid in uuids:
             line = self._lines[uuid]
+            begun = len(made)
             kind = line.get("type")
             at = seconds(line.get("timestamp"))
             if kind == "assistant":
@@ -368,8 +500,9 @@ class _SessionFileReader:
                 prompt = joined(_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
                 if prompt:
                     made.append(message("system" if _injected(prompt) else "user", prompt, at, uuid))
-            elif line.get("subtype") == "api_error" and text(line.get("content")):
-                continue  # the line with isApiErrorMessage has the reply that failed
+            if isinstance(line.get(MESSAGE), int):
+                for one in made[begun:]:
+                    one[HERE] = line[MESSAGE]
         return made
 
     def _answered_here(self, uuids: list[str]) -> set[str]:
@@ -385,10 +518,10 @@ class _SessionFileReader:
         names: dict[str, str],
     ) -> None:  # fmt: skip
         told = mapping(line.get("message"))
-        name = text(told.get("id")) or uuid
+        name = self._names.get(uuid) or uuid
         texts = [b["text"] for b in _blocks(line) if b.get("type") == "text" and text(b.get("text"))]
         thoughts = [b["thinking"] for b in _blocks(line) if b.get("type") == "thinking" and text(b.get("thinking"))]
-        thought = "\n\n".join(thoughts) or text(line.get(_REASONING))
+        thought = "\n\n".join(thoughts) or text(line.get(REASONING))
         calls = []
         for block in _blocks(line):
             if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
@@ -502,6 +635,10 @@ def _blocks(line: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else dicts(content)
 
 
+def _is_boundary(line: dict[str, Any]) -> bool:
+    return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
+
+
 def _is_result(line: dict[str, Any]) -> bool:
     return line.get("type") == "user" and any(block.get("type") == "tool_result" for block in _blocks(line))
 
@@ -521,93 +658,3 @@ def _parts(content: Any) -> list[Any]:
         elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
             parts.append(compact(block))
     return parts
-
-
-# ------------------------------------------------------------------------------------------------------- writing
-
-
-def write(export: Export) -> Iterator[bytes]:
-    """One session as a file that Claude Code resumes: `<folder of the project>/<session's uuid>.jsonl`."""
-    for session in only_session(export, "claude-code"):
-        yield from _written(session, export)
-
-
-def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
-    base = {
-        "sessionId": name,
-        "cwd": session.get("cwd") or "/",
-        "version": "2.0.0",
-        "isSidechain": False,
-        "userType": "external",
-    }
-    if session.get("title"):
-        yield encoded({"type": "custom-title", "customTitle": session["title"], "sessionId": name}) + b"\n"
-    if session.get("rewound_messages"):
-        export.left_out["hidden messages"] = len(session["rewound_messages"])
-    if session.get("system_prompt"):
-        export.left_out["system prompts"] += 1
-    model = session.get("model") or "unknown"
-    parent = None
-    for one in session.get("messages") or ():
-        uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
-        line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base}
-        if one["role"] == "assistant":
-            if one.get("reasoning"):  # a block of thinking without its signature would be refused when it goes on there
-                line[_REASONING] = one["reasoning"]
-                export.left_out["reasoning of messages"] += 1
-            yield encoded({"type": "assistant", **line, "message": _reply(one, model, export)}) + b"\n"
-        elif one["role"] == "tool":
-            block = {
-                "type": "tool_result",
-                "tool_use_id": one.get("tool_call_id") or uuid,
-                "content": _blocks_of(one, export),
-            }
-            yield encoded({"type": "user", **line, "message": {"role": "user", "content": [block]}}) + b"\n"
-        else:
-            meta = {"isMeta": True} if one["role"] == "system" else {}
-            yield (
-                encoded(
-                    {"type": "user", **line, **meta, "message": {"role": "user", "content": _blocks_of(one, export)}}
-                )
-                + b"\n"
-            )
-        parent = uuid
-
-
-def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
-    blocks: list[dict[str, Any]] = []
-    content = _blocks_of(one, export)
-    blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
-    for call in one.get("tool_calls") or ():
-        asked = mapping(call.get("function"))
-        try:
-            given = decoded(str(asked.get("arguments") or "{}").encode())
-        except ValueError:
-            given = {"arguments": asked.get("arguments")}
-        blocks.append({"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": given})
-    cached, wrote = one.get("cache_read_tokens") or 0, one.get("cache_write_tokens") or 0
-    usage = {"input_tokens": one.get("input_tokens") or 0,
-             "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,
-             "cache_creation_input_tokens": wrote}  # fmt: skip
-    ended = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
-    stop = "tool_use" if one.get("tool_calls") else ended
-    return {"id": one.get("platform_message_id") or f"msg_{one['id']}", "type": "message", "role": "assistant",
-            "model": one.get("model") or model, "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
-
-
-def _blocks_of(one: MessageRow, export: Export) -> Any:
-    content = one.get("content")
-    if not isinstance(content, list):
-        return content or ""
-    blocks: list[dict[str, Any]] = []
-    for part in content:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            blocks.append({"type": "text", "text": part.get("text") or ""})
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
-            blocks.append({"type": "image", "source": {"type": "base64", "media_type": head[5:], "data": data}})
-        else:
-            export.left_out["attachments"] += 1
-    return blocks

@@ -16,16 +16,13 @@ from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     as_uuid,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     iso,
     joined,
-    json_lines,
     mapping,
     message,
     only_session,
@@ -34,6 +31,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
     without_cached,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
 

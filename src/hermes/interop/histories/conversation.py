@@ -7,30 +7,37 @@ only what is new. Kinds of records that an importer does not know are counted in
 
 from __future__ import annotations
 
-import io
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.interop.formats import Export, Problem
-from hermes.interop.jsonl import decoded
-from hermes.texts import counted, shortened
+from hermes.interop.formats import Export
+from hermes.interop.json_reading import decoded
+from hermes.texts import shortened
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession
 
 Message = dict[str, Any]
+ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
+CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
-_LONGEST_LINE = 128 << 20  # bytes: reading one takes three times as much memory
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Messages that a conversation shows and another one has: what a compaction left in the context, or a fork began with."""
+
+    owner: str  # the foreign id of the other one
+    after: str | None  # the message of this conversation after which they stand; None: at the beginning
+    messages: list[Message]
 
 
 @dataclass(slots=True)
@@ -53,6 +60,8 @@ class Conversation:
     meta: dict[str, Any] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)  # shown, in order
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
+    origin: str | None = None  # the session here that this one was exported from
+    carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
 
     def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
         """A message at the end of what is shown."""
@@ -65,10 +74,11 @@ class Conversation:
         if not self.messages:
             return None
         self._complete_times()
-        rewound, rewinds = self._numbered()
+        carried = self._carried()
+        rewound, rewinds = self._numbered(carried)
         every = [*self.messages, *rewound]
         title = clean_title(self.title)
-        began = self.started_at or min(one["timestamp"] for one in every)
+        began = min(at for at in (self.started_at, *(one["timestamp"] for one in every)) if at is not None)
         out: dict[str, Any] = {
             "id": session_id(self.source, self.foreign_id),
             "source": self.source,
@@ -86,11 +96,14 @@ class Conversation:
             },  # fmt: skip
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
+            ORIGIN: self.origin,
             **self._totals(every),
         }
         if self.parent is not None:
             out["parent_session_id"] = session_id(self.source, self.parent)
             out["kind"] = self.kind or "branch"
+        if carried:
+            out[CARRIED] = carried
         if rewound:
             out["rewound_messages"], out["rewinds"] = rewound, rewinds
             out["meta"]["imported"]["hidden"] = [batch for batch, _ in rewinds]  # by the import, not by a person here
@@ -107,9 +120,27 @@ class Conversation:
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
 
-    def _numbered(self) -> tuple[list[Message], list[list[int]]]:
-        """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
+    def carry(self, earlier: list[Conversation], names: set[str], after: str | None) -> None:
+        """Show the messages with these foreign ids that earlier conversations have, after one of its own."""
+        for one in earlier:
+            if held := [message for message in one.messages if message.get("platform_message_id") in names]:
+                self.carried.append(Carried(one.foreign_id, after, held))
+
+    def _carried(self) -> list[dict[str, Any]]:
+        """What is shown of others, with the numbers that the messages have there, or others of their own."""
+        found: list[dict[str, Any]] = []
         number = 0
+        for one in self.carried:
+            told = []
+            for each in one.messages:
+                number = max(number + 1, each.get("id") or 0)
+                told.append({**each, "id": number, "timestamp": each.get("timestamp") or self._first_time()})
+            found.append({"owner": session_id(self.source, one.owner), "after": one.after, "messages": told})
+        return found
+
+    def _numbered(self, carried: list[dict[str, Any]]) -> tuple[list[Message], list[list[int]]]:
+        """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
+        number = max((told["id"] for one in carried for told in one["messages"]), default=0)
         numbers: dict[str, int] = {}
         waiting: dict[str | None, list[list[Message]]] = {}
         known = {one.get("platform_message_id") for one in self.messages}
@@ -314,172 +345,3 @@ def dicts(value: Any) -> list[dict[str, Any]]:
 def mapping(value: Any) -> dict[str, Any]:
     """An object, or an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-class Skipped:
-    """What an importer left out on purpose or did not know, counted by kind."""
-
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
-        self._path, self._problems = path, problems
-        self.unknown: Counter[str] = Counter()
-
-    def damaged(self, line: int, reason: str) -> None:
-        """A line that can't be read."""
-        self._problems.append(Problem(line, reason, self._path))
-
-    def report(self) -> None:
-        """Name each unknown kind once."""
-        for kind, times in self.unknown.most_common():
-            note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
-
-
-def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Each object of a JSON-lines file with its line number and the bytes read so far; a damaged line costs that line.
-
-    A last line without an end may still be being written: it is not damaged, it comes with the next import.
-    """
-    with open_text(path) as stream:
-        yield from json_lines_of(stream, skipped)
-
-
-def json_lines_of(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """The same of a stream."""
-    position = 0
-    for number, (line, length) in enumerate(_whole_lines(stream, skipped), 1):
-        position += length
-        if length > _LONGEST_LINE:
-            skipped.damaged(number, f"longer than {_LONGEST_LINE >> 20} MB")
-            continue
-        if not line.strip():
-            continue
-        try:
-            value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-        except ValueError as error:
-            if line.endswith(b"\n"):
-                skipped.damaged(number, str(error))
-            continue
-        if isinstance(value, dict):
-            yield number, value, position
-        else:
-            skipped.damaged(number, "not an object")
-
-
-def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
-    """The lines of a stream, up to where it is damaged."""
-    number = 0
-    try:
-        for one in _lines(stream):
-            number += 1
-            yield one
-    except CutShort as error:
-        skipped.damaged(number + 1, str(error))
-
-
-def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
-    """Each line and its length; of one that is too long only the beginning."""
-    while line := stream.readline(_LONGEST_LINE + 1):
-        length, end = len(line), line[-1:]
-        while length > _LONGEST_LINE and end != b"\n" and (more := stream.readline(1 << 20)):
-            length, end = length + len(more), more[-1:]
-        yield line if length <= _LONGEST_LINE else b"", length
-
-
-def open_text(path: Path) -> Any:
-    """A file's bytes, unpacked where it is compressed with zstd."""
-    if path.suffix == ".zst":
-        return io.BufferedReader(_Unpacked(path))
-    return path.open("rb")
-
-
-class CutShort(ValueError):
-    """Compressed data that are damaged, or end too early."""
-
-
-class _Unpacked(io.RawIOBase):
-    """The content of a file compressed with zstd. CutShort where it is damaged; what comes before was read by then."""
-
-    def __init__(self, path: Path) -> None:
-        import zstandard
-
-        self._error = zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._file = path.open("rb")
-        self._packed = self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            # A kilobyte unpacks to 32 MB at most: 128 KB a block, of which the shortest has four bytes.
-            packed = self._packed or self._file.read(1024)
-            if not packed:
-                if self._frame is not None:
-                    raise CutShort("the compressed data end too early; the file is cut off, or still being written")
-                return 0
-            self._frame = self._frame or self._decompressor.decompressobj()
-            try:
-                self._ready = self._frame.decompress(packed)
-            except self._error as error:
-                raise CutShort(f"the compressed data are damaged ({error})") from None
-            self._packed = b""
-            if self._frame.eof:
-                self._packed, self._frame = self._frame.unused_data, None
-        count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
-
-
-def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
-    """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
-
-    Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
-    """
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
-    try:
-        with path.open("rb") as stream:
-            begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-            if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
-                return {}
-            stream.seek(0)
-            return mapping(decoded(stream.read().removeprefix(b"\xef\xbb\xbf")))
-    except (OSError, ValueError):
-        return {}
-
-
-def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
-    """The first objects of a JSON-lines file, for telling its format; [] when it is none.
-
-    With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
-    """
-    found: list[dict[str, Any]] = []
-    if not path.is_file():  # a pipe would wait for who writes into it
-        return found
-    try:
-        with open_text(path) as stream:
-            for _ in range(most * 4):
-                line = stream.readline(4_000_000)
-                if not line:
-                    break
-                if not line.strip():
-                    continue
-                try:
-                    value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    if while_type is not None and value.get("type") != while_type:
-                        break
-                    found.append(value)
-                if len(found) == most:
-                    break
-    except (OSError, ValueError):
-        pass
-    return found

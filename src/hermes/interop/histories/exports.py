@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import mimetypes
-import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import Conversation, Skipped, json_lines_of
-from hermes.interop.jsonl import decoded
+from hermes.interop.histories.conversation import Conversation
+from hermes.interop.json_reading import Damaged, Skipped, decoded, elements, json_lines_of
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
-_CHUNK = 1 << 20
-LONGEST = 128 << 20  # bytes of one conversation: reading it takes several times as much memory
-# Possessive: a string of megabytes must not leave a place to come back to at each of its characters.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 # What reading a damaged, encrypted or oddly compressed member of a zip raises.
 _BROKEN = (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
@@ -190,86 +184,3 @@ def _escaped(name: str) -> str:
     import glob
 
     return glob.escape(name)
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """An element of an array that can't be read, and why."""
-
-    reason: str
-
-
-def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, int]]:
-    """Each object of the array in a stream (or the one object that it is) and the bytes read so far.
-
-    An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
-    `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
-    """
-    reader = _ElementReader(longest)
-    while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
-        yield from reader.fed(chunk)
-        if reader.is_over:
-            return
-    if reader.depth > 0:
-        raise ValueError("the file ends in the middle of a conversation")
-
-
-class _ElementReader:
-    """Finds the elements in bytes that come in chunks."""
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self.buffer = b""
-        self.depth = 0
-        self.is_over = False
-        self._at = self._position = 0
-        self._start = -1  # where the element that is being read begins
-        self._too_long = False  # of the element that is being read only the brackets are followed
-        self._outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
-
-    def fed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
-        """The elements that end in this chunk."""
-        self._position += len(chunk)
-        keep = self._start if self._start >= 0 else self._at
-        self.buffer = self.buffer[keep:] + chunk
-        self._at -= keep
-        self._start = 0 if self._start >= 0 else -1
-        for match in _TOKEN.finditer(self.buffer, self._at):
-            self._at = match.end()
-            if match[0][0] == 0x22:
-                if not match[1]:  # the string goes on in the next chunk
-                    self._at = match.start()
-                    break
-            elif match[0] in b"[{":
-                if self._outer is None:
-                    self._outer = 1 if match[0] == b"[" else 0
-                if self.depth == self._outer:
-                    self._start = match.start()
-                self.depth += 1
-            else:
-                self.depth -= 1
-                if self.depth == self._outer and (self._start >= 0 or self._too_long):
-                    yield self._element(), self._position - len(self.buffer) + self._at
-                    self._start, self._too_long = -1, False
-                if self.depth <= 0:
-                    self.is_over = True
-                    return
-        else:
-            self._at = len(self.buffer)
-        self._shed()
-
-    def _element(self) -> Any:
-        if self._too_long:
-            return Damaged(f"a conversation longer than {self._longest >> 20} MB")
-        try:
-            return decoded(self.buffer[self._start : self._at])
-        except ValueError as error:
-            return Damaged(str(error))
-
-    def _shed(self) -> None:
-        """Drop what an element that is too long has so far; inside a string, its beginning stays as an empty one's."""
-        if self._start >= 0 and len(self.buffer) - self._start > self._longest:
-            self._start, self._too_long = -1, True
-        if len(self.buffer) - self._at > self._longest:  # a string that does not end
-            escape = b"\\" if (len(self.buffer) - len(self.buffer.rstrip(b"\\"))) % 2 else b""
-            self.buffer, self._at = b'"' + escape, 0

@@ -12,15 +12,11 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     joined,
-    json_lines,
-    json_object,
     mapping,
     message,
     seconds,
@@ -28,9 +24,11 @@ from hermes.interop.histories.conversation import (
     tool_call,
     without_cached,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
+_SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
 _WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
@@ -119,7 +117,8 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
             # What the model is given from here on: messages left out of it were said all the same.
             for one in dicts(patch.pop("messages", None)):
                 take(str(one.get("id")), _as_record(one), is_copy=True)
-            header.update(patch)
+            first = {name: header[name] for name in _SET_ONCE if header.get(name)}
+            header |= {name: value for name, value in patch.items() if value} | first
         elif "type" not in line:
             skipped.unknown[next(iter(line), "nothing")] += 1
         else:
@@ -143,6 +142,8 @@ def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
     first, second = (known, record) if is_copy else (record, known)
     made = {name: second.get(name) if _is_empty(name, first.get(name)) else first[name] for name in known | record}
     made["timestamp"] = known.get("timestamp") or record.get("timestamp")
+    if record.get("type") in _BOOKKEEPING and known.get("type") not in _BOOKKEEPING and "type" in known:
+        return known  # a note about a message is not the message
     calls = {str(one.get("id") or number): one for number, one in enumerate(dicts(known.get("toolCalls")))}
     for number, one in enumerate(dicts(record.get("toolCalls"))):
         name = str(one.get("id") or number)
@@ -160,7 +161,7 @@ def _is_empty(name: str, value: Any) -> bool:
 def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
     kind, at, name = record.get("type"), seconds(record.get("timestamp")), text(record.get("id"))
     if kind == "user":
-        content = _content(record.get("content"), skipped)
+        content = content_of(record.get("content"), skipped)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
         return [message(role, content, at, name)] if content else []
     if kind == "gemini":
@@ -184,7 +185,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
             results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
                                    tool_call_id=call_id, tool_name=text(call.get("name"))))  # fmt: skip
     reply = message(
-        "assistant", _content(record.get("content"), skipped), at, name, model=text(record.get("model")),
+        "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
         input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
         cache_read_tokens=count(used.get("cached")), reasoning_tokens=count(used.get("thoughts")),
@@ -192,19 +193,24 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
     return [reply, *results]
 
 
+def output_of(parts: Any) -> str | None:
+    """The output inside function responses."""
+    answers = [
+        mapping(mapping(part.get("functionResponse")).get("response")) for part in (dicts(parts) or [mapping(parts)])
+    ]
+    texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if isinstance(one, str)]
+    return "\n".join(texts) if texts else None
+
+
 def _result(call: dict[str, Any]) -> Any:
     """What a tool gave back: the output inside its function response, else as it is."""
     told = call.get("result")
-    answers = [
-        mapping(mapping(part.get("functionResponse")).get("response")) for part in (dicts(told) or [mapping(told)])
-    ]
-    texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if isinstance(one, str)]
-    if texts:
-        return "\n".join(texts)
+    if (output := output_of(told)) is not None:
+        return output
     return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
 
 
-def _content(content: Any, skipped: Skipped) -> Any:
+def content_of(content: Any, skipped: Skipped) -> Any:
     """Parts as Gemini writes them: a text, a part, or a list of both."""
     parts: list[Any] = []
     for part in content if isinstance(content, list) else [content]:

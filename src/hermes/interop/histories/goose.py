@@ -11,22 +11,20 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     continued,
     count,
     dicts,
-    first_objects,
     from_json,
     image_part,
     joined,
-    json_lines,
     mapping,
     message,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "goose"

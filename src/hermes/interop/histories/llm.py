@@ -14,7 +14,6 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     from_json,
@@ -26,6 +25,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "llm"
@@ -192,6 +192,7 @@ def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -
             results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
                                    tool_call_id=made_by, tool_name=text(part.get("tool_name"))))  # fmt: skip
         elif kind == "attachment":
+            told = mapping(told.get("attachment")) or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
             held = next(database.rows("attachments", {"id": name_there}), None) if name_there is not None else None
             parts.append(_attachment(held if held is not None else told))

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     continued,
     count,
     dicts,
     from_json,
     joined,
-    json_object,
     mapping,
     message,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.jsonl import decoded
+from hermes.interop.json_reading import Skipped, decoded, json_object
 from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
@@ -222,7 +222,26 @@ def _tool(part: Record, at: float | None, calls: list[Any], results: list[Messag
 
 
 def _file(part: Record) -> Any:
-    url = text(part.get("url")) or ""
+    """A file of a message: its text where it is one (as `-f` adds it), else the bytes that the part has, else its name."""
+    url, label = text(part.get("url")) or "", text(part.get("filename"))
+    held = _text_of(url) if url.startswith("data:text/") else None
+    if held is None:
+        told = text(mapping(mapping(part.get("source")).get("text")).get("value"))
+        held = (
+            told if told is not None and not told.startswith("@") else None
+        )  # @name: where the prompt mentions the file
+    if held is not None:
+        return f"[file {label or 'text'}]\n{held}"
     if url.startswith("data:"):
         return {"type": "image_url", "image_url": {"url": url}}
-    return f"[file {text(part.get('filename')) or url}]"
+    return f"[file {label or url}]"
+
+
+def _text_of(url: str) -> str | None:
+    """The text in a data URL; None where it is none."""
+    head, comma, data = url.partition(",")
+    try:
+        held = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
+        return held.decode() if comma else None
+    except ValueError:
+        return None

@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
+from hermes.interop.histories import entry_tree
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    Skipped,
     compact,
     count,
     dicts,
-    first_objects,
     image_part,
     joined,
-    json_lines,
     mapping,
     message,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
 
 SOURCE = "pi"
 _BOOKKEEPING = frozenset(("model_change", "thinking_level_change", "custom", "label", "session_info"))
@@ -67,8 +66,9 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
     name = text(header.get("id")) or path.stem
-    _relink(entries)
-    shown = _path(entries)
+    # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
+    entry_tree.relink(entries, lambda entry: "parentId" in entry and entry.get("type") not in _BOOKKEEPING)
+    shown = entry_tree.path(entries)
     on_path = set(shown)
     title = next(
         (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info"), None
@@ -78,7 +78,8 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
         if entries[key].get("type") == "compaction" and parts[-1]:
             parts.append([])
         parts[-1].append(key)
-    left = list(_left(entries, on_path))
+    left = list(entry_tree.left(entries, on_path))
+    earlier: list[Conversation] = []
     for number, part in enumerate(parts, 1):
         parent = text(header.get("parentSession"))
         made = Conversation(
@@ -92,6 +93,9 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             made.end_reason = "compression"
         made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
         stored = {one["platform_message_id"] for one in made.messages}
+        if number > 1:
+            made.carry(earlier, set(_kept(entries, shown, part[0])), part[0] if part[0] in stored else None)
+        earlier.append(made)
         said: dict[str | None, str | None] = {}  # of each entry, the last message up to it
         last = None
         for key in part:
@@ -104,46 +108,19 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
         yield made
 
 
-def _relink(entries: dict[str, Entry]) -> None:
-    """Where the entry that another one follows is damaged, the one before it in the file takes its place."""
-    before: str | None = None
-    for key, entry in entries.items():
-        if entry.get("parentId") is not None and entry["parentId"] not in entries:
-            entry["parentId"] = before
-        before = key
+def _kept(entries: dict[str, Entry], shown: list[str], compaction: str) -> list[str]:
+    """The entries before a compaction that stay in the context: from the first one it names on."""
+    entry, before = entries[compaction], shown[: shown.index(compaction)]
+    first, place = entry.get("firstKeptEntryId"), entry.get("firstKeptEntryIndex")
+    if first is None and isinstance(place, int) and 0 <= place - 1 < len(entries):  # older versions count, header first
+        first = list(entries)[place - 1] if place else None
+    return before[before.index(first) :] if first in before else []
 
 
 def _named(path: Path) -> str:
     """The id of the session in a file: its header has it, and its name `<time>_<id>.jsonl` where the file is gone."""
     first = first_objects(path, 1)
     return (text(first[0].get("id")) if first else None) or path.stem.rpartition("_")[2]
-
-
-def _path(entries: dict[str, Entry]) -> list[str]:
-    """From the first entry to the last of the file: what the program would go on with."""
-    found: dict[str, None] = {}
-    at: Any = next(reversed(entries), None)
-    while at in entries and at not in found:
-        found[at] = None
-        at = entries[at].get("parentId")
-    path = [*reversed(found)]
-    if path and not any("parentId" in entry for entry in entries.values()):  # the first version had no tree
-        return list(entries)
-    return path
-
-
-def _left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
-    groups: dict[str, tuple[str | None, list[str]]] = {}
-    root_of: dict[str, str] = {}
-    for key, entry in entries.items():
-        if key in on_path:
-            continue
-        parent = entry.get("parentId")
-        root = root_of[key] = root_of.get(str(parent), key)
-        if root == key:
-            groups[root] = (parent if parent in on_path else None, [])
-        groups[root][1].append(key)
-    yield from groups.values()
 
 
 def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:

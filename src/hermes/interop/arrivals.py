@@ -1,0 +1,123 @@
+"""What becomes of conversations of other programs that share messages, as they come into the record.
+
+A conversation may show messages of another one: what a compaction left in the context, or what a fork began with. They are
+stored once, with the conversation that has them; the other refers to them, as after a compression or `/branch` here. A
+conversation that was exported from here and continued there continues the session it came from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+
+Session = Mapping[str, Any]
+
+
+def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -> Iterator[Session]:
+    """Sessions as import_sessions takes them. `counts` gets what is stored on the way there."""
+    for one in sessions:
+        here = db.get_session(one["id"])
+        if one.get(ORIGIN) not in (None, one["id"]) and here is None:
+            one = _returned(db, one, counts)
+        elif here is not None:
+            one = _as_here(db, one, is_branch=here.get("kind") == "branch")
+        elif CARRIED in one:
+            one = _referring(one)
+        if one:
+            yield _plain(one)
+
+
+def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
+    """A session that was exported from here and comes back: it continues the one it came from.
+
+    Where that one has gone on here, or the other program went on from an earlier message, it is a branch of it.
+    """
+    origin = db.get_session(one[ORIGIN])
+    if origin is None:
+        return one
+    stored: list[Mapping[str, Any]] = [*db.get_messages(origin["id"])]
+    ours = {message[HERE] for message in one["messages"] if HERE in message}
+    fresh = [message for message in one["messages"] if HERE not in message]
+    if not fresh:
+        counts["skipped"] += 1
+        return {}
+    names = {message["platform_message_id"] for message in fresh}
+    since = [message for message in stored if message["id"] not in ours]
+    is_end = len(stored) - len(since) == len(ours) and all(m.get("platform_message_id") in names for m in since)
+    if is_end and origin.get("end_reason") != "compression":
+        return _continued(db, {**one, "id": origin["id"]}, stored, fresh, counts)
+    carried = [{**message, "session_id": origin["id"]} for message in stored if message["id"] in ours]
+    top = max((int(message["id"]) for message in carried), default=0)
+    made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(fresh, 1)]}
+    made |= {"parent_session_id": origin["id"], "kind": "branch"}
+    return _referring(
+        {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
+    )
+
+
+def _continued(
+    db: SessionDB, one: Session, stored: list[Mapping[str, Any]], fresh: list[Mapping[str, Any]], counts: Counter[str]
+) -> Session:
+    """The session with what is new, as import_sessions follows it: by the ids that messages have in other programs."""
+    if not db.foreign_message_ids(one["id"]):  # the first message from there makes it one that is followed
+        fields = {name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden")}
+        db.append_message(one["id"], fresh[0]["role"], **fields)
+        counts["messages"] += 1
+        if len(fresh) == 1:
+            counts["updated"] += 1
+            return {}
+    names = {message["platform_message_id"] for message in fresh}
+    own = [m for m in stored if m["session_id"] == one["id"] and m.get("platform_message_id") not in (None, *names)]
+    return {**one, "messages": [*own, *fresh], "rewound_messages": []}
+
+
+def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
+    """A session that is here: its messages stay with the session that has them here.
+
+    Which of two forked sessions was first is not certain, and may look different when both have gone on.
+    """
+    shown: list[Mapping[str, Any]] = list(one["messages"])
+    if CARRIED in one:
+        known = db.foreign_message_ids(one["id"])
+        carried = (message for some in one[CARRIED] for message in some["messages"])
+        shown[:0] = [message for message in carried if message.get("platform_message_id") in known]
+    if ORIGIN in one:  # said here, and written there by an export
+        known = db.foreign_message_ids(one["id"])
+        shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
+    if is_branch:
+        others = {m.get("platform_message_id") for m in db.get_messages(one["id"]) if m["session_id"] != one["id"]}
+        shown = [message for message in shown if message.get("platform_message_id") not in others - {None}]
+    return {**_without(one), "messages": shown}
+
+
+def _referring(one: Session) -> Session:
+    """A new session, with references to what it shows of others."""
+    numbers = {message.get("platform_message_id"): message["id"] for message in one["messages"]}
+    shown = list(one["messages"])
+    refs: list[list[Any]] = []
+    for some in one.get(CARRIED, ()):
+        told = [{**message, "session_id": some["owner"]} for message in some["messages"]]
+        after = numbers.get(some["after"], 0) if some["after"] is not None else 0
+        ids = [message["id"] for message in told]
+        refs.append([len(refs), some["owner"], min(ids), max(ids), after, None, None])
+        place = next((at for at, message in enumerate(shown, 1) if message["id"] == after and after), 0)
+        shown[place:place] = told
+    return {**_without(one), "messages": shown, "refs": refs}
+
+
+def _without(one: Session) -> dict[str, Any]:
+    return {key: value for key, value in one.items() if key != CARRIED}
+
+
+def _plain(one: Session) -> Session:
+    """A session without what only matters here."""
+    if ORIGIN not in one:
+        return one
+    shown = [{key: value for key, value in message.items() if key != HERE} for message in one["messages"]]
+    return {**{key: value for key, value in one.items() if key != ORIGIN}, "messages": shown}

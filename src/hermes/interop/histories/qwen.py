@@ -1,0 +1,150 @@
+"""Qwen Code: ~/.qwen/projects/<folder>/chats/<session>.jsonl. Lines link like Claude Code's, messages are Gemini's inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories import entry_tree
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    compact,
+    continued,
+    count,
+    dicts,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+    without_cached,
+)  # fmt: skip
+from hermes.interop.histories.gemini import content_of, output_of
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
+
+SOURCE = "qwen"
+_KINDS = ("user", "assistant", "tool_result", "system")
+Entry = dict[str, Any]
+
+
+def usual_places() -> list[Path]:
+    """Where Qwen Code keeps its sessions."""
+    return [Path.home() / ".qwen" / "projects"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a session of Qwen Code."""
+    return any(
+        "sessionId" in one and one.get("type") in _KINDS and isinstance(mapping(one.get("message")).get("parts"), list)
+        for one in first_objects(path, 10)
+    )
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The sessions below a folder."""
+    yield from sorted(path for path in folder.rglob("*.jsonl") if path.parent.name == "chats")
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of one file, in as many parts as it was compressed into."""
+    skipped = Skipped(path, problems)
+    entries: dict[str, Entry] = {}
+    position = 0
+    for number, line, at in json_lines(path, skipped):
+        position = at
+        if line.get("type") in _KINDS:
+            entries.setdefault(text(line.get("uuid")) or f"line-{number}", {**line, "parentId": line.get("parentUuid")})
+        else:
+            skipped.unknown[str(line.get("type"))] += 1
+    for made in _conversations(path, entries, skipped):
+        if (session := made.session()) is not None:
+            yield Found(0, session, position)
+    skipped.report()
+
+
+def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
+    def last(key: str) -> str | None:
+        return next((found for one in reversed(entries.values()) if (found := text(one.get(key)))), None)
+
+    entry_tree.relink(entries, lambda entry: False)
+    shown = entry_tree.path(entries)
+    cwd = next((found for one in entries.values() if (found := text(one.get("cwd")))), None)
+    made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
+    if branch := last("gitBranch"):
+        made.meta["git_branch"] = branch
+    parts: list[list[Message]] = [[]]
+    said: dict[str, str | None] = {}  # of each entry, the last message up to it
+    names: dict[str, str] = {}
+    end: str | None = None
+    for key in shown:
+        if entries[key].get("subtype") == "chat_compression":
+            parts.append([])
+        told = _messages(key, entries[key], names, skipped)
+        parts[-1] += told
+        end = said[key] = told[-1]["platform_message_id"] if told else end
+    for fork, branch_keys in entry_tree.left(entries, set(shown)):
+        told = [one for key in branch_keys for one in _messages(key, entries[key], names, skipped)]
+        if told:
+            made.branches.append((said.get(fork or ""), told))
+    yield from continued(made, parts)
+
+
+def _title(entries: dict[str, Entry]) -> str | None:
+    titles = (text(mapping(one.get("systemPayload")).get("customTitle")) for one in reversed(entries.values()))
+    return next(filter(None, titles), None)
+
+
+def _messages(key: str, entry: Entry, names: dict[str, str], skipped: Skipped) -> list[Message]:
+    kind, at = entry.get("type"), seconds(entry.get("timestamp"))
+    parts = mapping(entry.get("message")).get("parts")
+    if kind == "system":
+        return _summary(key, entry, at, skipped)
+    if kind == "tool_result":
+        return _results(key, entry, at, names)
+    content = content_of(parts, skipped)
+    if kind == "user":
+        return [message("user", content, at, key)] if content else []
+    calls = []
+    for number, part in enumerate(dicts(parts)):
+        if asked := mapping(part.get("functionCall")):
+            call = text(asked.get("id")) or f"{key}-{number}"
+            names[call] = str(asked.get("name") or "tool")
+            calls.append(tool_call(call, names[call], asked.get("args")))
+    thoughts = [part["text"] for part in dicts(parts) if part.get("thought") and text(part.get("text"))]
+    if not content and not calls and not thoughts:
+        return []
+    used = mapping(entry.get("usageMetadata"))
+    cached = used.get("cachedContentTokenCount")
+    return [message(
+        "assistant", content, at, key, model=text(entry.get("model")), reasoning="\n\n".join(thoughts) or None,
+        tool_calls=calls or None, input_tokens=without_cached(used.get("promptTokenCount"), cached),
+        cache_read_tokens=count(cached), output_tokens=count(used.get("candidatesTokenCount")),
+        reasoning_tokens=count(used.get("thoughtsTokenCount")),
+    )]  # fmt: skip
+
+
+def _results(key: str, entry: Entry, at: float | None, names: dict[str, str]) -> list[Message]:
+    """Each result of a line, joined to its call; the line names the call where the result does not."""
+    beside = mapping(entry.get("toolCallResult"))
+    made = []
+    for number, part in enumerate(dicts(mapping(entry.get("message")).get("parts"))):
+        if answer := mapping(part.get("functionResponse")):
+            call = text(answer.get("id")) or text(beside.get("callId"))
+            output = output_of([part]) or text(beside.get("resultDisplay")) or compact(answer.get("response"))
+            name = text(answer.get("name")) or names.get(call or "")
+            made.append(
+                message("tool", output, at, key if not number else f"{key}-{number}", tool_call_id=call, tool_name=name)
+            )
+    return made
+
+
+def _summary(key: str, entry: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+    """The first message of a compressed context: the summary. Other records of the program itself say nothing."""
+    if entry.get("subtype") != "chat_compression":
+        return []
+    history = dicts(mapping(entry.get("systemPayload")).get("compressedHistory"))
+    content = content_of(history[0].get("parts"), skipped) if history else None
+    return [message("user", content, at, key, meta={"summary": True})] if content else []

@@ -1,0 +1,337 @@
+"""Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
+
+What is damaged costs itself and is noted in `Skipped`; no more than one line or one element of an array is held in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from hermes.interop.formats import Problem
+from hermes.texts import counted
+
+LONGEST = 128 << 20  # bytes of a line or an element: reading one takes several times as much memory
+_CHUNK = 1 << 20
+_PEEKED = 256
+_LONGEST_FIRST = 4_000_000  # bytes of a line that tells a format
+# Possessive: a string of megabytes must not leave a place to come back to at each of its characters.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
+
+
+def decoded(data: bytes) -> Any:
+    """The value of JSON text; ValueError when it is none."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(data.decode("utf-8", "surrogatepass"))  # escaped lone surrogates are fine for Python's own
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg}, at character {error.pos + 1})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start + 1})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+class Skipped:
+    """What an importer left out on purpose or did not know, counted by kind."""
+
+    def __init__(self, path: Path, problems: list[Problem]) -> None:
+        self._path, self._problems = path, problems
+        self.unknown: Counter[str] = Counter()
+
+    def damaged(self, line: int, reason: str) -> None:
+        """A line that can't be read."""
+        self._problems.append(Problem(line, reason, self._path))
+
+    def report(self) -> None:
+        """Name each unknown kind once."""
+        for kind, times in self.unknown.most_common():
+            note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
+            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
+
+
+def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Each object of a JSON-lines file with its line number and the bytes read so far; a damaged line costs that line.
+
+    A last line without an end may still be being written: it is not damaged, it comes with the next import.
+    """
+    with open_text(path) as stream:
+        yield from json_lines_of(stream, skipped)
+
+
+def json_lines_of(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Each object of an open JSON-lines file; objects that are written over several lines, too."""
+    if is_spread(stream):
+        yield from _spread_objects(stream, skipped)
+        return
+    position = 0
+    for number, (line, length) in enumerate(_whole_lines(stream, skipped), 1):
+        position += length
+        if length > LONGEST:
+            skipped.damaged(number, f"longer than {LONGEST >> 20} MB")
+            continue
+        if not line.strip():
+            continue
+        try:
+            value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+        except ValueError as error:
+            if line.endswith(b"\n"):
+                skipped.damaged(number, str(error))
+            continue
+        if isinstance(value, dict):
+            yield number, value, position
+        else:
+            skipped.damaged(number, "not an object")
+
+
+def is_spread(stream: Any) -> bool:
+    """Whether a file is one JSON value over several lines (an editor or jq indents so), or an array; it is only peeked at."""
+    begin = stream.peek(_PEEKED)[:_PEEKED].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
+
+
+def _spread_objects(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    try:
+        for number, (value, position) in enumerate(elements(stream), 1):
+            if isinstance(value, dict):
+                yield number, value, position
+            else:
+                skipped.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
+    except ValueError as error:
+        skipped.damaged(0, str(error))
+
+
+def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
+    """The lines of a stream, up to where it is damaged."""
+    number = 0
+    try:
+        for one in _lines(stream):
+            number += 1
+            yield one
+    except CutShort as error:
+        skipped.damaged(number + 1, str(error))
+
+
+def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
+    """Each line and its length; of one that is too long only the beginning."""
+    while line := stream.readline(LONGEST + 1):
+        length, end = len(line), line[-1:]
+        while length > LONGEST and end != b"\n" and (more := stream.readline(1 << 20)):
+            length, end = length + len(more), more[-1:]
+        yield line if length <= LONGEST else b"", length
+
+
+def open_text(path: Path) -> Any:
+    """A file's bytes, unpacked where it is compressed with zstd."""
+    if path.suffix == ".zst":
+        return io.BufferedReader(_Unpacked(path))
+    return path.open("rb")
+
+
+class CutShort(ValueError):
+    """Compressed data that are damaged, or end too early."""
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a file compressed with zstd. CutShort where it is damaged; what comes before was read by then."""
+
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._error = zstandard.ZstdError
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._frame: Any = None
+        self._file = path.open("rb")
+        self._packed = self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            # A kilobyte unpacks to 32 MB at most: 128 KB a block, of which the shortest has four bytes.
+            packed = self._packed or self._file.read(1024)
+            if not packed:
+                if self._frame is not None:
+                    raise CutShort("the compressed data end too early; the file is cut off, or still being written")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            try:
+                self._ready = self._frame.decompress(packed)
+            except self._error as error:
+                raise CutShort(f"the compressed data are damaged ({error})") from None
+            self._packed = b""
+            if self._frame.eof:
+                self._packed, self._frame = self._frame.unused_data, None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
+def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
+    """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
+
+    Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
+    """
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return {}
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
+                return {}
+            stream.seek(0)
+            value = decoded(stream.read().removeprefix(b"\xef\xbb\xbf"))
+            return value if isinstance(value, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
+    """The first objects of a JSON-lines file, for telling its format; [] when it is none.
+
+    With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
+    """
+    found: list[dict[str, Any]] = []
+    if not path.is_file():  # a pipe would wait for who writes into it
+        return found
+    try:
+        with open_text(path) as stream:
+            for value in _first_values(stream, most * 4):
+                if isinstance(value, dict):
+                    if while_type is not None and value.get("type") != while_type:
+                        break
+                    found.append(value)
+                if len(found) == most:
+                    break
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _first_values(stream: Any, lines: int) -> Iterator[Any]:
+    if is_spread(stream):
+        yield from (value for value, _ in elements(stream, _LONGEST_FIRST))
+        return
+    for _ in range(lines):
+        line = stream.readline(_LONGEST_FIRST)
+        if not line:
+            return
+        try:
+            yield decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+        except ValueError:
+            continue
+
+
+def top_keys(begin: bytes) -> set[str]:
+    """The keys of the first object in some text, as far as the text goes."""
+    keys: set[str] = set()
+    depth, name = 0, b""
+    for match in _TOKEN.finditer(begin, max(begin.find(b"{"), 0)):
+        if match[0][0] == 0x22:
+            name = match[0] if depth == 1 and begin[match.end() :][:8].lstrip()[:1] == b":" else b""
+            if name:
+                keys.add(name[1:-1].decode("utf-8", "replace"))
+        else:
+            depth += 1 if match[0] in b"[{" else -1
+            if depth == 0:
+                break
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """An element of an array that can't be read, and why."""
+
+    reason: str
+
+
+def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, int]]:
+    """Each object of the array in a stream (or those that stand alone there) and the bytes read so far.
+
+    An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
+    `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
+    """
+    reader = _ElementReader(longest)
+    while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
+        yield from reader.fed(chunk)
+        if reader.is_over:
+            return
+    if reader.depth > 0:
+        raise ValueError("the file ends in the middle of a conversation")
+
+
+class _ElementReader:
+    """Finds the elements in bytes that come in chunks."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self.buffer = b""
+        self.depth = 0
+        self.is_over = False
+        self._at = self._position = 0
+        self._start = -1  # where the element that is being read begins
+        self._too_long = False  # of the element that is being read only the brackets are followed
+        self._outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
+
+    def fed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
+        """The elements that end in this chunk."""
+        self._position += len(chunk)
+        keep = self._start if self._start >= 0 else self._at
+        self.buffer = self.buffer[keep:] + chunk
+        self._at -= keep
+        self._start = 0 if self._start >= 0 else -1
+        for match in _TOKEN.finditer(self.buffer, self._at):
+            self._at = match.end()
+            if match[0][0] == 0x22:
+                if not match[1]:  # the string goes on in the next chunk
+                    self._at = match.start()
+                    break
+            elif match[0] in b"[{":
+                if self._outer is None:
+                    self._outer = 1 if match[0] == b"[" else 0
+                if self.depth == self._outer:
+                    self._start = match.start()
+                self.depth += 1
+            else:
+                self.depth -= 1
+                if self.depth == self._outer and (self._start >= 0 or self._too_long):
+                    yield self._element(), self._position - len(self.buffer) + self._at
+                    self._start, self._too_long = -1, False
+                if self.depth < (self._outer or 0):  # another object may follow one that stands alone
+                    self.is_over = True
+                    return
+        else:
+            self._at = len(self.buffer)
+        self._shed()
+
+    def _element(self) -> Any:
+        if self._too_long:
+            return Damaged(f"a conversation longer than {self._longest >> 20} MB")
+        try:
+            return decoded(self.buffer[self._start : self._at])
+        except ValueError as error:
+            return Damaged(str(error))
+
+    def _shed(self) -> None:
+        """Drop what an element that is too long has so far; inside a string, its beginning stays as an empty one's."""
+        if self._start >= 0 and len(self.buffer) - self._start > self._longest:
+            self._start, self._too_long = -1, True
+        if len(self.buffer) - self._at > self._longest:  # a string that does not end
+            escape = b"\\" if (len(self.buffer) - len(self.buffer.rstrip(b"\\"))) % 2 else b""
+            self.buffer, self._at = b'"' + escape, 0
