@@ -31,7 +31,7 @@ LIBRARIES = {
     "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
-    "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
+    "chat": {"textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
     "embedded": {"xllamacpp": "xllamacpp"},
     "encryption": {
         "argon2-cffi": "argon2",
