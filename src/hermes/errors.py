@@ -279,7 +279,10 @@ class MissingExtra(HermesError):
     """A library that is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f'{what} needs a library that is not installed: pip install "hermes-sessions[{extra}]"')
+        from hermes.install_line import install_line
+
+        self.install = install_line(extra)
+        super().__init__(f"{what} needs a library that is not installed: {self.install}")
 
 
 # Exit statuses of a question that got no answer, by kind: a script can tell "wait" from "mend".

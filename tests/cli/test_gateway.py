@@ -252,7 +252,7 @@ def test_a_library_that_is_not_installed_says_how_to_get_it(lab: Lab, model: Ech
     assert done.status == 1
     (line,) = done.err.strip().splitlines()
     assert "telegram" in line
-    assert 'pip install "hermes-sessions[telegram]"' in line
+    assert 'pip install -e ".[telegram]"' in line
 
 
 def test_status_without_anything_set_up(hermes_home: Path) -> None:

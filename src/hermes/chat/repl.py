@@ -33,6 +33,7 @@ _SMALL = (
     "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
     " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
 )
+_KEYS_TOLD = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -192,6 +193,21 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
         conversation.db.set_meta(_TOLD, "1")
         voice.note(_SMALL)
+    _mention_keys(voice, conversation)
+
+
+def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> None:
+    """Mention, once each, the keys of providers that are in the environment and not used."""
+    from hermes.agent.endpoint.providers import unused_variables
+    from hermes.config import environment
+
+    told = (conversation.db.get_meta(_KEYS_TOLD) or "").split()
+    unused = unused_variables(getattr(conversation.model, "api_key", None), environment())
+    new = [variable for variable in unused if variable not in told]
+    if new and conversation.saved:
+        conversation.db.set_meta(_KEYS_TOLD, " ".join([*told, *new]))
+        are = "is" if len(new) == 1 else "are"
+        voice.note(f"{', '.join(new)} {are} set and not used; `hermes model` shows what you can use.")
 
 
 def _guarded(loop: Callable[[], int]) -> int:

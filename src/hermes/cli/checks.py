@@ -20,6 +20,7 @@ from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
 from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
 from hermes.home import companion, default_database, get_hermes_home
+from hermes.install_line import install_line, pip_line
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def libraries(config: Config) -> Found:
     for name, least in LIBRARIES.items():
         version = _version(name, _MODULES.get(name, name))
         if version is None:
-            yield wrong("libraries", f"{name} is not installed", "pip install --force-reinstall hermes-sessions")
+            yield wrong("libraries", f"{name} is not installed", install_line(options="--force-reinstall"))
         elif version and _older(version, least):
-            hint = f'pip install --upgrade "{name}>={least}"'
+            hint = pip_line(f'"{name}>={least}"', "--upgrade")
             yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
     found = [f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("click", "httpx", "rich")]
     yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
@@ -104,8 +105,7 @@ def extras(config: Config) -> Found:
     for extra, wanted in EXTRAS.items():
         missing = [name for name, module in wanted.items() if _version(name, module) is None]
         if missing:
-            hint = f'pip install "hermes-sessions[{extra}]"'
-            yield remark(f"extra {extra}", f"not installed: {', '.join(missing)}", hint)
+            yield well(f"extra {extra}", f"not installed, optional ({', '.join(missing)}): {install_line(extra)}")
         else:
             yield well(
                 f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
@@ -279,7 +279,7 @@ def store(config: Config) -> Found:
         yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
     if health.kind == "newer":
         said = f"{path} was written by a newer or another program: it is read-only"
-        yield remark("store", said, "pip install --upgrade hermes-sessions")
+        yield remark("store", said, install_line(options="--upgrade"))
     if not os.access(path, os.W_OK):
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
     if not health.damage:
@@ -312,7 +312,7 @@ def _elsewhere(config: Config) -> Found:
                 made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
             )
     except MissingExtra as error:
-        yield wrong("store", str(error), 'pip install "hermes-sessions[postgres]"')
+        yield wrong("store", str(error), error.install)
     except HermesError as error:
         yield wrong("store", str(error), "check store.url (hermes config show) and the server")
 
@@ -366,7 +366,7 @@ def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
             said = (
                 f"{counted(count, 'vector')} of {model}, which is not installed here: questions are answered by words"
             )
-            yield remark("meaning", said, f'pip install "hermes-sessions[{extra}]", hermes model list')
+            yield remark("meaning", said, f"{install_line(extra)}, hermes model list")
         elif left > LONG_TAIL or model not in made:
             yield remark("meaning", f"{model} has to read {counted(left, 'message')}" if left else
                          f"{model} has made no vectors yet", "hermes sessions optimize --meaning")  # fmt: skip

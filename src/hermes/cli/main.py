@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "web": ("hermes.cli.web", "The record in a browser."),
     "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke that."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
-    "model": ("hermes.cli.model", "Models that run on this machine."),
+    "model": ("hermes.cli.model", "Models: what this machine can use, and which one answers."),
     "doctor": ("hermes.cli.doctor", "Check what is configured, reachable or wrong, and say how to fix it."),
     "completion": ("hermes.cli.completion", "Completion for bash, zsh and fish."),
 }

@@ -328,12 +328,13 @@ class MessageCalls(OpenStore):
         The first call switches search by meaning on: from then on the vectors of new messages are made in the background.
         Without a model it is InvalidInput.
         """
+        from hermes.install_line import install_line
         from hermes.store.meaning import encoders, vectors
 
         found = encoders.installed()
         if not found:
             raise InvalidInput(
-                'no model for search by meaning is installed; pip install "hermes-sessions[meaning]" and'
+                f"no model for search by meaning is installed; `{install_line('meaning')}` and"
                 " `hermes model install arctic-embed-s`"
             )
         vectors.prepare(self._engine)

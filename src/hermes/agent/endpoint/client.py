@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from hermes.agent.endpoint.assembly import Assembler
 from hermes.agent.endpoint.failures import explained, of_setting, refusal_in, refusal_of
+from hermes.agent.endpoint.providers import OPENAI, headers_for, provider_at
 from hermes.agent.endpoint.servers import is_near, without_password
 from hermes.agent.endpoint.transport import END, NOTHING_YET, Connection, Connections, PendingCall, encoded, events
 from hermes.agent.model import Message, Piece, Reply, side_task_done
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from httpx import Response
 
 
-OPENAI = "https://api.openai.com/v1"
-OPENROUTER = "https://openrouter.ai/api/v1"
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 _SENT: dict[Any, tuple[str, ...]] = {  # fields sent besides role and content, by role
     "assistant": ("name", "tool_calls", "refusal", *_REASONING),
@@ -199,8 +198,8 @@ class EndpointModel:
         return f"{self._address.rstrip('/')}/{path}"
 
     def _headers(self) -> dict[str, str]:
-        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return {"Accept": "application/json, text/event-stream", "User-Agent": "hermes-sessions", **key}
+        accepted = {"Accept": "application/json, text/event-stream", "User-Agent": "hermes-sessions"}
+        return accepted | headers_for(self._address, self.api_key)
 
     def _sent(self, messages: Sequence[Message], body: dict[str, Any]) -> dict[str, Any]:
         """The body of a request."""
@@ -243,8 +242,9 @@ def provider_of(base_url: str) -> str | None:
     """A short name of the endpoint's provider: `openai`, `openrouter`, `groq`; None on this machine."""
     if is_near(base_url):
         return None
+    known = provider_at(base_url)
     host = (urlsplit(base_url).hostname or "").split(".")
-    return host[-2] if len(host) >= 2 else None
+    return known.name if known else host[-2] if len(host) >= 2 else None
 
 
 def without_thoughts(text: str) -> str:

@@ -42,10 +42,12 @@ def explained(error: Exception, where: str) -> ModelError:
         return ModelRefused(f"{where!r} is not an address; check model.base_url")
     if isinstance(error, httpx.ConnectError):
         return ModelUnreachable(
-            f"no server answers at {where} ({_cause(error)}); is the server running, is model.base_url right?"
+            f"cannot reach {where} ({_cause(error)}); check your network connection and model.base_url"
         )
     if isinstance(error, ImportError):
-        return ModelUnreachable('the SOCKS proxy that ALL_PROXY names needs a library: pip install "httpx[socks]"')
+        from hermes.install_line import SOCKS, pip_line
+
+        return ModelUnreachable(f"the SOCKS proxy that ALL_PROXY names needs a library: {pip_line(SOCKS)}")
     if isinstance(error, httpx.TransportError):
         return ModelUnreachable(f"the connection to {where} broke off ({_cause(error)})")
     return ModelUnreachable(f"the reply of {where} broke off ({_cause(error)})")

@@ -19,15 +19,15 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from hermes.agent.endpoint.providers import headers_for
+
 
 def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
     """The JSON at this address (a body makes it a POST); None when there is no valid answer in time."""
     from http.client import HTTPException
     from urllib.request import ProxyHandler, Request, build_opener
 
-    headers = {"Accept": "application/json", "Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = {"Accept": "application/json", "Content-Type": "application/json", **headers_for(url, key)}
     data = None if body is None else json.dumps(body).encode()
     opener = build_opener(ProxyHandler({})) if is_near(url) else build_opener()
     try:
@@ -43,7 +43,8 @@ def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0
     items = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(items, list):
         return None
-    return [item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    listed = (item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str))
+    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's begin so
 
 
 # Parts of names of models that are not for chat.
