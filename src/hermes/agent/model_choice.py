@@ -8,18 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from hermes.agent.endpoint import providers
 from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.endpoint.providers import (
-    OPENAI,
-    OPENROUTER,
-    PROVIDERS,
-    configured_endpoint,
-    endpoint_named,
-    key_for,
-    key_of,
-    named_provider,
-    provider_at,
-)
 from hermes.agent.model import Model
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import get_hermes_home
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hermes.agent")
 
 # The default model when there is a key and no configured model.
-_DEFAULTS = {OPENAI: "gpt-5-mini", OPENROUTER: "openrouter/auto"}
+_DEFAULTS = {providers.OPENAI: "gpt-5-mini", providers.OPENROUTER: "openrouter/auto"}
 
 
 def choose_model(config: Config, db: SessionDB) -> Model:
@@ -55,7 +45,7 @@ def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
         if model is not None:
             return model
         if name is not None:
-            named = named_provider(name)
+            named = providers.named_provider(name)
             key = named[0].variables[0] if named else "OPENAI_API_KEY"
             raise ConfigError(
                 f"the model {name} is configured, but not available: set {key} (in the environment or in {home}/.env)"
@@ -91,19 +81,19 @@ def settings_for(name: str, config: Config) -> dict[str, str]:
             raise InvalidInput("the embedded model is not installed; `hermes model install smollm2` installs it")
         return {"default": "extractive" if name == "extractive" else "embedded"}
     variables = environment()
-    now = configured_endpoint(config.model.default, config.model.base_url, config.model.api_key, variables)
-    named = named_provider(name)
+    now = providers.configured_endpoint(config.model.default, config.model.base_url, config.model.api_key, variables)
+    named = providers.named_provider(name)
     own = config.model.base_url or config.model.api_key
-    if own and now is not None and named is not None and provider_at(now.base_url) is named[0]:
+    if own and now is not None and named is not None and providers.provider_at(now.base_url) is named[0]:
         return {"default": named[1]}
-    found = endpoint_named(name, variables)
+    found = providers.endpoint_named(name, variables)
     if found is not None and found.name:
         return {"default": found.name, "base_url": found.base_url}
     for server in find_servers():
         if same := next((listed for listed in server.models if _same(listed, name)), None):
             return {"default": same, "base_url": server.server.base_url}
-    if named is not None and key_of(PROVIDERS["openrouter"], variables):
-        return {"default": name, "base_url": OPENROUTER}
+    if named is not None and providers.key_of(providers.PROVIDERS["openrouter"], variables):
+        return {"default": name, "base_url": providers.OPENROUTER}
     if named is not None:
         file = get_hermes_home() / ".env"
         raise InvalidInput(f"{named[0].variables[0]} is not set; write {named[0].variables[0]}=… into {file}")
@@ -129,14 +119,14 @@ def other_model(config: Config, name: str, main: Model) -> Model | None:
     """The model of this name instead of the main one; None where no server on this machine has it."""
     from hermes.config import environment
 
-    if main.base_url is None and endpoint_named(name, environment()) is None:
+    if main.base_url is None and providers.endpoint_named(name, environment()) is None:
         return local_model(config, name)
     return named_model(name, main)
 
 
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:
     """The endpoint named by the configuration or the environment, or None."""
-    found = configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
+    found = providers.configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
     if found is None:
         return None
     base_url = _checked(found.base_url)
@@ -213,15 +203,15 @@ def _beside(
     here = main if isinstance(main, EndpointModel) else None
     if here is None or base_url or "/" in name:
         variables = environment()
-        address = here.base_url if here else variables.get("OPENAI_BASE_URL") or OPENAI
-        named = None if base_url else endpoint_named(name, variables, base_url=address, key=key)
+        address = here.base_url if here else variables.get("OPENAI_BASE_URL") or providers.OPENAI
+        named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=key)
         if named is not None:
             name, base_url, key = named.name or name, named.base_url, named.api_key
         elif here is None:
             base_url = base_url or address
-            key = key or key_for(base_url or OPENAI, variables)
+            key = key or providers.key_for(base_url or providers.OPENAI, variables)
         else:
-            key = key or key_of(provider_at(base_url), variables)
+            key = key or providers.key_of(providers.provider_at(base_url), variables)
     if here is None or base_url not in (None, here.base_url):
         return _side_model(name, base_url, key, timeout=timeout or (here.timeout if here else None), setting=setting)
     return _side_model(

@@ -10,12 +10,14 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hermes.agent.endpoint.assembly import Assembler
 from hermes.agent.endpoint.failures import explained, of_setting, refusal_in, refusal_of
 from hermes.agent.endpoint.providers import OPENAI, headers_for, provider_at
+from hermes.agent.endpoint.servers import context_length as window_of
 from hermes.agent.endpoint.servers import is_near, without_password
 from hermes.agent.endpoint.transport import END, NOTHING_YET, Connection, Connections, PendingCall, encoded, events
 from hermes.agent.model import Message, Piece, Reply, side_task_done
@@ -58,22 +60,15 @@ class EndpointModel:
         self.api_key = api_key
         self.timeout = timeout
         self.provider: str | None = provider or provider_of(base_url or OPENAI)
-        self._context_length = context_length
+        if context_length is not None:
+            self.context_length = context_length
         self._connections = Connections(self._address, timeout)
         self._left_out: set[str] = set()  # fields that this server rejected
 
-    @property
+    @cached_property
     def context_length(self) -> int:
         """How many tokens fit: as configured, else queried from the server (once), else known by name."""
-        if self._context_length is None:
-            from hermes.agent.endpoint.servers import context_length
-
-            self._context_length = context_length(self.name, self._address, self.api_key)
-        return self._context_length
-
-    @context_length.setter
-    def context_length(self, tokens: int) -> None:
-        self._context_length = tokens
+        return window_of(self.name, self._address, self.api_key)
 
     @property
     def _address(self) -> str:
@@ -94,51 +89,41 @@ class EndpointModel:
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
         """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
-        body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-        if tools:
-            body["tools"] = list(tools)
-        parts = Assembler()
-        with self._reading(messages, body) as reader:
-            while not cancelled():
-                chunk = reader.next(0.05)
-                if chunk is NOTHING_YET:
-                    continue
-                if chunk is END:
-                    break
-                yield from parts.take(chunk)
-            else:
-                yield parts.reply(interrupted=True)
-                return
-        if not parts.finished:
-            raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
-        yield parts.reply()
+        yield from self._pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; `timeout` is for the whole call."""
-        body = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
-        end = None if timeout is None else time.monotonic() + timeout
-        parts = Assembler()
-        with self._reading(messages, body) as reader:
-            while (chunk := reader.next(0.25)) is not END:
-                if end is not None and time.monotonic() > end:
-                    raise ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
-                if chunk is not NOTHING_YET:
-                    for _ in parts.take(chunk):
-                        pass
-        if not parts.finished:
-            raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
-        side_task_done(self, parts.reply())
-        return without_thoughts(parts.text())
+        end = time.monotonic() + (timeout or float("inf"))
+        *_, reply = self._pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
+        assert isinstance(reply, Reply)
+        if reply.finish_reason == "interrupted":
+            error = ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
+            raise of_setting(error, self.setting, self.name)
+        side_task_done(self, reply)
+        return without_thoughts(reply.content or "")
 
-    @contextmanager
-    def _reading(self, messages: Sequence[Message], body: dict[str, Any]) -> Iterator[PendingCall]:
-        """A reply that is being read."""
-        reader = PendingCall(self._connections, lambda connection: self._chunks(connection, messages, body))
+    def _pieces(
+        self, messages: Sequence[Message], more: dict[str, Any], cancelled: Callable[[], bool]
+    ) -> Iterator[Piece | Reply]:
+        body = {"stream": True, "stream_options": {"include_usage": True}, **more}
+        call = PendingCall(self._connections, lambda connection: self._chunks(connection, messages, body))
+        parts = Assembler()
         with self._explained():
             try:
-                yield reader
+                while not cancelled():
+                    chunk = call.next(0.05)
+                    if chunk is END:
+                        break
+                    if chunk is not NOTHING_YET:
+                        yield from parts.take(chunk)
+                else:
+                    yield parts.reply(interrupted=True)
+                    return
             finally:
-                reader.stop()
+                call.stop()
+            if not parts.finished:
+                raise ModelUnreachable(f"the reply of {self.where} broke off in the middle")
+        yield parts.reply()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

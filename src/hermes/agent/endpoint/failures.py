@@ -7,6 +7,8 @@ import random
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import ContextTooLong, HermesError, ModelError, ModelRefused, ModelUnreachable, RateLimited
@@ -63,8 +65,7 @@ def refusal_of(response: Response, where: str, model: str) -> ModelError:
         body = body[0]
     if isinstance(body, Mapping) and body.get("error"):
         body = body["error"]
-    code = body.get("code") if isinstance(body, Mapping) else None
-    return refused(response.status_code, _text(body), str(code or ""), response.headers, where, model)
+    return refused(response.status_code, body, response.headers, where, model)
 
 
 def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
@@ -79,12 +80,12 @@ def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
 
 def refusal_in(body: Any, where: str, model: str) -> ModelError:
     """The error for a failure without an HTTP error status: in the middle of a stream, or in a response with status 200."""
-    code = body.get("code") if isinstance(body, Mapping) else None
-    return refused(_status_in(body), _text(body), str(code or ""), {}, where, model)
+    return refused(_status_in(body), body, {}, where, model)
 
 
-def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
+def refused(status: int | None, body: Any, headers: Mapping[str, str], where: str, model: str) -> ModelError:
     """The error for an HTTP status and the server's message."""
+    text, code = _text(body), str((body.get("code") if isinstance(body, Mapping) else None) or "")
     text = " ".join(text.split())[:300] or f"status {status}"
     if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(text)):
         return ContextTooLong(f"the conversation no longer fits into {model}: {text}")
@@ -109,23 +110,12 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
 
 def _wait(headers: Mapping[str, str]) -> float | None:
     """Seconds the server asks to wait: retry-after-ms, or Retry-After as seconds or as a date."""
-    try:
-        return max(0.0, float(headers["retry-after-ms"]) / 1000)
-    except (KeyError, ValueError):
-        pass
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(KeyError, ValueError):
+            return max(0.0, float(headers[name]) / unit)
+    with suppress(KeyError, ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    return None
 
 
 def _text(body: Any) -> str:
