@@ -11,7 +11,6 @@ import yaml
 
 from hermes.agent.endpoint.providers import PROVIDERS
 from tests.support.echo import Echo
-from tests.support.labs.base import until
 from tests.support.program import ONLY_OLLAMA, PROGRAM, environment, run
 from tests.support.providers import Providers
 from tests.support.screen import Screen
@@ -109,8 +108,14 @@ def test_the_option_and_the_command_reach_another_provider(hermes_home: Path, wo
         screen.line("/model anthropic/claude-y")
         screen.wait_for("From now on")
         screen.line("hello there")
-        until(lambda: any(one.body.get("model") == "claude-y" for one in world.asked))
-    assert {one.host for one in world.asked if one.body.get("model") == "claude-y"} == {"api.anthropic.com"}
+        screen.wait_for("OK")
+        screen.press("C-d")
+        screen.wait_until_over()
+    world.models = ["claude-y"]
+    again = run("-c", "-q", "once more", home=hermes_home, env=env)
+    assert again.status == 0 and "not available" not in again.err
+    asked = [one.host for one in world.asked if one.body.get("messages") and one.body["model"] == "claude-y"]
+    assert len(asked) >= 2 and set(asked) == {"api.anthropic.com"}
 
 
 def test_a_key_in_the_file_is_not_removed_without_a_question(hermes_home: Path, world: Providers) -> None:

@@ -38,6 +38,7 @@ class Providers:
     def __init__(self, folder: Path) -> None:
         self.asked: list[Asked] = []
         self.status = 200
+        self.models = ["models/one", "text-embedding-1"]
         certificate = _certificate(folder)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate)
@@ -77,7 +78,7 @@ class Providers:
         if self.status != 200:
             kind, text = "application/json", json.dumps({"error": {"message": "as the test says"}})
         elif path.endswith("/models"):
-            kind, text = "application/json", json.dumps({"data": [{"id": "models/one"}, {"id": "text-embedding-1"}]})
+            kind, text = "application/json", json.dumps({"data": [{"id": name} for name in self.models]})
         else:
             end = {"choices": [{"delta": {"content": "OK"}, "finish_reason": "stop"}]}
             kind, text = "text/event-stream", f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n"

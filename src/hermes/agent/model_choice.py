@@ -204,7 +204,8 @@ def _beside(
     if here is None or base_url or "/" in name:
         variables = environment()
         address = here.base_url if here else variables.get("OPENAI_BASE_URL") or providers.OPENAI
-        named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=key)
+        own = key or (here.api_key if here else None)
+        named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=own)
         if named is not None:
             name, base_url, key = named.name or name, named.base_url, named.api_key
         elif here is None:

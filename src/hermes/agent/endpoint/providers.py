@@ -111,7 +111,8 @@ def endpoint_named(
     if found is None or (base_url and (here is None or here.slashes)):
         return None
     provider, model = found
-    if here is not provider and (base_url or (key and provider_of_key(key) not in (None, provider))):
+    owner = provider_of_key(key) if key else None
+    if provider not in (here, owner) and (base_url or owner):
         key = None  # another provider's
     key = key or key_of(provider, variables)
     return Endpoint(model, provider.base_url, key) if key else None
