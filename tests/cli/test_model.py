@@ -101,6 +101,7 @@ def test_the_option_and_the_command_reach_another_provider(hermes_home: Path, wo
     first = world.asked[0]
     assert (first.host, first.body["model"]) == ("api.anthropic.com", "claude-x")
     assert first.headers["authorization"] == "Bearer k2"
+    assert not [one for one in world.asked if one.path.endswith("/models")]  # nothing comes before the question
     with Screen(PROGRAM, 100, 30, env=environment(hermes_home, env)) as screen:
         screen.wait_for("❯")
         screen.line("/model xai/grok")

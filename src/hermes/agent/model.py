@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from hermes.agent.endpoint.servers import is_near
@@ -145,20 +147,21 @@ class Cost:
 UNKNOWN = Cost(None, None, None, "unknown")
 _unpriced: set[tuple[str, str]] = set()  # models and places that the table does not have; looked up once
 OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
+_REQUEST_SECONDS = 0.3  # the libraries of a first request are loaded within this time
 _FREE = ("local", "embedded", "extractive")  # kinds of models
 
 
 def load() -> None:
-    """Load the table in the background, while the reply is awaited anyway."""
-    import threading
-    from importlib import import_module
+    """Load the table in the background, while the reply is awaited; a moment later, since the request goes first."""
 
     def work() -> None:
         with suppress(ImportError):
             import_module("genai_prices")
 
     if "genai_prices" not in sys.modules:
-        threading.Thread(target=work, name="hermes-prices", daemon=True).start()
+        timer = threading.Timer(_REQUEST_SECONDS, work)
+        timer.name, timer.daemon = "hermes-prices", True
+        timer.start()
 
 
 def has_price(model: Model) -> bool:

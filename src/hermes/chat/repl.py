@@ -317,12 +317,12 @@ def _used(conversation: TerminalConversation) -> str:
     """How much of the model's window the conversation fills, for the right end of the prompt; "" before its first message."""
     from hermes.commands.model_commands import context_parts
 
-    window = conversation.model.context_length
     try:
         used = sum(context_parts(conversation).values()) if conversation.db.get_session(conversation.session_id) else 0
     except HermesError:  # the store is busy: the prompt does not wait for it
         return ""
-    if not used or not window:
+    window = conversation.model.context_length if used else 0  # a server may be asked for it
+    if not window:
         return ""
     return f"{_thousands(used)} of {_thousands(window)} tokens"
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from hermes.agent.endpoint.providers import headers_for
+from hermes.agent.endpoint.providers import headers_for, provider_at
 
 
 def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
@@ -98,8 +98,14 @@ _BY_NAME: tuple[tuple[str, int], ...] = (
 
 
 def context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int:
-    """The number of tokens that fit into the model `name` at this endpoint."""
-    return asked(name, base_url, key, timeout=timeout) or known(name) or GUESS
+    """The number of tokens that fit into the model `name` at this endpoint.
+
+    A provider of its own models alone lists them without their windows: one that is known is not asked for.
+    """
+    provider, window = provider_at(base_url), known(name)
+    if window is not None and provider is not None and not provider.slashes:
+        return window
+    return asked(name, base_url, key, timeout=timeout) or window or GUESS
 
 
 def known(name: str) -> int | None:
