@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from hermes.agent.endpoint.providers import PROVIDERS
 from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 
@@ -33,8 +34,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # No key of the developer's and no model server on their machine takes part in a test.
-for _name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENROUTER_API_KEY", "HERMES_MODEL", "OLLAMA_HOST"):
+for _name in ("OPENAI_BASE_URL", "HERMES_MODEL", "OLLAMA_HOST"):
     os.environ.pop(_name, None)
+for _provider in PROVIDERS.values():
+    for _name in _provider.variables:
+        os.environ.pop(_name, None)
 os.environ["HERMES_NO_LOCAL"] = "1"
 
 # Started in the background, a process ignores Ctrl-C, and so do all it starts: some tests press it.

@@ -284,18 +284,10 @@ class MissingExtra(HermesError):
     """A library that is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs a library that is not installed: {install_line(extra)}")
+        from hermes.install_line import install_line
 
-
-def install_line(extra: str) -> str:
-    """The command that installs an extra where this program runs: from its clone, else from the package index."""
-    import os
-    import sys
-
-    clone = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if os.path.isfile(os.path.join(clone, "pyproject.toml")):
-        return f'{os.path.join(sys.prefix, "bin", "pip")} install -e "{clone}[{extra}]"'
-    return f'pip install "hermes-sessions[{extra}]"'
+        self.install = install_line(extra)
+        super().__init__(f"{what} needs a library that is not installed: {self.install}")
 
 
 # Exit statuses of a question that got no answer, by kind: a script can tell "wait" from "mend".

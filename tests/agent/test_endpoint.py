@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from email.utils import formatdate
@@ -12,7 +11,7 @@ import pytest
 
 from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.model import Piece, Reply
-from hermes.errors import ContextTooLong, MissingExtra, ModelError, ModelRefused, ModelUnreachable, RateLimited
+from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import CUT, STALL, Answer, Wire, call, delta, end, error, said, sse
@@ -335,12 +334,6 @@ def test_a_model_that_wants_the_newer_name_of_the_limit_gets_it() -> None:
     with Wire([error(400, {"error": {"message": complaint}}), said("A title")]) as wire:
         assert model_at(wire).complete(HELLO, max_tokens=77) == "A title"
         assert (wire.bodies[1].get("max_tokens"), wire.bodies[1]["max_completion_tokens"]) == (None, 77)
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)  # what Python does when it is not installed
-    with pytest.raises(MissingExtra, match=r"hermes-sessions\[chat\]"):
-        answer(EndpointModel("fake", "http://127.0.0.1:9/v1", None))
 
 
 # ── how much fits ──

@@ -146,7 +146,7 @@ def test_without_the_libraries_the_install_command_is_said(home: Path, tmp_path:
     hermes(home, "sessions", "encrypt", "--key-file", tmp_path / "key")
     path = f"{blocked.parent}:{':'.join(filter(None, sys.path))}"
     done = run("sessions", "list", home=home, env={"PYTHONPATH": path})
-    one_line(done, '[encryption]"')
+    one_line(done, 'pip install -e ".[encryption]"')
 
 
 def test_options_exclude_each_other(home: Path, tmp_path: Path) -> None:

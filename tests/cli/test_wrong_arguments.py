@@ -41,7 +41,7 @@ def test_help_names_the_options_of_talking_with_examples(home: Path) -> None:
             assert part in done.out, part
 
 
-@pytest.mark.parametrize("group", ["pairing", "model", "sessions"])
+@pytest.mark.parametrize("group", ["pairing", "sessions"])
 def test_a_group_alone_prints_its_help(home: Path, group: str) -> None:
     done = run(group, home=home)
     assert (done.status, done.err) == (0, "") and done.out.startswith(f"Usage: hermes {group}")

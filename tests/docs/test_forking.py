@@ -61,7 +61,7 @@ def test_it_is_a_process_of_its_own_that_can_be_ended_and_waited_for(tmp_path: P
 
 @pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
 def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path: Path) -> None:
-    (tmp_path / "loaded.py").write_text("import sys\nprint('openai' in sys.modules, sys.flags.dont_write_bytecode)\n")
+    (tmp_path / "loaded.py").write_text("import sys\nprint('httpx' in sys.modules, sys.flags.dont_write_bytecode)\n")
     said = []
     for more in ({}, {"PYTHONHASHSEED": "1"}):
         variables = environment(tmp_path, more)

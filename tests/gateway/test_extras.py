@@ -33,7 +33,7 @@ PARTS: dict[str, list[str]] = {
         "hermes.cli.sessions",
         "hermes.interop",
     ],
-    "chat": ["hermes.agent.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "openai", "mcp"],
+    "chat": ["hermes.agent.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
     "embedded": ["hermes.agent.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp_server", "hermes.cli.acp"],

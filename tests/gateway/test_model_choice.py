@@ -43,8 +43,8 @@ def asker(lab: PlainLab) -> Callable[..., str]:
 
 
 def used(model: Echo) -> str:
-    """The model that was asked last in a conversation."""
-    return str([one["model"] for one in model.requests if one.get("stream")][-1])
+    """The model that was asked last in a conversation; side tasks (a title) have a limit of tokens."""
+    return str([one["model"] for one in model.requests if "max_tokens" not in one][-1])
 
 
 def test_a_choice_outlives_the_process_and_the_word_default_takes_it_back(

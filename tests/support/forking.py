@@ -36,8 +36,8 @@ _LOADED = (
     "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.search_tool",
     "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
     "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
-    "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it", "openai",
-    "openai.types.responses", "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
+    "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it",
+    "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
     "truststore", "yaml",
 )  # fmt: skip
 # what some commands load besides; kept from the first run of such a command

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, question_of, question_read
-from hermes.agent.model import Message, Piece, Reply, Usage
+from hermes.agent.endpoint.assembly import Assembler
+from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.model_files import place_of
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError, ModelUnreachable
 from hermes.texts import encodable
@@ -85,44 +86,34 @@ class EmbeddedModel:
             notes = looked_up(self.db, messages, self._session_id, self._user)
         except HermesError:  # no excerpts are better than no answer
             notes = ""
-        text: list[str] = []
-        reply = Reply(model=self.name)
-        for chunk in self._asked(messages, notes, REPLY, lambda: cancelled() or in_circles("".join(text))):
-            piece = _take(chunk, reply)
-            if piece:
-                text.append(piece)
-                yield Piece(text=piece)
-        reply.content = "".join(text)
+        parts = Assembler()
+        for chunk in self._asked(messages, notes, REPLY, lambda: cancelled() or in_circles(parts.text())):
+            yield from parts.take(chunk)
+        reply = parts.reply()
+        reply.content, reply.model = parts.text(), self.name
         if reply.finish_reason is None and not cancelled():
             reply.finish_reason = "stop"  # it repeated itself: the reply ends here
         yield reply
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; ModelUnreachable when it takes longer than `timeout` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        reply = Reply()
-        text = ""
-        for chunk in self._asked(
-            messages, None, min(max_tokens, REPLY), lambda: end is not None and time.monotonic() > end
-        ):
-            text += _take(chunk, reply)
-        if end is not None and reply.finish_reason is None:
+        end = time.monotonic() + (timeout or float("inf"))
+        parts = Assembler()
+        for chunk in self._asked(messages, None, min(max_tokens, REPLY), lambda: time.monotonic() > end):
+            parts.add(chunk)
+        if timeout is not None and parts.finish_reason is None:
             raise ModelUnreachable(f"the embedded model did not finish in {timeout:g} seconds")
-        return text.strip()
+        return parts.text().strip()
 
     def _asked(
         self, messages: Sequence[Message], notes: str | None, reply_tokens: int, cancelled: Callable[[], bool]
     ) -> Iterator[Chunk]:
         """The chunks of an answer. Where the estimate was wrong and the text does not fit, half of it is used."""
         engine = _engine(self.path)
-        for room in (ROOM, ROOM // 2, None):
-            if room is None:
-                raise ContextTooLong("the question is too long for the embedded model")
-            try:
-                yield from engine.answer(_request(fitted(messages, room, notes), reply_tokens), cancelled)
-                return
-            except ContextTooLong:  # raised before the first chunk
-                continue
+        try:
+            yield from engine.answer(_request(fitted(messages, ROOM, notes), reply_tokens), cancelled)
+        except ContextTooLong:  # raised before the first chunk
+            yield from engine.answer(_request(fitted(messages, ROOM // 2, notes), reply_tokens), cancelled)
 
 
 def _request(messages: list[Message], reply_tokens: int) -> Chunk:
@@ -133,20 +124,6 @@ def _request(messages: list[Message], reply_tokens: int) -> Chunk:
         "max_tokens": reply_tokens,
         "temperature": 0.1,  # no penalty for repetition: it would punish the words of the question and the notes
     }
-
-
-def _take(chunk: Chunk, reply: Reply) -> str:
-    """The text of a chunk; its other fields go into the reply."""
-    usage = chunk.get("usage")
-    if usage:
-        reply.usage = Usage(
-            input_tokens=int(usage.get("prompt_tokens") or 0), output_tokens=int(usage.get("completion_tokens") or 0)
-        )
-    for choice in chunk.get("choices") or ():
-        if choice.get("finish_reason"):
-            reply.finish_reason = str(choice["finish_reason"])
-        return str((choice.get("delta") or {}).get("content") or "")
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------- the engine
@@ -175,9 +152,10 @@ class _Engine:
         abandoned = threading.Event()
         # No daemon, even if the caller is one: the interpreter must not exit under the library, which would abort.
         # It stops when the main thread has ended.
-        threading.Thread(
+        work = threading.Thread(
             target=self._work, args=(request, arrived, abandoned), name="embedded-model", daemon=False
-        ).start()
+        )
+        work.start()
         try:
             while not cancelled():
                 try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from hermes.agent.endpoint.servers import is_near
@@ -83,10 +85,14 @@ class Model(Protocol):
 
     name: str
     kind: str  # "endpoint", "local", "embedded" or "extractive"
-    context_length: int
     calls_tools: bool
     base_url: str | None
     provider: str | None
+
+    @property
+    def context_length(self) -> int:
+        """How many tokens fit."""
+        ...
 
     def describe(self) -> str:
         """A one-line description for the user."""
@@ -139,22 +145,23 @@ class Cost:
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
-_unpriced: set[tuple[str, str | None, str | None]] = set()  # models that the table does not have; looked up once
+_unpriced: set[tuple[str, str]] = set()  # models and places that the table does not have; looked up once
 OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
+_REQUEST_SECONDS = 0.3  # the libraries of a first request are loaded within this time
 _FREE = ("local", "embedded", "extractive")  # kinds of models
 
 
 def load() -> None:
-    """Load the table in the background, while the reply is awaited anyway."""
-    import threading
-    from importlib import import_module
+    """Load the table in the background, while the reply is awaited; a moment later, since the request goes first."""
 
     def work() -> None:
         with suppress(ImportError):
             import_module("genai_prices")
 
     if "genai_prices" not in sys.modules:
-        threading.Thread(target=work, name="hermes-prices", daemon=True).start()
+        timer = threading.Timer(_REQUEST_SECONDS, work)
+        timer.name, timer.daemon = "hermes-prices", True
+        timer.start()
 
 
 def has_price(model: Model) -> bool:
@@ -171,8 +178,6 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
         return Cost(usage.cost_usd, provider or "the endpoint", None, "actual")
     if usage is None or not (usage.prompt_tokens or usage.output_tokens):
         return UNKNOWN
-    if (model_name, provider, base_url) in _unpriced:
-        return UNKNOWN
     try:
         import genai_prices
     except ImportError:
@@ -183,23 +188,17 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
         cache_read_tokens=usage.cache_read_tokens or None,
         cache_write_tokens=usage.cache_write_tokens or None,
     )
-    places: list[dict[str, Any]] = []
-    if base_url:
-        places.append({"provider_api_url": base_url})
-    if provider:
-        places.append({"provider_id": provider})
-    missing = 0
-    for place in places:
-        try:
-            found = genai_prices.calc_price(counts, model_name, **place)
-        except LookupError:
-            missing += 1
+    for place, value in (("provider_api_url", base_url), ("provider_id", provider)):
+        if not value or (model_name, value) in _unpriced:
             continue
+        try:
+            found = genai_prices.calc_price(counts, model_name, **dict[str, Any]({place: value}))
+        except LookupError:
+            _unpriced.add((model_name, value))
         except (ValueError, TypeError):
             continue
-        return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
-    if missing == len(places):
-        _unpriced.add((model_name, provider, base_url))
+        else:
+            return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
     return UNKNOWN
 
 

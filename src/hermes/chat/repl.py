@@ -34,6 +34,7 @@ _SMALL = (
     " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
 )
 _LONG_RULE = 200  # characters; a longer one is the command that stands above
+_KEYS_TOLD = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -200,6 +201,21 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
         conversation.db.set_meta(_TOLD, "1")
         voice.note(_SMALL)
+    _mention_keys(voice, conversation)
+
+
+def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> None:
+    """Mention, once each, the keys of providers that are in the environment and not used."""
+    from hermes.agent.endpoint.providers import unused_variables
+    from hermes.config import environment
+
+    told = (conversation.db.get_meta(_KEYS_TOLD) or "").split()
+    unused = unused_variables(getattr(conversation.model, "api_key", None), environment())
+    new = [variable for variable in unused if variable not in told]
+    if new and conversation.saved:
+        conversation.db.set_meta(_KEYS_TOLD, " ".join([*told, *new]))
+        are = "is" if len(new) == 1 else "are"
+        voice.note(f"{', '.join(new)} {are} set and not used; `hermes model` shows what you can use.")
 
 
 def _guarded(loop: Callable[[], int]) -> int:
@@ -324,12 +340,12 @@ def _used(conversation: TerminalConversation) -> str:
     """How much of the model's window the conversation fills, for the right end of the prompt; "" before its first message."""
     from hermes.commands.model_commands import context_parts
 
-    window = conversation.model.context_length
     try:
         used = sum(context_parts(conversation).values()) if conversation.db.get_session(conversation.session_id) else 0
     except HermesError:  # the store is busy: the prompt does not wait for it
         return ""
-    if not used or not window:
+    window = conversation.model.context_length if used else 0  # a server may be asked for it
+    if not window:
         return ""
     return f"{_thousands(used)} of {_thousands(window)} tokens"
 

@@ -94,7 +94,7 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
             move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
             back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
     if used and used != model.name and not keep_model:
-        same = _at_the_same_place(model, used)
+        same = _same_model(model, used)
         if same is not None:
             back.model = same
         else:
@@ -103,16 +103,18 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
     return back
 
 
-def _at_the_same_place(model: Model, name: str) -> Model | None:
-    """The model of this name behind the same endpoint, if the endpoint lists it."""
-    from hermes.agent.endpoint.client import EndpointModel
+def _same_model(model: Model, name: str) -> Model | None:
+    """The model of this name, at the provider that it names or behind the same endpoint; None where it is not listed."""
+    from hermes.agent.endpoint.providers import Endpoint, endpoint_named
     from hermes.agent.endpoint.servers import listed_models
     from hermes.agent.model_choice import named_model
+    from hermes.config import environment
 
-    if not isinstance(model, EndpointModel) or model.base_url is None:
-        return None
-    listed = listed_models(model.base_url, key=model.api_key)
-    return named_model(name, model) if any(item["id"] == name for item in listed or ()) else None
+    place = endpoint_named(name, environment(), base_url=model.base_url)
+    if place is None and model.base_url is not None:
+        place = Endpoint(name, model.base_url, getattr(model, "api_key", None))
+    listed = [] if place is None else listed_models(place.base_url, key=place.api_key) or []
+    return named_model(name, model) if place and any(item["id"] == place.name for item in listed) else None
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from hermes.cli import checks_clients, checks_models, checks_platforms
 from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
 from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked, install_line
+from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
 from hermes.home import companion, default_database, get_hermes_home
+from hermes.install_line import install_line, pip_line
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ LIBRARIES = {
     "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.3", "zstandard": "0.23",
 }  # fmt: skip
 EXTRAS = {
-    "chat": {"openai": "openai", "textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
+    "chat": {"textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
     "embedded": {"xllamacpp": "xllamacpp"},
     "encryption": {
         "argon2-cffi": "argon2",
@@ -92,9 +93,9 @@ def libraries(config: Config) -> Found:
     for name, least in LIBRARIES.items():
         version = _version(name, _MODULES.get(name, name))
         if version is None:
-            yield wrong("libraries", f"{name} is not installed", "pip install --force-reinstall hermes-sessions")
+            yield wrong("libraries", f"{name} is not installed", install_line(options="--force-reinstall"))
         elif version and _older(version, least):
-            hint = f'pip install --upgrade "{name}>={least}"'
+            hint = pip_line(f'"{name}>={least}"', "--upgrade")
             yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
     found = [f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("click", "httpx", "rich")]
     yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
@@ -105,7 +106,7 @@ def extras(config: Config) -> Found:
     for extra, wanted in EXTRAS.items():
         missing = [name for name, module in wanted.items() if _version(name, module) is None]
         if missing:
-            yield well(f"extra {extra}", f"optional, not installed ({', '.join(missing)}): {install_line(extra)}")
+            yield well(f"extra {extra}", f"not installed, optional ({', '.join(missing)}): {install_line(extra)}")
         else:
             yield well(
                 f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
@@ -289,7 +290,7 @@ def store(config: Config) -> Found:
         yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
     if health.kind == "newer":
         said = f"{path} was written by a newer Hermes Sessions: it is read-only"
-        yield remark("store", said, "pip install --upgrade hermes-sessions")
+        yield remark("store", said, install_line(options="--upgrade"))
     if not os.access(path, os.W_OK):
         yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
     if not health.damage:
@@ -319,8 +320,8 @@ def _elsewhere(config: Config) -> Found:
             yield from _meaning(
                 made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
             )
-    except MissingExtra:
-        yield wrong("store", "PostgreSQL needs a library that is not installed", install_line("postgres"))
+    except MissingExtra as error:
+        yield wrong("store", str(error), error.install)
     except HermesError as error:
         yield wrong("store", str(error), "check store.url (hermes config show) and the server")
 

@@ -29,22 +29,16 @@ def _variables() -> dict[str, str]:
 
 def model(config: Config) -> Found:
     """The model that is configured, in config.yaml or by the environment."""
-    from hermes.agent.endpoint.client import OPENAI, OPENROUTER
-    from hermes.agent.model_choice import key_for
+    from hermes.agent.endpoint.providers import configured_endpoint
 
     variables = _variables()
     name = config.model.default or variables.get("HERMES_MODEL") or None
     if name in ("embedded", "extractive"):
         yield well("model", f"{name}, as model.default says")
         return
-    key, base_url = config.model.api_key, config.model.base_url or variables.get("OPENAI_BASE_URL")
-    if not base_url:
-        if key or variables.get("OPENAI_API_KEY"):
-            base_url = OPENROUTER if key and key.startswith("sk-or-") else OPENAI
-        elif variables.get("OPENROUTER_API_KEY"):
-            base_url = OPENROUTER
-    if base_url:
-        yield _endpoint("model", name, base_url, key or key_for(base_url, variables), "model")
+    found = configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
+    if found is not None:
+        yield _endpoint("model", found.name, found.base_url, found.api_key, "model")
     elif name:
         yield _on_this_machine(name)
     else:
@@ -64,7 +58,7 @@ def _on_this_machine(name: str) -> DoctorFinding:
 
 def auxiliaries(config: Config) -> Found:
     """Models for side tasks, where they have an address of their own."""
-    from hermes.agent.model_choice import key_for
+    from hermes.agent.endpoint.providers import key_for
 
     variables = _variables()
     for task in ("title", "summary", "compression"):

@@ -86,7 +86,7 @@ def _platform(config: Config, name: str, variables: Mapping[str, str]) -> list[D
     try:
         kind = adapter_class(name.partition("/")[0])
     except MissingExtra as error:
-        return [wrong(name, "its library is not installed", _install(error))]
+        return [wrong(name, "its library is not installed", error.install)]
     except ConfigError as error:
         return [wrong(name, str(error), "`hermes config edit` opens and checks it")]
     try:
@@ -115,10 +115,6 @@ def _short(error: HermesError) -> str:
     from hermes.store.redact import redact
 
     return one_line(redact(str(error)))[:300]
-
-
-def _install(error: MissingExtra) -> str:
-    return str(error).partition(": ")[2]
 
 
 def _connected_now(name: str) -> str | None:
@@ -189,7 +185,7 @@ def _api_server(config: Config) -> DoctorFinding:
     try:
         check_api_server(config)
     except MissingExtra as error:
-        return wrong("API server", "its library is not installed", _install(error))
+        return wrong("API server", "its library is not installed", error.install)
     except HermesError as error:
         return wrong("API server", _short(error), "`hermes config edit` opens and checks it")
     where = f"{settings.host}:{settings.port}"
@@ -208,6 +204,6 @@ def _webhooks(config: Config) -> DoctorFinding:
         adapter.validate()
         return well("webhooks", asyncio.run(_asked(adapter)))
     except MissingExtra as error:
-        return wrong("webhooks", "their library is not installed", _install(error))
+        return wrong("webhooks", "their library is not installed", error.install)
     except HermesError as error:
         return wrong("webhooks", _short(error), "`hermes config edit` opens and checks it")

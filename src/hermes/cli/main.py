@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "web": ("hermes.cli.web", "Open the record in a browser."),
     "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke their approval."),
     "config": ("hermes.cli.config", "Read and change config.yaml."),
-    "model": ("hermes.cli.model", "Models that run on this machine."),
+    "model": ("hermes.cli.model", "Choose a model; show what this machine can use."),
     "doctor": (
         "hermes.cli.doctor",
         "Run checks: what is configured, what can be reached, what is wrong and how to fix it.",

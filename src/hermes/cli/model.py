@@ -1,4 +1,4 @@
-"""`hermes model …`: models that run on this machine, without a key and without a network."""
+"""`hermes model`: the models this machine can use, choosing one, and models that run here without a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from hermes.cli.common import confirmed, yes_option
-from hermes.cli.completers import complete_installable
+from hermes.cli.completers import complete_installable, complete_model
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
 
@@ -15,72 +15,123 @@ from hermes.cli.shared import progress
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Models that run on this machine: no key, and no network once they are installed."""
+    """Models: what this machine can use, and which one answers. Alone: the list."""
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-
-
-_measure = click.option("--measure", is_flag=True, help="Measure how fast each one answers here, with a short answer.")
+        print_offers()
 
 
 @command.command("list")
-@_measure
-def list_models(measure: bool) -> None:
-    """The models that can be installed, and those that this machine has."""
-    print_offers(measure)
+@click.argument("provider", required=False)
+def list_models(provider: str | None) -> None:
+    """What this machine can use: keys in the environment or <home>/.env, servers, packages. With PROVIDER: its models."""
+    if provider is None:
+        print_offers()
+        return
+    from hermes.agent.model_offers import provider_models
+
+    for name in provider_models(provider):
+        click.echo(name)
 
 
-def print_offers(measure: bool) -> None:
-    """A table of packages, of the models of servers on this machine, and of llama.cpp's files."""
+def print_offers() -> None:
+    """Print which model answers, and a table of those that can be used."""
     import shutil
 
+    from hermes.agent.model_choice import language_model
     from hermes.agent.model_files import MODELS, place_of
-    from hermes.agent.model_offers import keep_speeds, measured, offers
+    from hermes.agent.model_offers import offers
     from hermes.cli.table import Column, message, printed
+    from hermes.config import load_config
+    from hermes.errors import ConfigError
     from hermes.home import get_hermes_home
 
+    def note(text: str) -> None:
+        click.echo(message(text, sys.stdout))
+
+    try:
+        model = language_model(load_config())
+        note(f"Now: {model.describe() if model else 'no language model; your own history is quoted'}")
+    except ConfigError as error:
+        note(f"Now: {error}")
     home = get_hermes_home()
-    found = offers(home)
-    speeds = {one.key: one.speed for one in found if one.speed is not None}
-    if measure:
-        for one in found:
-            if one.ready:
-                click.echo(f"Measuring {one.name}…", err=True)
-                speed = measured(one, home)
-                if speed is not None:
-                    speeds[one.key] = speed
-        keep_speeds(home, speeds)
+    found = list(offers(home))
     rows = [
-        (
-            one.name, one.source, "" if one.size is None else megabytes(one.size),
-            f"{speeds[one.key]:,.0f} tokens/s" if one.key in speeds else "not measured" if one.ready else "",
-            one.licence or "", "yes" if one.ready else "no", one.how,
-        )
+        (one.name, one.source, "" if one.size is None else megabytes(one.size), "yes" if one.ready else "no", one.how)
         for one in found
-    ]  # fmt: skip
-    columns = [
-        Column("Name"), Column("From"), Column("Size"), Column("Speed here"), Column("Licence"), Column("Ready"),
-        Column("To use it", 10),
-    ]  # fmt: skip
-    click.echo(printed(columns, rows))
+    ]
+    click.echo()
+    click.echo(
+        printed([Column("Name"), Column("From"), Column("Size"), Column("Ready"), Column("To use it", 10)], rows)
+    )
     if not any(one.source == "Ollama" for one in found) and shutil.which("ollama"):
         click.echo("Ollama is installed and not running: `ollama serve` starts it.")
-    elif not any(one.source not in ("package", "file") for one in found):
-        text = "A better model: install Ollama, then `ollama pull qwen3:4b`; or `hermes config set model.base_url URL`."
-        click.echo(message(text, sys.stdout))
-    for name, model in MODELS.items():
-        if model.purpose == "meaning" and place_of(name, home) is None:
-            text = f"For search by meaning: `hermes model install {name}` ({megabytes(model.size)})."
-            click.echo(message(text, sys.stdout))
+    elif not any(one.ready and one.source != "package" for one in found):
+        note(
+            "A better model: write a provider's key into"
+            f" {home / '.env'} (OPENAI_API_KEY=…, ANTHROPIC_API_KEY=…), or install Ollama, then `ollama pull qwen3:4b`."
+        )
+    for name, known in MODELS.items():
+        if known.purpose == "meaning" and place_of(name, home) is None:
+            note(f"For search by meaning: `hermes model install {name}` ({megabytes(known.size)}).")
+
+
+@command.command()
+@click.argument("name", shell_complete=complete_model)
+@yes_option()
+def use(name: str, yes: bool) -> None:
+    """Write a model into config.yaml and try it with one small request.
+
+    \b
+      hermes model use anthropic/claude-sonnet-4-5   a provider's, by its key
+      hermes model use qwen3:4b                      of a server on this machine
+      hermes model use smollm2                       the embedded one
+    """
+    import json
+    import time
+
+    from hermes.agent.model_choice import SMALL_QUESTION, language_model, settings_for
+    from hermes.config import config_path, load_config
+    from hermes.config.editing import set_value
+    from hermes.errors import ModelError
+
+    config = load_config(needs=("model",))
+    wanted = settings_for(name, config)
+    if "base_url" in wanted:
+        if config.model.api_key and wanted["base_url"] != config.model.base_url and not _is_variable():
+            confirmed(f"The key in model.api_key of {config_path()} will be removed. Go on?", yes=yes)
+        set_value("model", json.dumps(wanted, ensure_ascii=False))
+    else:
+        set_value("model.default", wanted["default"])
+    model = language_model(load_config())
+    if model is None:
+        click.echo(f"{name} is set in config.yaml: your own history is quoted.")
+        return
+    begun = time.monotonic()
+    click.echo(f"Trying {model.describe()}…", err=True)
+    try:
+        model.complete(SMALL_QUESTION, max_tokens=100, timeout=60)
+    except ModelError as error:
+        error.args = (f"{name} is set in config.yaml, but does not answer: {error}", *error.args[1:])
+        raise
+    click.echo(f"It works: {model.name} answered in {time.monotonic() - begun:.1f} s. New conversations use it.")
+
+
+def _is_variable() -> bool:
+    """Whether model.api_key in config.yaml only names a variable."""
+    import yaml
+
+    from hermes.config import config_path
+
+    read = yaml.safe_load(config_path().read_text(encoding="utf-8"))
+    return str(read["model"]["api_key"]).startswith("${")
 
 
 @command.command()
 @click.argument("name", required=False, shell_complete=complete_installable)
-@_measure
-def install(name: str | None, measure: bool) -> None:
+def install(name: str | None) -> None:
     """Fetch a model (with pip), check it, and keep it in <home>/models. Alone: what this machine can have."""
     if name is None:
-        print_offers(measure)
+        print_offers()
         return
     from hermes.agent.model_files import install as fetch
     from hermes.agent.model_files import known, place_of
@@ -94,9 +145,11 @@ def install(name: str | None, measure: bool) -> None:
     click.echo(f"{name} {'is already installed' if was_there else 'is installed'}: {path}")
     from importlib.util import find_spec
 
+    from hermes.install_line import install_line
+
     library, extra = model.needs
     if find_spec(library) is None:
-        click.echo(f'To run it, one library is missing: pip install "hermes-sessions[{extra}]"', err=True)
+        click.echo(f"To run it, one library is missing: {install_line(extra)}", err=True)
     elif model.purpose == "meaning":
         click.echo("Next: hermes sessions optimize --meaning", err=True)
 

@@ -75,7 +75,7 @@ def model(host: Host, arguments: str) -> None:
             return
         arguments = others[place]
     default = host.default_model
-    name = default.name if arguments == DEFAULT and DEFAULT not in names else _meant(arguments, names)
+    name = default.name if arguments == DEFAULT and DEFAULT not in names else _meant(arguments, names, now)
     if name == now.name:
         if name == default.name:
             host.choose_model(None)
@@ -83,11 +83,11 @@ def model(host: Host, arguments: str) -> None:
         return
     if host.agent.busy:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
-    from hermes.agent.model_choice import local_model, named_model
+    from hermes.agent.model_choice import other_model
 
     chosen: Model | None = default
     if name != default.name:
-        chosen = named_model(name, now) if now.base_url is not None else local_model(host.config, name)
+        chosen = other_model(host.config, name, now)
     if chosen is None:
         raise InvalidInput(
             f"no server on this machine has {shortened_line(name, 60)}; `hermes model install` lists models"
@@ -98,9 +98,9 @@ def model(host: Host, arguments: str) -> None:
     host.say(f"From now on {name} answers in this conversation.{back}")
 
 
-def _meant(words: str, names: list[str]) -> str:
+def _meant(words: str, names: list[str], now: Model) -> str:
     """The model meant by a name or a unique part of one. Without a list, the words are taken as they are."""
-    if words in names or not names:
+    if words in names or _is_elsewhere(words, now) or not names:
         return words
     parts = [name for name in names if words.casefold() in name.casefold()]
     if len(parts) == 1:
@@ -138,6 +138,19 @@ def reasoning(host: Host, arguments: str) -> None:
     host.say(
         "\n\n".join(thought.strip() for thought in thoughts if thought) or "The last reply came without reasoning."
     )
+
+
+def _is_elsewhere(words: str, now: Model) -> bool:
+    """Whether the words name a model of another provider (`anthropic/claude-…`). InvalidInput without a key for it."""
+    from hermes.agent.endpoint.providers import endpoint_named, named_provider, provider_at
+    from hermes.config import environment
+
+    named, here = named_provider(words), provider_at(now.base_url)
+    if named is None or (now.base_url and (here is None or here.slashes)):
+        return False
+    if endpoint_named(words, environment(), base_url=now.base_url, key=getattr(now, "api_key", None)) is None:
+        raise InvalidInput(f"there is no key for {named[0].name}: set {named[0].variables[0]}")
+    return True
 
 
 @command("context", "", "what fills the model's window", frozenset({TERMINAL}))

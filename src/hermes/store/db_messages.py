@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import InvalidInput, StoreError, StoreUnreachable, install_line
+from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store import codec, lineage, message_reading, messages, retention, session_events, sessions
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
@@ -318,12 +318,13 @@ class MessageCalls(OpenStore):
         The first call switches search by meaning on: from then on the vectors of new messages are made in the background.
         Without a model it is InvalidInput.
         """
+        from hermes.install_line import install_line
         from hermes.store.meaning import encoders, vectors
 
         found = encoders.installed()
         if not found:
             raise InvalidInput(
-                f"no model for search by meaning is installed; {install_line('meaning')} and"
+                f"no model for search by meaning is installed; `{install_line('meaning')}` and"
                 " `hermes model install arctic-embed-s`"
             )
         vectors.prepare(self._engine)

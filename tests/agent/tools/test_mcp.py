@@ -331,7 +331,7 @@ def test_closing_ends_a_server_that_ignores_the_end(connected: Any, context: Con
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(MissingExtra, match=r"hermes-sessions\[chat\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[chat\]"):
         connect(Config(mcp_servers={"x": stdio()}))
 
 

@@ -47,6 +47,11 @@ class Assembler:
         if isinstance(choice.get("finish_reason"), str) and choice["finish_reason"]:
             self.finish_reason = choice["finish_reason"]
 
+    def add(self, chunk: Any) -> None:
+        """Take a chunk of which nothing is shown."""
+        for _ in self.take(chunk):
+            pass
+
     def _delta(self, delta: dict[str, Any]) -> Iterator[Piece]:
         thought = ""
         for name, parts in self._reasoning.items():
@@ -188,13 +193,8 @@ def usage_in(counts: dict[str, Any]) -> Usage:
         cache_read_tokens=read,
         cache_write_tokens=written,
         reasoning_tokens=_first(completion, "reasoning_tokens") or _first(counts, "reasoning_tokens"),
-        cost_usd=_dollars(counts.get("cost")),
+        cost_usd=float(counts["cost"]) if _is_amount(counts.get("cost")) else None,  # OpenRouter, LiteLLM and others
     )
-
-
-def _dollars(value: Any) -> float | None:
-    """A price that an endpoint gives (OpenRouter, LiteLLM and others call it `cost`)."""
-    return float(value) if _is_amount(value) else None
 
 
 def _is_amount(value: Any) -> TypeGuard[int | float]:

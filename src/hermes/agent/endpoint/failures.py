@@ -1,4 +1,4 @@
-"""Maps the many errors of the library and the servers to the few of errors.py, and decides about retries.
+"""Maps the many errors of the HTTP library and the servers to the few of errors.py, and decides about retries.
 Each message says what happened, at which endpoint, and which key of config.yaml to check."""
 
 from __future__ import annotations
@@ -7,9 +7,14 @@ import random
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
 from hermes.errors import ContextTooLong, HermesError, ModelError, ModelRefused, ModelUnreachable, RateLimited
+
+if TYPE_CHECKING:
+    from httpx import Response
 
 # Too long, in the words of OpenAI, vLLM, llama.cpp, Ollama, LM Studio, Anthropic, Gemini, Mistral, Groq, Cohere …
 _TOO_LONG = re.compile(
@@ -30,27 +35,38 @@ _OVERLOADED = re.compile(r"overload|over capacity|at capacity|temporarily unavai
 _NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance|payment", re.IGNORECASE)
 
 
-def explained(error: Exception, where: str, model: str) -> ModelError:
-    """This program's error for one of the SDK's (or of the connection's)."""
-    import openai
+def explained(error: Exception, where: str) -> ModelError:
+    """This program's error for one of the connection or of the HTTP library."""
+    import httpx
 
-    if isinstance(error, ModelError):
-        return error
-    if isinstance(error, openai.APITimeoutError):
+    if isinstance(error, httpx.TimeoutException):
         return ModelUnreachable(f"{where} did not answer in time; try again, or raise the timeout")
-    if isinstance(error, openai.APIConnectionError):
-        why = _cause(error)
-        if "Connect" in type(error.__cause__).__name__:
-            return ModelUnreachable(
-                f"no server answers at {where} ({why}); is the server running, is model.base_url right?"
-            )
-        return ModelUnreachable(f"the connection to {where} broke off ({why})")
-    if isinstance(error, openai.APIStatusError):
-        text = _text(error.body) or error.message
-        return refused(error.status_code, text, str(error.code or ""), error.response.headers, where, model)
-    if isinstance(error, openai.APIError):  # an error in the middle of a stream carries no status
-        return refusal_in(error.body or error.message, where, model)
+    if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
+        return ModelRefused(f"{where!r} is not an address; check model.base_url")
+    if isinstance(error, httpx.ConnectError):
+        return ModelUnreachable(
+            f"cannot reach {where} ({_cause(error)}); check your network connection and model.base_url"
+        )
+    if isinstance(error, ImportError):
+        from hermes.install_line import SOCKS, pip_line
+
+        return ModelUnreachable(f"the SOCKS proxy that ALL_PROXY names needs a library: {pip_line(SOCKS)}")
+    if isinstance(error, httpx.TransportError):
+        return ModelUnreachable(f"the connection to {where} broke off ({_cause(error)})")
     return ModelUnreachable(f"the reply of {where} broke off ({_cause(error)})")
+
+
+def refusal_of(response: Response, where: str, model: str) -> ModelError:
+    """The error for a response whose HTTP status is one."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = "" if "<" in response.text[:20] else response.text  # a web page is not for people to read here
+    if isinstance(body, list) and body:  # Gemini's
+        body = body[0]
+    if isinstance(body, Mapping) and body.get("error"):
+        body = body["error"]
+    return refused(response.status_code, body, response.headers, where, model)
 
 
 def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
@@ -65,12 +81,12 @@ def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
 
 def refusal_in(body: Any, where: str, model: str) -> ModelError:
     """The error for a failure without an HTTP error status: in the middle of a stream, or in a response with status 200."""
-    code = body.get("code") if isinstance(body, Mapping) else None
-    return refused(_status_in(body), _text(body), str(code or ""), {}, where, model)
+    return refused(_status_in(body), body, {}, where, model)
 
 
-def refused(status: int | None, text: str, code: str, headers: Mapping[str, str], where: str, model: str) -> ModelError:
+def refused(status: int | None, body: Any, headers: Mapping[str, str], where: str, model: str) -> ModelError:
     """The error for an HTTP status and the server's message."""
+    text, code = _text(body), str((body.get("code") if isinstance(body, Mapping) else None) or "")
     text = " ".join(text.split())[:300] or f"status {status}"
     if code == "context_length_exceeded" or status == 413 or (status not in (429, 401, 403) and _TOO_LONG.search(text)):
         return ContextTooLong(f"the conversation no longer fits into {model}: {text}")
@@ -97,23 +113,12 @@ def refused(status: int | None, text: str, code: str, headers: Mapping[str, str]
 
 def _wait(headers: Mapping[str, str]) -> float | None:
     """Seconds the server asks to wait: retry-after-ms, or Retry-After as seconds or as a date."""
-    try:
-        return max(0.0, float(headers["retry-after-ms"]) / 1000)
-    except (KeyError, ValueError):
-        pass
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(KeyError, ValueError):
+            return max(0.0, float(headers[name]) / unit)
+    with suppress(KeyError, ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(headers["retry-after"]).timestamp() - time.time())
+    return None
 
 
 def _text(body: Any) -> str:

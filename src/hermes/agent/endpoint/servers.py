@@ -19,15 +19,15 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from hermes.agent.endpoint.providers import headers_for, provider_at
+
 
 def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
     """The JSON at this address (a body makes it a POST); None when there is no valid answer in time."""
     from http.client import HTTPException
     from urllib.request import ProxyHandler, Request, build_opener
 
-    headers = {"Accept": "application/json", "Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
+    headers = {"Accept": "application/json", "Content-Type": "application/json", **headers_for(url, key)}
     data = None if body is None else json.dumps(body).encode()
     opener = build_opener(ProxyHandler({})) if is_near(url) else build_opener()
     try:
@@ -43,7 +43,8 @@ def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0
     items = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(items, list):
         return None
-    return [item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str)]
+    listed = (item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str))
+    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's begin so
 
 
 # Parts of names of models that are not for chat.
@@ -83,38 +84,28 @@ _FIELDS = ("context_length", "max_model_len", "context_window", "max_context_len
 
 # The first pattern found in the name counts. Windows only grew within a family; the smaller one is the safe one.
 _BY_NAME: tuple[tuple[str, int], ...] = (
-    (r"gpt-5|gpt-6", 272_000),
-    (r"gpt-4\.1", 1_000_000),
-    (r"gpt-4o|gpt-4-turbo|chatgpt-4o|gpt-oss", 128_000),
-    (r"gpt-4-32k", 32_768),
-    (r"gpt-4", 8_192),
-    (r"gpt-3\.5", 16_385),
-    (r"(^|/)o[134](-|$)", 200_000),
-    (r"claude", 200_000),
-    (r"gemini-1\.0", 32_768),
-    (r"gemini", 1_000_000),
-    (r"grok-[3-9]", 131_072),
     (r"deepseek", 65_536),
-    (r"kimi|moonshot", 131_072),
-    (r"glm-4|glm-5", 128_000),
-    (r"qwen3|qwen2\.5", 32_768),
-    (r"llama-?3\.[123]|llama-?4", 131_072),
-    (r"llama-?3", 8_192),
-    (r"llama-?2", 4_096),
-    (r"mistral-large|mistral-medium|mistral-small|mistral-nemo|codestral|devstral", 128_000),
-    (r"mixtral|mistral", 32_768),
-    (r"gemma-?3", 131_072),
-    (r"gemma", 8_192),
-    (r"phi-?4", 16_384),
-    (r"phi-?3", 4_096),
-    (r"command-r|command-a", 128_000),
-    (r"smollm2", 8_192),
+    (r"gpt-5|gpt-6", 272_000),
+    (r"gpt-4\.1|gemini(?!-1\.0)", 1_000_000),
+    (r"gpt-4o|gpt-4-turbo|gpt-oss|glm-[45]|(mistral-(large|medium|small|nemo)|(code|dev)stral)|command-[ra]", 128_000),
+    (r"gpt-4-32k|gemini|qwen3|qwen2\.5|mixtral|mistral", 32_768),
+    (r"(^|/)o[134](-|$)|claude", 200_000),
+    (r"grok-[3-9]|kimi|moonshot|llama-?3\.[123]|llama-?4|gemma-?3", 131_072),
+    (r"gpt-3\.5|phi-?4", 16_384),
+    (r"llama-?2|phi-?3", 4_096),
+    (r"gpt-4|llama-?3|gemma|smollm2", 8_192),
 )
 
 
 def context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int:
-    """The number of tokens that fit into the model `name` at this endpoint."""
-    return asked(name, base_url, key, timeout=timeout) or known(name) or GUESS
+    """The number of tokens that fit into the model `name` at this endpoint.
+
+    A provider of its own models alone lists them without their windows: one that is known is not asked for.
+    """
+    provider, window = provider_at(base_url), known(name)
+    if window is not None and provider is not None and not provider.slashes:
+        return window
+    return asked(name, base_url, key, timeout=timeout) or window or GUESS
 
 
 def known(name: str) -> int | None:

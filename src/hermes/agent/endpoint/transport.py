@@ -1,9 +1,7 @@
-"""The connections to an endpoint and the requests on them.
+"""Requests to an endpoint: each is made and read in a thread of its own, so that waiting for it can be cancelled.
 
-Each line is a thread with its own connection, reused for the next call. A reply is read in that thread, so that waiting
-for it can be cancelled; that closes this one connection, and the next call opens a new one. The SDK makes the first
-request; later ones differ only in their body, since building a request takes the SDK longer than everything
-a gateway does itself for a message: the address, the headers, the options.
+A connection serves one call at a time and is kept for the next one. Cancelling shuts down the socket of that one
+connection, in whatever state the call is. The protocol is HTTP with server-sent events, by httpx.
 """
 
 from __future__ import annotations
@@ -12,138 +10,141 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hermes.agent.endpoint.servers import is_near
 from hermes.texts import encodable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from ssl import SSLContext
+
+    from httpx import Response
 
 NOTHING_YET = object()
 END = object()
-NEAR, FAR = 2.0, 60.0  # seconds a line waits for its next call; small servers have few connections
+_PATIENCE = 300.0  # seconds without data; a big model on a small machine processes a long prompt for minutes
+_CONNECTING = 10.0
+_NEAR, _FAR = 2.0, 60.0  # seconds a connection is kept for the next call; small servers have few
 _REST = 0.2  # seconds a server has to end a reply after its last chunk
+_IDLE = 8  # connections that are kept
 
 
-class EndpointConnections:
-    """The lines to one endpoint; `make` creates the client of a new one, which reports its connections to the given trace."""
+@lru_cache(maxsize=1)
+def _certificates() -> SSLContext:
+    """The certificates that are trusted, loaded once: it takes 20 ms."""
+    import httpx
 
-    def __init__(self, make: Callable[[Callable[[str, dict[str, Any]], None]], Any], linger: float) -> None:
-        self.make, self.linger = make, linger
-        self._lock = threading.Lock()
-        self._idle: list[_Line] = []
-
-    def call(self, start: Callable[[_Line], Any]) -> PendingCall:
-        """Let a line open a stream with `start(line)` and read it."""
-        with self._lock:
-            line = self._idle.pop() if self._idle else None
-        if line is None:
-            line = _Line(self)
-            threading.Thread(target=line.run, name="hermes-model", daemon=True).start()
-        call = PendingCall(line, start)
-        line.calls.put(call)
-        return call
-
-    def back(self, line: _Line) -> None:
-        """Called when a line is free."""
-        with self._lock:
-            self._idle.append(line)
-
-    def leave(self, line: _Line) -> bool:
-        """Remove a line that ends, unless it is just getting a call."""
-        with self._lock:
-            if line not in self._idle:
-                return False
-            self._idle.remove(line)
-            return True
+    return httpx.create_ssl_context()
 
 
-class _Line:
-    """One thread, one client, one connection at a time."""
+class Connection:
+    """An HTTP client for one call at a time, whose socket is known, so that another thread can hang up."""
 
-    def __init__(self, lines: EndpointConnections) -> None:
-        self._lines = lines
-        self._client: Any = None
-        self.calls: queue.SimpleQueue[PendingCall] = queue.SimpleQueue()
-        self.lock = threading.Lock()
-        self.current: PendingCall | None = None
-        self.socket: Any = None
-        self.fresh = True  # the connection was made for the present call
+    def __init__(self, base_url: str, timeout: float | None) -> None:
+        import httpx
 
-    def client(self) -> Any:
-        """The client of this line."""
-        if self._client is None:
-            self._client = self._lines.make(self._connected)
-        return self._client
+        near = is_near(base_url)
+        patience = timeout or _PATIENCE
+        self._http = httpx.Client(
+            timeout=httpx.Timeout(patience, connect=min(patience, _CONNECTING)),
+            verify=_certificates(),
+            trust_env=not near,  # without a proxy
+            follow_redirects=True,
+            limits=httpx.Limits(keepalive_expiry=_NEAR if near else _FAR),
+        )
+        self._socket: Any = None
+        self._fresh = True  # the socket was made for the present call
+        self.stopped = threading.Event()
 
-    def _connected(self, event: str, info: dict[str, Any]) -> None:
-        """Called with the connection's trace events; records its socket."""
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self.socket, self.fresh = info["return_value"].get_extra_info("socket"), True
+    def post(self, url: str, headers: dict[str, str], **body: Any) -> Response:
+        """The response, its body not yet read. Where the server had closed a kept connection, a new one is tried."""
+        import httpx
 
-    def run(self) -> None:
-        """Read one stream after the other, until there was none for a while."""
-        while True:
-            try:
-                call = self.calls.get(timeout=self._lines.linger)
-            except queue.Empty:
-                if self._lines.leave(self):
-                    break
-                continue
-            self.fresh = False
-            with self.lock:
-                self.current = call
-            try:
-                call.read(self)
-            finally:
-                with self.lock:
-                    self.current = None
-            self._lines.back(self)
+        request = self._http.build_request("POST", url, headers=headers, extensions={"trace": self._traced}, **body)
+        self._fresh = False
+        try:
+            return self._http.send(request, stream=True)
+        except httpx.TimeoutException:
+            raise
+        except httpx.TransportError:
+            if self._fresh or self.stopped.is_set():
+                raise
+            return self._http.send(request, stream=True)
+
+    def _traced(self, event: str, info: dict[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._socket, self._fresh = info["return_value"].get_extra_info("socket"), True
+            if self.stopped.is_set():
+                self.hang_up()
+
+    def hang_up(self) -> None:
+        """Shut the socket down: whatever waits for it fails at once."""
         with suppress(Exception):
-            if self._client is not None:
-                self._client.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-    def hang_up(self, call: PendingCall) -> None:
-        """Close the connection, if this call still uses it."""
-        with self.lock, suppress(Exception):
-            if self.current is call and self.socket is not None:
-                self.socket.shutdown(socket.SHUT_RDWR)
+    def close(self) -> None:
+        """Close the connection for good."""
+        self._http.close()
+
+
+class Connections:
+    """The connections to one endpoint that no call uses."""
+
+    def __init__(self, base_url: str, timeout: float | None) -> None:
+        self._base_url, self._timeout = base_url, timeout
+        self._idle: list[Connection] = []
+
+    def take(self) -> Connection:
+        """A connection for one call."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Connection(self._base_url, self._timeout)
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection for the next call."""
+        if connection.stopped.is_set() or len(self._idle) >= _IDLE:
+            connection.close()
+        else:
+            self._idle.append(connection)
 
 
 class PendingCall:
-    """One stream, passed on chunk by chunk."""
+    """One call, whose chunks are passed on as they arrive. `start` opens it on a connection and yields them."""
 
-    def __init__(self, line: _Line, start: Callable[[_Line], Any]) -> None:
-        self._line, self._start = line, start
+    def __init__(self, connections: Connections, start: Callable[[Connection], Generator[Any]]) -> None:
+        self._connections, self._start = connections, start
+        self._connection: Connection | None = None
         self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._whole = False
-        self._over = threading.Event()
-        self.stopped = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="hermes-model", daemon=True)
+        self._thread.start()
 
-    def read(self, line: _Line) -> None:
-        """In the line's thread: the whole stream."""
-        stream = None
+    def _read(self) -> None:
         try:
-            stream = self._start(line)
-            for chunk in stream:
-                if self.stopped.is_set():
-                    return
-                self._chunks.put(chunk)
-            self._whole = True
-            self._chunks.put(END)
-            for _ in getattr(stream, "rest", ()):  # to its end, or the connection can't be used again
-                pass
+            self._connection = connection = self._connections.take()
+            connection.stopped = self._stopped
+            try:
+                with closing(self._start(connection)) as chunks:
+                    for chunk in chunks:
+                        if self._stopped.is_set() and not self._whole:
+                            break
+                        self._whole = self._whole or chunk is END
+                        self._chunks.put(chunk)
+            finally:
+                self._connections.give_back(connection)
         except BaseException as error:  # any error must reach the turn
             self._chunks.put(error)
-        finally:
-            with suppress(Exception):
-                if stream is not None:
-                    stream.close()
-            self._over.set()
 
     def next(self, timeout: float) -> Any:
-        """The next chunk, NOTHING_YET or END; an error of the stream is raised here."""
+        """The next chunk, NOTHING_YET or END; an error of the call is raised here."""
         try:
             chunk = self._chunks.get(timeout=timeout)
         except queue.Empty:
@@ -153,36 +154,39 @@ class PendingCall:
         return chunk
 
     def stop(self) -> None:
-        """The consumer is gone: close the connection, unless the reply is complete."""
-        self.stopped.set()
-        if not self._over.wait(_REST if self._whole else 0):
-            self._line.hang_up(self)
+        """The consumer is gone: hang up, unless the reply ends by itself now."""
+        if self._whole:
+            self._thread.join(_REST)
+        if self._thread.is_alive():
+            self._stopped.set()
+            if self._connection is not None:
+                self._connection.hang_up()
 
 
-def kept_stream(openai: Any) -> Any:
-    """The SDK's stream of chunks, which leaves the end of the response unread for code that reuses the connection."""
+def events(response: Response) -> Iterator[Any]:
+    """The data of server-sent events as JSON, with END where the server marks it, until the response ends.
 
-    class Kept(openai.Stream[object]):  # type: ignore[misc]
-        rest: Any = ()
-
-        def __stream__(self) -> Any:
-            events = self._iter_events()
-            for event in events:
-                if event.data.startswith("[DONE]"):
-                    self.rest = events
-                    return
-                data = event.json()
-                if isinstance(data, dict) and data.get("error"):
-                    problem = data["error"]
-                    said = problem.get("message") if isinstance(problem, dict) else None
-                    said = said if isinstance(said, str) and said else "An error occurred during streaming"
-                    raise openai.APIError(message=said, request=self.response.request, body=problem)
-                yield data
-
-    return Kept
+    Lines end with a line feed only: text in another language may hold the other characters that Python takes for an end.
+    """
+    rest, data = b"", list[bytes]()
+    for part in response.iter_bytes():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                data.append(line[5:].strip())
+            elif not line and data:
+                yield _decoded(data)
+                data = []
+    if rest.startswith(b"data:"):
+        data.append(rest[5:].strip())
+    if data:
+        yield _decoded(data)
 
 
-_OF_THE_BODY = (b"content-length", b"transfer-encoding")
+def _decoded(data: list[bytes]) -> Any:
+    text = b"\n".join(data)
+    return END if text.startswith(b"[DONE]") else json.loads(text)
 
 
 def encoded(body: dict[str, Any]) -> bytes:
@@ -191,50 +195,3 @@ def encoded(body: dict[str, Any]) -> bytes:
         return msgspec.json.encode(body)
     except (TypeError, ValueError):  # half a surrogate pair, or a value of another program that is not JSON
         return json.dumps(encodable(body), ensure_ascii=False, allow_nan=False).encode()
-
-
-class Requests:
-    """The client of one line. Not for several threads."""
-
-    def __init__(self, openai: Any, http: Any, sdk: Any, client: Any) -> None:
-        """`http` is the library that the SDK is built on, `client` its client that `sdk` was made with."""
-        self._openai, self._http, self._sdk, self._client = openai, http, sdk, client
-        self._first: Any = None  # the SDK's request, repeated with other bodies
-        self._headers: Any = None
-
-    def noted(self, request: Any) -> None:
-        """Record the SDK's request; called by its client's hook."""
-        if self._first is None and request.method == "POST":
-            self._first = request
-            raw = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_BODY]
-            self._headers = self._http.Headers(raw)
-
-    def post(self, path: str, body: dict[str, Any], stream_class: Any) -> Any:
-        """Open a stream of the server's answer."""
-        if self._first is None or self._client.cookies:
-            return self._sdk.post(path, body=encodable(body), cast_to=object, stream=True, stream_cls=stream_class)
-        response = self._sent(self._repeated(encoded(body)))
-        return stream_class(cast_to=object, response=response, client=self._sdk)
-
-    def _repeated(self, content: bytes) -> Any:
-        first = self._first
-        return self._http.Request(
-            "POST", first.url, headers=self._headers, content=content, extensions=first.extensions
-        )
-
-    def _sent(self, request: Any) -> Any:
-        openai, http = self._openai, self._http
-        try:
-            response = self._client.send(request, stream=True)
-        except http.TimeoutException as error:
-            raise openai.APITimeoutError(request=request) from error
-        except http.HTTPError as error:
-            raise openai.APIConnectionError(request=request) from error
-        if not response.is_success:
-            response.read()
-            raise self._sdk._make_status_error_from_response(response)
-        return response
-
-    def close(self) -> None:
-        """Return the connection to the pool."""
-        self._sdk.close()

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hermes.errors import StoreError, install_line
+from hermes.errors import StoreError
+from hermes.install_line import install_line
 from hermes.store import leases
 from hermes.store.engines.base import Engine
 
@@ -146,7 +147,7 @@ class VectorIndexer:
             except ImportError as error:
                 raise StoreError(
                     f"a library of {encoder.name} can't be loaded ({error});"
-                    f" {install_line('meaning')} --force-reinstall"
+                    f" {install_line('meaning', '--force-reinstall')}"
                 ) from error
             with self._engine.write(lasting=False) as tx:
                 if not leases.renew(tx, LEASE, token, LEASE_SECONDS):

@@ -24,6 +24,7 @@ from hermes.gateway.events import Attachment, Chat, OutgoingFile, Reaction, Revi
 from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
+from hermes.install_line import install_line
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
@@ -112,7 +113,7 @@ class Matrix(Adapter):
             wanted = bool(self.setting("encryption"))
             if wanted and not can_encrypt():
                 link.log.warning(
-                    'encrypted rooms can\'t be read: encryption is not installed (pip install "matrix-nio[e2e]")'
+                    "encrypted rooms can't be read: encryption is not installed (%s)", install_line("matrix")
                 )
             client = self._client = await self._login(encrypted=wanted and can_encrypt())
             assert self._memory is not None

@@ -32,6 +32,7 @@ from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms.http import TooLarge, bounded_answer, connection_trouble, may_have_arrived
+from hermes.install_line import SOCKS, pip_line
 
 _TOKEN = re.compile(r"\d+:[\w-]+")
 _STAND_IN = "the-token"
@@ -79,9 +80,7 @@ def open_bot(values: Mapping[str, Any]) -> Bot:
     try:
         inner = httpx.AsyncHTTPTransport(proxy=_proxy(values, base), limits=httpx.Limits(max_connections=_CONNECTIONS))
     except (ImportError, ValueError) as error:
-        raise PlatformRefused(
-            'the proxy for Telegram can\'t be used; socks5:// needs pip install "httpx[socks]"'
-        ) from error
+        raise PlatformRefused(f"the proxy for Telegram can't be used; socks5:// needs {pip_line(SOCKS)}") from error
     request = HTTPXRequest(
         read_timeout=_PATIENCE,
         connect_timeout=10.0,
