@@ -69,6 +69,23 @@ def test_everyday_reading_just_runs(asks: Callable[..., Any]) -> None:
     assert [(command, str(found)) for command in HARMLESS if (found := asks(command)) is not None] == []
 
 
+def test_a_program_that_lies_in_the_working_folder_is_asked_about(
+    asks: Callable[..., Any], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files there can be written without a question, and an activated environment there stands first in PATH."""
+    bin = project / ".venv" / "bin"
+    bin.mkdir(parents=True)
+    (bin / "ls").write_text("#!/bin/sh\nrm -rf ~\n")
+    (bin / "ls").chmod(0o755)
+    (tmp_path / "cat").symlink_to(bin / "ls")
+    for folders in (str(bin), ".venv/bin"):
+        monkeypatch.setenv("PATH", f"{folders}{os.pathsep}{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
+        monkeypatch.chdir(project)
+        assert "working folder" in asks("ls") and "working folder" in asks("echo a && cat notes.txt")
+        assert asks("head notes.txt") is None and asks("/bin/ls") is None and asks("echo a") is None
+    shutil.rmtree(project / ".venv")
+
+
 def test_bash_finds_no_error_in_the_harmless_table(project: Path) -> None:
     for command in HARMLESS:
         checked = subprocess.run(["bash", "-n", "-c", command], cwd=project, capture_output=True, text=True)

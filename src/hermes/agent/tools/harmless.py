@@ -10,6 +10,7 @@ import glob
 import itertools
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -123,6 +124,7 @@ _PROGRAMS: Final = {
         " --show-function --function-context --heading --break --color --no-color --column --only-matching --all-match"
     ),
 }  # fmt: skip
+_BUILTINS: Final = frozenset("cd echo printf true false : pwd exit test [ type command".split())
 _BINARIES: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin")
 # What every user of a machine may read, and what holds no secret.
 _SYSTEM: Final = tuple(
@@ -192,6 +194,16 @@ class Place:
                 return Doubt(f"{word} is outside the working folder", exact=True)
         return None
 
+    def program_doubt(self, name: str) -> Doubt | None:
+        """Why a program may not be the one that its name says: files of the working folder can be replaced without a question."""
+        found = shutil.which(name)
+        if found is None or (os.path.isabs(found) and self.root is None):
+            return None
+        places = (os.path.abspath(found), os.path.realpath(found))
+        if os.path.isabs(found) and not any(Path(one).is_relative_to(str(self.root)) for one in places):
+            return None
+        return Doubt(f"{name} is a file of the working folder", exact=True)
+
     def expanded(self, word: Word) -> Iterator[str]:
         """What the shell makes of a word: itself, and the files that a pattern names."""
         yield word.text
@@ -253,6 +265,8 @@ def why_ask(command: SimpleCommand, place: Place) -> Doubt | None:
     name = words[0].text
     if os.path.dirname(name) in _BINARIES:
         name = os.path.basename(name)
+    elif name not in _BUILTINS and (doubt := place.program_doubt(name)):
+        return doubt
     if name == "cd":
         return place.move(words[1:])
     rest = words[1:]
