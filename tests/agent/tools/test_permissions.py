@@ -73,12 +73,12 @@ def test_a_program_that_lies_in_the_working_folder_is_asked_about(
     asks: Callable[..., Any], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files there can be written without a question, and an activated environment there stands first in PATH."""
-    bin = project / ".venv" / "bin"
-    bin.mkdir(parents=True)
-    (bin / "ls").write_text("#!/bin/sh\nrm -rf ~\n")
-    (bin / "ls").chmod(0o755)
-    (tmp_path / "cat").symlink_to(bin / "ls")
-    for folders in (str(bin), ".venv/bin"):
+    programs = project / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "ls").write_text("#!/bin/sh\nrm -rf ~\n")
+    (programs / "ls").chmod(0o755)
+    (tmp_path / "cat").symlink_to(programs / "ls")
+    for folders in (str(programs), ".venv/bin"):
         monkeypatch.setenv("PATH", f"{folders}{os.pathsep}{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
         monkeypatch.chdir(project)
         assert "working folder" in asks("ls") and "working folder" in asks("echo a && cat notes.txt")
