@@ -52,7 +52,7 @@ def conversation(prompt: str) -> list[tuple[str, str]]:
 
 
 def test_commands_follow_the_rules_and_yes_to(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    prompts = written(tmp_path, "make it")
+    prompts = written(tmp_path, {"prompt": "make it"})
     for words, made in (((), False), (("--yes-to", "git push"), False), (("--yes-to", "touch"), True)):
         server.special["make it"] = [Call("terminal", command=f"touch {tmp_path}/made")]
         (tmp_path / "out.jsonl").unlink(missing_ok=True)
