@@ -49,7 +49,7 @@ def test_it_answers_with_quoted_passages_and_where_they_are_from(history) -> Non
     assert "> → Take lark in LALR mode." in answer.splitlines()
     assert "**Parser choice**" in answer and "`parser`" in answer
     assert "sourdough" not in answer
-    assert "no language model" in answer
+    assert "not a language model" in answer
     assert "hermes model install smollm2" in answer and "model.base_url" in answer
 
 

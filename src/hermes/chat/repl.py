@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
 _SMALL = (
     "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
-    " and it has no tools. `hermes model install` lists better ones that this machine has, and how to get them."
+    " and it has no tools. `hermes model install` lists better models available on this machine and how to install them."
 )
 _LONG_RULE = 200  # characters; a longer one is the command that stands above
 _KEYS_TOLD = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
@@ -88,7 +88,7 @@ class TerminalVoice:
         if answer.isascii() and answer.isdigit() and 1 <= int(answer[:6]) <= len(options):
             return int(answer) - 1
         if answer:
-            self.say(f"There is no number {shortened_line(answer, 20)} in the list.")
+            self.say("No such entry. Type a number from the list.")
         return None
 
     def _read(self, question: str) -> str:

@@ -1,6 +1,6 @@
 """Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
 
-What is damaged costs itself and is noted in `Skipped`; no more than one line or one element of an array is held in memory.
+A damaged line or element is skipped and noted in `Skipped`; no more than one line or one element of an array is held in memory.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _STOPPING = 15.0  # seconds in which interrupted turns keep what they have
 
 
 class BatchAgent(Agent):
-    """Answers one line. No model is paid for a title."""
+    """Answers one line. Titles never use a paid model."""
 
     titles = False
 

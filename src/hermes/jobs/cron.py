@@ -1,4 +1,4 @@
-"""Jobs by the clock: which are due, and one run of one of them.
+"""Scheduled prompts: which are due, and one run of one of them.
 
 A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.cron_jobs), and whatever
 happens to the process, another takes it up: the prompt is stored once, the reply comes once, and is delivered once.
@@ -40,7 +40,7 @@ Part = tuple[str, str, str]  # platform, chat, text
 
 
 class CronAgent(Agent):
-    """Answers a job. No model is paid for a title."""
+    """Answers a job. Titles never use a paid model."""
 
     titles = False
 

@@ -1,4 +1,4 @@
-"""Jobs by the clock, and their runs, in the same store as the sessions. The tables are made with the first job.
+"""Scheduled prompts, and their runs, in the same store as the sessions. The tables are made with the first job.
 
 A run is claimed in one transaction: the job's next time moves on and the run's row appears, or neither, so of any number of
 gateways one has it. While it is under way its claimer holds the lease `job:cron:<run>`; a run without a living claimer is

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 WHAT = "no language model: answers are passages from your own history"
-I_AM = "I am no language model; I can only quote your own history."
+I_AM = "I'm not a language model; I can only quote your own history."
 HOW = (
     "For a model that answers: `hermes model install smollm2` (small, offline), or"
     " `hermes config set model.base_url URL` (a server that speaks OpenAI's protocol)."

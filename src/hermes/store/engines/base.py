@@ -31,7 +31,7 @@ Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole cont
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
-FULL = "has no space left to grow; free some and try again"
+FULL = "can't grow: the disk is full. Free some space and try again"
 # messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
 # an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
