@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hermes.interop.histories import claude_code, codex, gemini, goose, pi, qwen
-from tests.interop import test_claude_code, test_codex, test_gemini, test_qwen
+from hermes.interop.histories import claude_code, codex, copilot, gemini, goose, pi, qwen
+from tests.interop import test_claude_code, test_codex, test_copilot, test_gemini, test_qwen
 from tests.interop.importing import lines
 
 AT = "2026-03-07T10:00:00.000Z"
@@ -77,6 +77,11 @@ SAMPLES: dict[str, tuple[Any, str, list[Any], list[list[Any]]]] = {
         [test_qwen.record(2, 1, "assistant", "model", [])], [test_qwen.record(9, 99, "system", subtype="ui_telemetry")],
         [test_qwen.record(9, 7, "system", subtype="custom_title", systemPayload={"customTitle": ""})],
         [{"type": "user"}], [{"type": "system", "sessionId": "", "cwd": None}],
+    ]),
+    "copilot": (copilot, "events.jsonl", test_copilot.talk(), [
+        [test_copilot.event(9, "session.start", sessionId="another", context={})], [test_copilot.event(9, "session.resume")],
+        [test_copilot.event(9, "tool.execution_complete", result=None)], [test_copilot.event(9, "assistant.message", content="")],
+        [test_copilot.event(9, "session.model_change", newModel=None)], [{"type": "user.message"}],
     ]),
     "goose": (goose, "old.jsonl", GOOSE, [
         [GOOSE[1]], GOOSE, [{"working_dir": None, "description": ""}], [{"id": "g2", "role": "assistant", "content": []}],

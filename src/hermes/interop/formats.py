@@ -71,6 +71,7 @@ BUILT_IN = (
     _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
     _history("qwen", "Qwen Code", "sessions of Qwen Code"),
+    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
     _history("goose", "Goose", "Goose's database or session files"),
     _history("llm", "llm", "the log of llm"),

@@ -211,6 +211,7 @@ class _SessionFileReader:
     def release(self) -> None:
         """Let go of the lines: while a session is stored, its messages are all that is needed."""
         self._lines, self._order, self._links, self._before = {}, [], {}, {}
+        self._places, self._names, self._turns, self._boundaries = {}, {}, {}, []
 
     def name(self) -> str:
         """The session's id: the name of its file, or what its lines say where the file has another name."""
