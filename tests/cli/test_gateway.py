@@ -143,6 +143,7 @@ def test_a_killed_gateway_is_replaced_at_once_and_its_turn_taken_up(lab: Lab, mo
         assert status(hermes_home)["process"] == process.pid
         until(lambda: any("echo: meanwhile" in text for text in lab.shown()), 120, str(lab.shown()))
         assert any("slow=20" in str(one["messages"][-1]) for one in model.requests)
+    model.hurry = False
     with SessionDB(hermes_home / "state.db") as db:
         (row,) = db.list_sessions_rich()
         users = [m["content"] for m in db.get_messages(row["id"]) if m["role"] == "user"]

@@ -248,7 +248,7 @@ MISTAKES = [
     ("gateway:\n  streaming:\n    enable: no", "line 3: unknown configuration key: gateway.streaming.enable; did you mean enabled?"),
     ("hooks: {on_session_rest: x}", "unknown configuration key: hooks.on_session_rest; did you mean on_session_reset?"),
     ("session_reset: {by_type: {dm: {mod: idle}}}", "session_reset.by_type.dm.mod; did you mean mode?"),
-    ("terminal: {confirm: always}", "unknown configuration key: terminal.confirm; it is now terminal.approval (ask, all, never)"),
+    ("terminal: {confirm: always}", "terminal.confirm is no longer a setting; use terminal.approval (ask, all, never)"),
     ("terminal: {approval: destructive}", "terminal.approval: expected one of ask, all, never, got 'destructive'"),
     ("permissions: {allow: [{comand: x}]}", "unknown configuration key: permissions.allow.1.comand; did you mean command?"),
     ("permissions: {deny: rm}", "permissions.deny: expected a list"),

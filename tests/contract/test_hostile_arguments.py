@@ -58,7 +58,7 @@ GOOD: dict[str, Any] = {
     "session_id": "s", "source": "cli", "role": "user", "query": "SELECT 1", "title": "a title", "base_title": "a title",
     "new_session_id": "new", "message_id": 1, "messages": [{"role": "user", "content": "x"}], "session_ids": ["s"],
     "content": "some words", "data": b"data", "key": "k", "value": "v", "holder": "me", "name": "lease", "token": 1,
-    "platform": "telegram", "error": "it broke", "kind": None, "text": "words", "old": "/old", "new": "/new",
+    "platform": "telegram", "error": "it broke", "kind": None, "text": "words", "words": "words", "old": "/old", "new": "/new",
     "conversation": "s", "model": "m", "action": "acted", "by": "me", "held": [], "exported": [], "summary": "short",
     "end_reason": "done", "user_id": "7", "tags": "tag", "message": {"role": "user", "content": "x"}, "prefix": "s",
     "session_id_or_prefix": "s", "digest": "0" * 64, "system_prompt": "be kind", "path": "a-file-of-another-name.db",

@@ -58,7 +58,7 @@ def test_a_session_with_a_tool_and_reasoning(tmp_path: Path) -> None:
     reply, result = session["messages"][1:3]
     assert (reply["reasoning"], reply["output_tokens"], len(reply["tool_calls"])) == ("I list them.", 7, 1)
     assert (result["tool_call_id"], result["tool_name"]) == ("t1", "bash")
-    assert "1 session was here already" in brought_in(tmp_path / ".copilot", home)
+    assert "1 session already here" in brought_in(tmp_path / ".copilot", home)
 
 
 def test_calls_that_only_events_name_and_a_compaction(tmp_path: Path) -> None:

@@ -199,7 +199,9 @@ class CronDB:
             )
         return skip is None
 
-    def store_prompt(self, run_id: str, session_id: str, content: Any, with_it: Callable[[Tx], None]) -> int:
+    def store_prompt(
+        self, run_id: str, session_id: str, content: Any, with_it: Callable[[Tx], None] = lambda tx: None
+    ) -> int:
         """Store the prompt as the user's message, that this run has, and what `with_it` does. The message's id."""
 
         def also(tx: Tx, message_id: int) -> None:
