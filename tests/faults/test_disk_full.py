@@ -327,7 +327,7 @@ def test_shredding_on_a_full_disk_says_so_and_ends_when_there_is_room(mounts: No
         if done is None:
             assert "StoreFull" in refused
         else:  # what a checkpoint gave back may have been room enough; else it says what is left to do
-            assert all("no space" in one.lower() for one in done["unfinished"]), done
+            assert all("full" in one.lower() for one in done["unfinished"]), done
             assert remote.get_session("talk") is None
             if not done["unfinished"]:
                 return

@@ -281,7 +281,7 @@ def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is
         with plain._lock:
             plain._failures = 0
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
-        assert "no longer in the store" in str(gateway.store.statuses())
+        until(lambda: "no longer in the store" in str(gateway.store.statuses()), 30)
         assert len(plain.sent_files()) == 1
 
 
@@ -299,5 +299,5 @@ def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
         with plain._lock:
             plain._failures = 0
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
-        assert "no longer in the store" in str(gateway.store.statuses())
+        until(lambda: "no longer in the store" in str(gateway.store.statuses()), 30)
         assert plain.sent_files() == []

@@ -11,9 +11,10 @@ import re
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import formataddr, formatdate
+from email.utils import formatdate
 
 import aiosmtplib
 
@@ -59,7 +60,8 @@ def written(
     mail = EmailMessage(policy=SMTP.clone(utf8=not (address + recipient).isascii(), max_line_length=998))
     # A control character would break the address.
     shown = "".join(sign for sign in header_text(name) if sign.isprintable())
-    mail["From"] = formataddr((shown, address)) if shown.strip() else address
+    user, _, domain = address.rpartition("@")
+    mail["From"] = Address(shown, user, domain) if shown.strip() and user else address
     mail["To"] = recipient
     mail["Subject"] = header_text(subject)
     mail["Date"] = formatdate(localtime=True)
