@@ -341,7 +341,7 @@ def edges_of(
 def _tails(
     messages: Sequence[Row], turns: list[int], steps: list[int], after: list[int], bounds: tuple[int, int, int]
 ) -> list[int]:
-    """Where the kept end may begin, the longest end that is short enough first. `bounds` are the place from which on as many
+    """Places where the kept end may begin, the longest short enough end first. `bounds` are the place from which on as many
     messages as wanted are kept, and the most tokens for these and for the last exchange."""
     latest, limit, spare = bounds
     count = len(messages)

@@ -47,7 +47,7 @@ def fitted(messages: list[Message], room: int) -> tuple[list[Message], int]:
 
 
 def longest_part(messages: Sequence[Message], tools: int) -> str:
-    """What takes the most room in a prompt, with its tokens (`tools` are those of the tools)."""
+    """The part of a prompt that takes the most room, with its tokens (`tools` are those of the tools)."""
     parts = [(tools, "the description of the tools")]
     for number, message in enumerate(messages):
         role = message.get("role")

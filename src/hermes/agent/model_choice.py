@@ -33,7 +33,7 @@ def choose_model(config: Config, db: SessionDB) -> Model:
 
 
 def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
-    """The same, but None where only the history can answer. Without `db` the embedded model gets no excerpts of it."""
+    """The configured model, or None where only the history can answer. Without `db` the embedded model gets no excerpts of it."""
     from hermes.config import environment
 
     config.require_set("model", "auxiliary")

@@ -26,7 +26,7 @@ class Offer:
 
 
 def offers(home: Path) -> Iterator[Offer]:
-    """What can be used at once comes first."""
+    """The models this machine has or can have; those that can be used at once come first."""
     variables = environment(home)
     for provider in PROVIDERS.values():
         variable = variable_of(provider, variables)

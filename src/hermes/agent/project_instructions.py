@@ -39,7 +39,7 @@ def _is_file(path: Path) -> bool:
 
 
 def stamps(files: list[Path]) -> Stamps:
-    """What tells a changed file, without reading it."""
+    """Time and size of each file, which show a change without reading it."""
     found = []
     for path in files:
         try:

@@ -68,7 +68,7 @@ def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None, 
 
 
 def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) -> str:
-    """What the user said, decisions, commands, open work and files that are not in a model's summary, in `most` characters.
+    """The user's words, decisions, commands, open work and files that a model's summary lacks, in `most` characters.
 
     Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for. Of the
     commands, those that were used several times come first, then the latest. What earlier summaries list so is listed again.
@@ -96,7 +96,7 @@ def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) 
 
 
 def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str] | None) -> tuple[_Notes, int]:
-    """What the messages hold (without facts if `wanted` is None), and how many characters they have."""
+    """The facts in the messages (none if `wanted` is None), and how many characters the messages have."""
     notes = _Notes()
     total = 0
     for number, message in enumerate(messages):

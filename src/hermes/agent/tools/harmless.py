@@ -169,7 +169,7 @@ class Doubt:
 
 @dataclass(slots=True)
 class Place:
-    """Where a command runs: every folder it may be in, the working folder (None: there is none), this program's folder."""
+    """The place of a command: every folder it may run in, the working folder (None: there is none), this program's folder."""
 
     folders: list[Path]
     root: Path | None
