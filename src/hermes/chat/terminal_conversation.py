@@ -68,7 +68,7 @@ class Voice(Protocol):
         """The type-ahead during a turn; None without a keyboard."""
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
-        """What shows a turn; with the model's reasoning, or a line about it."""
+        """The display of a turn; with the model's reasoning, or a line about it."""
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
 

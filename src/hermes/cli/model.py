@@ -23,7 +23,7 @@ def command(context: click.Context) -> None:
 @command.command("list")
 @click.argument("provider", required=False)
 def list_models(provider: str | None) -> None:
-    """What this machine can use: keys in the environment or <home>/.env, servers, packages. With PROVIDER: its models."""
+    """List what this machine can use: keys in the environment or <home>/.env, servers, packages. With PROVIDER: its models."""
     if provider is None:
         print_offers()
         return

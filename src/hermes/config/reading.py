@@ -314,7 +314,7 @@ def _empty_like(node: Any) -> Any:
 
 
 def in_words(kind: Any) -> str:
-    """What a type is called in a message."""
+    """The name of a type in a message."""
     if table.is_section(kind):
         known = list(table.fields_of(kind))
         return f"a section ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"

@@ -71,7 +71,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where the gateway's HTTP listener is (`gateway.listen`), and what it allows."""
+    """The address of the gateway's HTTP listener (`gateway.listen`), and what it allows."""
 
     host: str = "127.0.0.1"
     port: int = 0  # any free one

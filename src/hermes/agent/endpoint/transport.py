@@ -120,7 +120,8 @@ class PendingCall:
 
     def __init__(self, connections: Connections, start: Callable[[Connection], Generator[Any]]) -> None:
         self._connections, self._start = connections, start
-        self._connection: Connection | None = None
+        self._connection: Connection | None = None  # while this call uses it
+        self._using = threading.Lock()
         self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._whole = False
         self._stopped = threading.Event()
@@ -139,6 +140,8 @@ class PendingCall:
                         self._whole = self._whole or chunk is END
                         self._chunks.put(chunk)
             finally:
+                with self._using:
+                    self._connection = None  # from here on another call may use it, which `stop` must not cut off
                 self._connections.give_back(connection)
         except BaseException as error:  # any error must reach the turn
             self._chunks.put(error)
@@ -159,8 +162,9 @@ class PendingCall:
             self._thread.join(_REST)
         if self._thread.is_alive():
             self._stopped.set()
-            if self._connection is not None:
-                self._connection.hang_up()
+            with self._using:
+                if self._connection is not None:
+                    self._connection.hang_up()
 
 
 def events(response: Response) -> Iterator[Any]:

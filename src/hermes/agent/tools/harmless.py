@@ -205,7 +205,7 @@ class Place:
         return Doubt(f"{name} is a file of the working folder", exact=True)
 
     def expanded(self, word: Word) -> Iterator[str]:
-        """What the shell makes of a word: itself, and the files that a pattern names."""
+        """The texts that the shell makes of a word: itself, and the files that a pattern names."""
         yield word.text
         if word.glob:
             for folder in self.folders:

@@ -71,7 +71,7 @@ NOBODY: Final = Answer(False, unasked=True)
 
 
 def read_answer(line: str) -> Answer:
-    """What was typed at the question: y, n, a (always here), e (everywhere); any other text is a no with its reason."""
+    """Read an answer: y, n, a (always here), e (everywhere); any other text is a no with its reason."""
     word = line.strip()
     folded = word.casefold()
     if folded in ("y", "yes"):

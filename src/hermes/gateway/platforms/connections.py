@@ -174,7 +174,7 @@ class Recent(OrderedDict[Key, Value]):
 
 
 class SentMessages(Recent[str, Value]):
-    """What is known of our messages, by their ids. A report about one may come before the answer that tells us its id."""
+    """Facts about our messages, by their ids. A report about one may come before the answer that tells us its id."""
 
     _under_way = 0
 
@@ -188,7 +188,7 @@ class SentMessages(Recent[str, Value]):
             self._under_way -= 1
 
     async def find(self, message_id: str, patience: float = 2.0) -> Value | None:
-        """What is known of a message, which may be under way; None if it is not ours."""
+        """The fact stored about a message, which may be under way; None if it is not ours."""
         for _ in range(int(patience * 10)):
             if message_id in self or not self._under_way:
                 break
