@@ -24,7 +24,8 @@ from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
-from hermes.agent.room import ALWAYS_FITS, Room, looking_up
+from hermes.agent.room import Room, looking_up
+from hermes.agent.system_prompt import SystemPrompt
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
@@ -58,7 +59,6 @@ from hermes.store.drafts import Draft
 from hermes.store.session_events import MODEL_ERROR
 
 if TYPE_CHECKING:
-    from hermes.agent.project_instructions import Stamps
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
@@ -124,7 +124,7 @@ class Agent:
         self._busy = threading.Lock()
         self._titling: Titling | None = None
         self._titled = False
-        self._instructions: Stamps | None = None  # of the project, as they were read last
+        self._prompt = SystemPrompt(self)
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
@@ -188,15 +188,17 @@ class Agent:
     def _said(self, content: Content, keep: Keep | None) -> Iterator[Event]:
         """Enter the session and store the user's message."""
         session = self._session
-        if (yield from session.enter(self.model, self._new_prompt, later=True)):
+        if (yield from session.enter(self.model, self._prompt.new, later=True)):
             yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
-        yield from self._read_instructions_again()
+        if (renewed := self._prompt.read_again(session.prompt or "")) is not None:
+            session.change_prompt(renewed[0])
+            yield Notice(renewed[1])
         try:
             session.say(content, keep)
         except (Fenced, SessionBusy) as error:  # another process used the session meanwhile
             if keep is not None and isinstance(error, Fenced):
                 raise  # and may have stored this message as well
-            yield from session.enter(self.model, self._new_prompt)
+            yield from session.enter(self.model, self._prompt.new)
             session.say(content, keep)
         yield from session.untold()
 
@@ -225,7 +227,7 @@ class Agent:
             if reply is not None:
                 yield Done(reply)
                 return
-            if (yield from self._session.enter(self.model, self._new_prompt)):
+            if (yield from self._session.enter(self.model, self._prompt.new)):
                 yield Restarted("a crash cut the reply off; it starts over")
             self._session.take_up()
             yield from self._answer()
@@ -238,7 +240,7 @@ class Agent:
         with self._underway(cancel):
             if self.db.get_session(self.session_id) is None:
                 raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
-            yield from self._session.enter(self.model, self._new_prompt)
+            yield from self._session.enter(self.model, self._prompt.new)
             if not self._session.take_back():
                 raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
             yield from self._answer()
@@ -332,18 +334,8 @@ class Agent:
                 self.lease.end_turn()
             self._busy.release()
 
-    def _new_prompt(self) -> str:
-        from hermes.agent.prompt_messages import system_prompt
-
-        if self.system is not None:
-            return self.system
-        names = set(self.tools) if self.model.calls_tools else set()
-        cwd = self.cwd if self._is_owners else None
-        prompt = system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
-        return self._with_instructions(prompt)
-
     @property
-    def _is_owners(self) -> bool:
+    def is_owners(self) -> bool:
         """Whether only the owner of this machine talks here, who may see its files."""
         return self.context.user is None and not self.shared
 
@@ -351,37 +343,9 @@ class Agent:
         """The project instructions (AGENTS.md …) that are part of this conversation's system prompt."""
         from hermes.agent.project_instructions import instruction_files
 
-        if self.system is not None or not self._is_owners or self.context.root is None:
+        if self.system is not None or not self.is_owners or self.context.root is None:
             return []
         return instruction_files(self.context.home, self.context.root)
-
-    def _with_instructions(self, prompt: str) -> str:
-        from hermes.agent.project_instructions import MOST, stamps, with_instructions
-
-        files = self.instruction_files()
-        self._instructions = stamps(files)
-        room = MOST
-        if sum(size for _, _, size in self._instructions) > ALWAYS_FITS:  # else no server is asked for its window
-            room = min(room, self.model.context_length)  # characters: about a quarter of the window
-        return with_instructions(prompt, files, room)
-
-    def _read_instructions_again(self) -> Iterator[Event]:
-        """Renew the project instructions in the prompt of an earlier turn, where a file was changed since."""
-        from hermes.agent.project_instructions import stamps
-        from hermes.agent.prompt_messages import is_usual_prompt
-
-        old = self._session.prompt or ""
-        if not is_usual_prompt(old) or self.system is not None or not self._is_owners:
-            return
-        files = self.instruction_files()
-        if stamps(files) == self._instructions:
-            return
-        new = self._with_instructions(old)
-        if self.db.masked(new) == self.db.masked(old):
-            return
-        self._session.change_prompt(new)
-        names = ", ".join(str(path) for path in files)
-        yield Notice(f"Project instructions read again: {names}" if files else "The project instructions are gone.")
 
     # ------------------------------------------------------------------------------------------ answering
 

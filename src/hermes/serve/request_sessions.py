@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.model import Message, Model
-from hermes.agent.prompt_messages import system_prompt
+from hermes.agent.system_prompt import system_prompt
 from hermes.agent.turn_session import Also
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
