@@ -118,6 +118,7 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
+        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will bring
         self.confirm = confirm  # asks the user; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
@@ -395,7 +396,7 @@ class Agent:
                     if (yield from self._room.shrink(messages, error)):
                         draft = self._moved(draft)
                 except ModelRefused as error:
-                    yield self._room.without_pictures(messages, error)
+                    self._room.leave_out_pictures(messages, error)
                 except (RateLimited, ModelUnreachable) as error:
                     tries += 1
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))

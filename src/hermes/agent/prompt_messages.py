@@ -15,7 +15,7 @@ from typing import Any
 from hermes.agent.history_text import SUMMARY_MARK
 from hermes.agent.model import Message
 from hermes.store.attachments import Read, mime_of
-from hermes.texts import content_text, without_middle
+from hermes.texts import content_text, one_line, without_middle
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
 NOTED = "(I have read these notes.)"  # the reply to a summary, which needs none of its own
@@ -211,9 +211,30 @@ def unfit_address(part: Any, depth: int = 0) -> str | None:
 
 def told(part: Any, words: str) -> dict[str, str]:
     """A text in place of a part that is not sent: what it is, and why it is missing."""
+    return {"type": "text", "text": f"[{_kind(part)}, {words}]"}
+
+
+def left_out(part: Any, why: str) -> dict[str, str]:
+    """A text in place of a part that the model can't take: its name, if it has one, and why (`{}` stands for its kind)."""
+    name, why = _name(part), why.format(_kind(part))
+    return {"type": "text", "text": f"[{_kind(part)} left out: {f'{name}, ' if name else ''}{why}]"}
+
+
+def _kind(part: Any) -> str:
     kind = str(part.get("type") or "") if isinstance(part, dict) else ""
-    name = next((name for sign, name in _KINDS if sign in kind), "file")
-    return {"type": "text", "text": f"[{name}, {words}]"}
+    return next((name for sign, name in _KINDS if sign in kind), "file")
+
+
+def _name(part: Any) -> str:
+    """The name of a file in a message: as it is given, else the end of its address, else what its bytes are."""
+    if not isinstance(part, dict):
+        return ""
+    inner = next((value for value in part.values() if isinstance(value, dict)), {})
+    for field in ("name", "filename"):
+        if isinstance(found := part.get(field) or inner.get(field), str):
+            return one_line(found)[:120]
+    address = str(inner.get("url") or part.get("image_url") or part.get("url") or "")
+    return one_line(address[5:].partition(";")[0] if address.startswith("data:") else address.rpartition("/")[2])[:120]
 
 
 def _bytes_in(part: Any, depth: int = 0) -> str | None:

@@ -33,6 +33,7 @@ class Room:
         self._toolless: Model | None = None  # a model whose window has no room for the tools
         self._uncompressed = False  # whether compressing failed in this turn
         self._cut = 0  # how many messages were cut for the model in this turn
+        self._blind_told = False  # whether the user knows that pictures of this turn were left out
 
     @property
     def _model(self) -> Model:
@@ -40,7 +41,7 @@ class Room:
 
     def begin_turn(self) -> None:
         """Forget what held for the last turn."""
-        self._ceiling, self._uncompressed, self._cut = None, False, 0
+        self._ceiling, self._uncompressed, self._cut, self._blind_told = None, False, 0, False
 
     def tokens(self, most: int | None = None) -> int:
         """How many tokens the messages may take once they are compressed (`most`: with the system prompt)."""
@@ -65,6 +66,9 @@ class Room:
         """The messages to send, cut where they would not fit; the user is told so once a turn."""
         messages, most = self._session.messages(), self._ceiling
         if self._blind is self._model:
+            if not self._blind_told and any(map(attachments_in, messages)):
+                self._blind_told = True
+                yield Notice(f"{self._model.name} takes no pictures; what you attached was left out.")
             messages = [without_attachments(message, UNSEEN) for message in messages]
         if most is None:
             if looking_up(self._model) is not None or self._session.is_short(ALWAYS_FITS):  # it chooses what it reads
@@ -122,12 +126,11 @@ class Room:
             + ("" if self._agent.config.compression.enabled else ", or /compress")
         ) from error
 
-    def without_pictures(self, refused: list[Message], error: ModelRefused) -> Notice:
+    def leave_out_pictures(self, refused: list[Message], error: ModelRefused) -> None:
         """From now on this model gets notes in place of pictures; the error again, if they are not why it refused."""
         if not error.pictures or not any(map(attachments_in, refused)):
             raise error
         self._blind = self._model
-        return Notice(f"{self._model.name} refused the picture; it gets the message without it.")
 
     def _compress(self, *, shrink: bool) -> Generator[Event, None, bool]:
         """Continue in a compressed child; False when that is not possible, and then nothing has changed."""
