@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -313,12 +312,8 @@ def test_a_reply_can_be_broken_off_and_the_next_one_comes(real: EmbeddedModel) -
             seen.append(part.text)
     assert isinstance(part, Reply) and part.content == "".join(seen) and len(seen) == 3
     started = next(iter(real.stream([{"role": "user", "content": "Another long story."}], cancelled=lambda: False)))
-    assert isinstance(started, Piece)  # given up without a word: the thread stops by itself
+    assert isinstance(started, Piece)  # given up without a word: the library hears of it by itself
     assert answer(real, "Say hello.")[1].content
-    stop = time.monotonic() + 30
-    while any(thread.name == "embedded-model" for thread in threading.enumerate()):
-        assert time.monotonic() < stop, "a thread goes on"
-        time.sleep(0.02)
 
 
 @pytest.mark.thorough  # what is cut is a promise of its own (above); this reads a whole window of it
@@ -334,7 +329,7 @@ def test_side_tasks_are_answered_or_given_up_in_time(real: EmbeddedModel) -> Non
         {"role": "user", "content": "Docker fails on a Pi"},
     ]
     assert real.complete(task, max_tokens=20)
-    with pytest.raises(ModelUnreachable, match="did not finish"):
+    with pytest.raises(ModelUnreachable, match="embedded model"):
         real.complete([{"role": "user", "content": "Count from 1 to 1000, one per line."}], timeout=0.01)
 
 

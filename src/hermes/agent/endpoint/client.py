@@ -62,7 +62,7 @@ class EndpointModel:
         self.provider: str | None = provider or provider_of(base_url or OPENAI)
         if context_length is not None:
             self.context_length = context_length
-        self._connections = Connections(self._address, timeout)
+        self.connections = Connections(self._address, timeout)
         self._left_out: set[str] = set()  # fields that this server rejected
 
     @cached_property
@@ -77,7 +77,7 @@ class EndpointModel:
     @property
     def where(self) -> str:
         """The endpoint for display: without its password."""
-        return without_password(self._address)
+        return "the embedded model" if self.kind == "embedded" else without_password(self._address)
 
     def describe(self) -> str:
         """A one-line description for the user."""
@@ -89,12 +89,12 @@ class EndpointModel:
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
         """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
-        yield from self._pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
+        yield from self.pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; `timeout` is for the whole call."""
         end = time.monotonic() + (timeout or float("inf"))
-        *_, reply = self._pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
+        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
         assert isinstance(reply, Reply)
         if reply.finish_reason == "interrupted":
             error = ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
@@ -102,11 +102,12 @@ class EndpointModel:
         side_task_done(self, reply)
         return without_thoughts(reply.content or "")
 
-    def _pieces(
+    def pieces(
         self, messages: Sequence[Message], more: dict[str, Any], cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
+        """What `stream` gives, for a request with these fields more."""
         body = {"stream": True, "stream_options": {"include_usage": True}, **more}
-        call = PendingCall(self._connections, lambda connection: self._chunks(connection, messages, body))
+        call = PendingCall(self.connections, lambda connection: self._chunks(connection, messages, body))
         parts = Assembler()
         with self._explained():
             try:
@@ -138,7 +139,7 @@ class EndpointModel:
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
         """The transcription of a recording, where this is a speech-to-text model."""
         with self._explained():
-            connection = self._connections.take()
+            connection = self.connections.take()
             try:
                 form = {
                     "data": {"model": self.name},
@@ -150,7 +151,7 @@ class EndpointModel:
                         raise refusal_of(response, self.where, self.name)
                     return str(response.json()["text"]) if "json" in _kind(response) else response.text
             finally:
-                self._connections.give_back(connection)
+                self.connections.give_back(connection)
 
     def _chunks(self, connection: Connection, messages: Sequence[Message], body: dict[str, Any]) -> Generator[Any]:
         """The chunks of a reply, and END. A field that this server rejects is left out from then on."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -99,13 +100,21 @@ class Connections:
     def __init__(self, base_url: str, timeout: float | None) -> None:
         self._base_url, self._timeout = base_url, timeout
         self._idle: list[Connection] = []
+        self._all: WeakSet[Connection] = WeakSet()
 
     def take(self) -> Connection:
         """A connection for one call."""
         try:
             return self._idle.pop()
         except IndexError:
-            return Connection(self._base_url, self._timeout)
+            made = Connection(self._base_url, self._timeout)
+            self._all.add(made)
+            return made
+
+    def hang_up(self) -> None:
+        """End every call, and the connections that are kept."""
+        for connection in list(self._all):
+            connection.hang_up()
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next call."""
