@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, question_of, question_read
 from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.endpoint.transport import running
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.model_files import place_of
 from hermes.errors import ContextTooLong, HermesError, MissingExtra, ModelError
@@ -137,6 +138,11 @@ def _loaded(path: Path, cancelled: Callable[[], bool]) -> EndpointModel | None:
     return None
 
 
+def _stop_calls() -> None:
+    for call in list(running):
+        call.stop()
+
+
 def _load(path: Path, future: Future[tuple[Any, EndpointModel]]) -> None:
     try:
         try:
@@ -151,7 +157,7 @@ def _load(path: Path, future: Future[tuple[Any, EndpointModel]]) -> None:
                 f"{path} can't be loaded; fetch it again: `hermes model remove smollm2 && hermes model install smollm2`"
             ) from error
         endpoint = EndpointModel(EmbeddedModel.name, f"{server.listening_address}/v1", key, CONTEXT, EmbeddedModel.kind)
-        atexit.register(endpoint.connections.hang_up)  # else the library, which ends its calls first, holds up the exit
+        atexit.register(_stop_calls)  # else the library, which ends its calls first, holds up the exit
         future.set_result((server, endpoint))
     except Exception as error:
         with _lock:
