@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.embedded import EmbeddedModel, find_model
-from hermes.agent.embedded_prompt import fitted, in_circles, looked_up, tokens, within_tokens
+from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
 from hermes.agent.model import Piece, Reply
 from hermes.agent.model_files import MODELS, install, models_folder, place_of
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
+from hermes.tokens import text_tokens
 from hermes_state import SessionDB
 from tests.support.program import environment, run, start
 from tests.support.sizes import THOROUGH, size, some
@@ -163,17 +164,9 @@ contents = st.text(max_size=400) | st.text("ab \n部署", min_size=300, max_size
 def test_a_conversation_of_any_size_is_cut_to_fit(messages: list[dict[str, Any]], notes: str) -> None:
     for given_notes in (notes, None):
         out = fitted(messages, 600, given_notes)
-        assert sum(tokens(message["content"]) + 4 for message in out) <= 600
+        assert sum(text_tokens(message["content"]) + 4 for message in out) <= 600
         assert out[-1]["role"] == "user" and {message["role"] for message in out} <= {"system", "user", "assistant"}
         assert [message["role"] for message in out].count("system") <= 1
-
-
-@given(st.text("ab 部é", max_size=2000), st.integers(min_value=8, max_value=300))
-def test_a_shortened_text_fits_and_keeps_its_ends(text: str, room: int) -> None:
-    out = within_tokens(text, room)
-    assert tokens(out) <= room
-    begin, gap, end = out.partition(" … ")
-    assert out == text or (bool(gap) and text.startswith(begin) and text.endswith(end) and begin + end != text)
 
 
 def test_the_newest_turns_are_kept_whole_and_begin_with_a_question() -> None:

@@ -249,17 +249,5 @@ def _beside(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=16)
-def _side_model(
-    name: str,
-    base_url: str | None,
-    key: str | None,
-    context_length: int | None = None,
-    *,
-    kind: str = "endpoint",
-    timeout: float | None = None,
-    provider: str | None = None,
-    setting: str = "model",
-) -> EndpointModel:
-    """One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server."""
-    return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider, setting=setting)
+# One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server.
+_side_model = lru_cache(maxsize=16)(EndpointModel)
