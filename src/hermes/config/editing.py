@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
@@ -65,10 +65,11 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
     import yaml
 
-    members = table.members(kind)
+    members = [get_args(one)[0] if get_origin(one) is Annotated else one for one in table.members(kind)]
+    is_list = any(get_origin(one) is list for one in members)
     if text in ("null", "~") and (table.may_be_null(kind) or table.is_section(members[0])):
         return None
-    if str in members and not (text.lstrip().startswith("[") and any(get_origin(one) is list for one in members)):
+    if get_origin(members[0]) is Literal or (str in members and not (is_list and text.lstrip().startswith("["))):
         return text
     try:
         value = yaml.safe_load(text)
@@ -77,7 +78,7 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     if table.is_section(members[0]) and not isinstance(value, dict):  # `model: NAME` would drop the rest of the section
         raise InvalidInput(f"{name}: expected {in_words(members[0])}, got {text!r}")
     if get_origin(members[0]) is list and not isinstance(value, list):
-        return [] if value is None else [text if get_args(members[0]) == (str,) else value]
+        return [] if value is None else [value if isinstance(value, dict) else text]
     return value
 
 
