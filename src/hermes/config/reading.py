@@ -19,10 +19,8 @@ from hermes.config import settings_schema as table
 from hermes.config.loading import environment, expanded, hidden, unhidden, unset_in
 from hermes.config.settings_schema import MOST_BYTES, Config, Unset, suggestion
 
-_MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
-_KNOWN_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "value", "merge", "map", "seq"}
 _WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
@@ -54,10 +52,6 @@ class _Missing:
 _MISSING = _Missing()
 
 
-class _TooMuch(Exception):
-    """More values than a person writes by hand."""
-
-
 def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     """The configuration in a text, and what is wrong with it (`path` is where it lies, or would)."""
     import yaml
@@ -71,10 +65,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         return Config(), [_not_yaml(error, text)]
     reader = _NodeReader(environment(path.parent) if "${" in text else {})
-    try:
-        found = reader.value(Config, root, [], 1) if root is not None else _MISSING
-    except (_TooMuch, RecursionError):
-        return Config(), [ConfigProblem(1, "nested too deeply, or its aliases expand to too many values")]
+    found = reader.value(Config, root, [], 1) if root is not None else _MISSING
     problems = sorted(reader.problems, key=lambda problem: problem.line)
     config = found if isinstance(found, Config) else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
@@ -83,19 +74,19 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
 
 
 def composed(text: str) -> Any:
-    """The nodes of a YAML text (None: there are none). Too deep a nesting is RecursionError: the library would crash."""
+    """The nodes of a YAML text (None: there are none). Neither aliases nor tags; too deep a nesting is RecursionError."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = hidden(text)
     depth = 0
     for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _DEEPEST:
-                raise RecursionError
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            what = "alias" if isinstance(event, yaml.AliasEvent) else "tag"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)  # type: ignore[arg-type]
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise RecursionError
     return yaml.compose(text, Loader=loader)
 
 
@@ -106,15 +97,9 @@ class _NodeReader:
         self.problems: list[ConfigProblem] = []
         self.unset: list[Unset] = []
         self._variables = variables
-        self._left = _MOST_VALUES
 
     def value(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
         """What a node says, as a value of a type; missing where it says nothing, or nothing that fits."""
-        self._left -= 1
-        if self._left < 0 or len(keys) > _DEEPEST:
-            raise _TooMuch
-        if not self._plain_tag(node, keys, line):
-            return _MISSING
         said = _said(node)
         missing = unset_in(said, self._variables) if said is not None else []
         self.unset += [Unset(_name(keys), variable) for variable in missing]
@@ -140,12 +125,6 @@ class _NodeReader:
         hint = suggestion(text, known) if _may_show(node, keys) else ""
         self._say(line, f"{_name(keys)}: expected {' or '.join(wanted)}{_instead(node, keys)}{hint}")
         return _MISSING
-
-    def _plain_tag(self, node: Any, keys: list[str], line: int) -> bool:
-        if node.tag.removeprefix(_TAG) in _KNOWN_TAGS:
-            return True
-        self._say(line, f"{_name(keys)}: YAML tags (!…) are not supported; a value that begins with ! needs quotes")
-        return False
 
     @staticmethod
     def _fits(kind: Any, node: Any) -> bool:
@@ -195,30 +174,17 @@ class _NodeReader:
         return values
 
     def _entries(self, node: Any, keys: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """The keys of a mapping with their lines and values; `<<` is followed, a key given twice is an error."""
+        """The keys of a mapping with their lines and values; a key given twice is an error."""
         seen: dict[str, int] = {}
-        merged = []
         for key_node, child in node.value:
             line = key_node.start_mark.line + 1
-            if key_node.tag == f"{_TAG}merge":
-                merged.append(child)
-            elif (key := _said(key_node)) is None:
+            if (key := _said(key_node)) is None:
                 self._say(line, f"{_name(keys)}: a key must be text, not a list or a mapping")
             elif key in seen:
-                name = _name([*keys, key])
-                self._say(line, f"{name}: given twice (first in line {seen[key]}); keep one")
+                self._say(line, f"{_name([*keys, key])}: given twice (first in line {seen[key]}); keep one")
             else:
                 seen[key] = line
                 yield key, line, child
-        for child in merged:
-            for part in child.value if child.id == "sequence" else [child]:
-                self._left -= 1
-                if part.id != "mapping" or self._left < 0 or len(keys) > _DEEPEST:
-                    raise _TooMuch
-                for key, line, inner in self._entries(part, [*keys, "<<"]):
-                    if key not in seen:
-                        seen[key] = line
-                        yield key, line, inner
 
     def _anything(self, node: Any, text: str, keys: list[str]) -> Any:
         """A value without a prescribed type: YAML's guess, as far as JSON could say it too."""
@@ -241,14 +207,7 @@ class _NodeReader:
             self._say(line, f"{_name(keys)}: {said} ${{NAME}} in its place")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
-        if (advice := table.REMOVED.get(_name(keys))) is not None:
-            self._say(line, f"{_name(keys)} is no longer a setting; {advice}", unknown=_name(keys))
-            return
-        hint = suggestion(keys[-1], known)
-        if not hint:
-            elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
-            hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
-        self._say(line, f"unknown configuration key: {_name(keys)}{hint}", unknown=_name(keys))
+        self._say(line, f"unknown configuration key: {_name(keys)}{table.meant(keys, known)}", unknown=_name(keys))
 
     def _say(self, line: int, text: str, *, unknown: str | None = None) -> None:
         self.problems.append(ConfigProblem(line, text, unknown=unknown))
@@ -346,45 +305,24 @@ def _name(keys: list[str]) -> str:
 _SAYINGS = {
     "mapping values are not allowed": "unexpected colon (check the indentation; a value with ': ' needs quotes)",
     "cannot start any token": "a value can't begin with a tab, @, ` or % (indent with spaces, put such values in quotes)",
-    "could not find expected ':'": "a key without a colon",
-    "did not find expected key": "does not fit the lines above it (check indentation, quotes and brackets)",
     "did not find expected ',' or": "a bracket is opened and not closed",
-    "did not find expected node content": "a value is missing inside the brackets",
-    "did not find expected '-' indicator": "does not fit the list above it (check the indentation)",
     "unexpected end of stream": "a quote is opened and not closed",
-    "unexpected document indicator": "a quote is opened and not closed",
-    "undefined alias": "undefined alias (a value that begins with * needs quotes)",
+    "alias": "aliases (*name) are not supported; a value that begins with * needs quotes",
+    "tag": "tags (!name) are not supported; a value that begins with ! needs quotes",
     "another document": "a second document begins here (---); only one is allowed",
-    "document start": "unexpected text after the end of the document (check the indentation)",
-    "escape": "unknown escape inside double quotes (use single quotes)",
-    "block end": "does not fit the lines above it (check indentation, quotes and brackets)",
+    "control characters": "a control character; remove it",
 }
 
 
 def _not_yaml(error: BaseException, text: str) -> ConfigProblem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = str(getattr(error, "problem", None) or "")
-    if mark is not None:
-        words = next((plain for saying, plain in _SAYINGS.items() if saying in said), None)
-        words = words or re.sub(r"['\"<].*['\"<>]", "…", said) or "it can't be understood"
-        return ConfigProblem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)
+    """A problem from the library's error, in our words."""
     if isinstance(error, RecursionError):
         return ConfigProblem(1, "nested too deeply")
-    bad = next((number for number, sign in enumerate(text) if not _printable(sign)), None)
-    if bad is None:
-        return ConfigProblem(1, "not valid YAML")
-    line = text.count("\n", 0, bad) + 1
-    column = bad - (text.rfind("\n", 0, bad) + 1) + 1
-    return ConfigProblem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)
-
-
-def _printable(sign: str) -> bool:
-    """Whether YAML allows a character."""
-    code = ord(sign)
-    return (
-        sign in "\t\n\r\x85"
-        or 0x20 <= code <= 0x7E
-        or 0xA0 <= code <= 0xD7FF
-        or 0xE000 <= code <= 0xFFFD
-        or code > 0xFFFF
-    )
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = str(getattr(error, "problem", None) or getattr(error, "reason", ""))
+    usual = "does not fit the lines above it (check indentation, quotes and brackets)"
+    words = next((plain for saying, plain in _SAYINGS.items() if saying in said), usual)
+    if mark is None:
+        before = text[: getattr(error, "position", 0)]
+        return ConfigProblem(before.count("\n") + 1, f"not valid YAML: {words}")
+    return ConfigProblem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)

@@ -6,6 +6,7 @@ The classes are the list of keys, and their types say everything that is checked
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -343,7 +344,7 @@ class Config(Section, dict=True):
         """
         unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
         for key, said in unknown.items():
-            if key not in REMOVED and any(key.startswith(f"{part}.") for part in parts):
+            if any(key.startswith(f"{part}.") for part in parts):
                 raise ConfigError(said)
 
     def changed(self, **values: Any) -> Config:
@@ -386,22 +387,6 @@ class Config(Section, dict=True):
         found = self.unset_in(f"platforms.{platform}")
         return [one for one in found if not one.key.startswith(others) or one.key.startswith(f"{mine}.")]
 
-
-# Settings of earlier versions, and what to do instead. In a file they are ignored with a warning.
-REMOVED: dict[str, str] = {
-    "store.prepared_statements": "remove it: a connection pooler is recognised",
-    "store.timeout": "remove it: 30 seconds hold",
-    "store.patience": "remove it: 15 seconds hold",
-    "sessions.retention_by_source": "run `hermes sessions prune --source S --older-than D` instead",
-    "display.theme": "remove it: the browser follows the terminal (COLORFGBG)",
-    "terminal.confirm": "use terminal.approval (ask, all, never)",
-    "terminal.allow": "use permissions.allow",
-    "terminal.continue": "use `hermes -c --here`",
-    "terminal.list_oneshots": "use `hermes sessions list --no-oneshots`",
-    "gateway.brake.alike": "remove it: gateway.brake.per_minute is the limit",
-    "gateway.http": "remove it: the limits are fixed",
-    "mcp.host": "use `hermes mcp --http --host ADDRESS`",
-}
 
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I
@@ -459,6 +444,12 @@ def suggestion(name: str, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def meant(keys: list[str], known: Iterable[str]) -> str:
+    """'; did you mean X?' for an unknown key: one of those `known` beside it, else one of its name elsewhere."""
+    elsewhere = [key for key in every_key() if key.split(".")[-1] == keys[-1]]
+    return suggestion(keys[-1], known) or (f"; did you mean {elsewhere[0]}?" if elsewhere else "")
+
+
 def fields_of(kind: Any) -> dict[str, Any]:
     """The known keys of a section or a mapping, and their types; none where every key is allowed."""
     if is_section(kind):
@@ -495,16 +486,6 @@ def type_at(keys: list[str]) -> Any:
         known = fields_of(inner)
         kind = get_args(inner)[1] if get_origin(inner) is dict and not known else known[key]
     return kind
-
-
-def keys_beside(keys: list[str]) -> list[str]:
-    """The names that could stand where the first unknown one of these does."""
-    for number in range(len(keys) - 1, -1, -1):
-        try:
-            return [".".join([*keys[:number], name]) for name in fields_of(members(type_at(keys[:number]))[0])]
-        except KeyError:
-            continue
-    return []
 
 
 def every_key(kind: Any = Config, above: tuple[str, ...] = ()) -> list[str]:
