@@ -85,14 +85,17 @@ def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
 
 def why(
     db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int | None = None, tests: bool = False,
-    visible_to: User | None = None,
+    visible_to: User | None = None, is_local: bool = True,
 ) -> Answer:  # fmt: skip
-    """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have."""
-    file = _File(Path(os.path.abspath(path)))
-    if lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
+    """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
+
+    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end.
+    """
+    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {len(file.lines)} lines" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
-    blamed = file.blamed(*lines) if lines is not None else []
+    blamed = file.blamed(*lines) if is_local and lines is not None else []
     file.names |= {one.name for one in blamed if one.name} if lines is not None else file.earlier_names()
     changes = _Changes(file, db, visible_to)
     found = changes.of_lines(blamed)
@@ -122,6 +125,14 @@ def why(
     }  # fmt: skip
 
 
+def sessions_that_changed(db: SessionDB, file: str, folder: Path) -> list[str]:
+    """The sessions that changed a file, the latest change first."""
+    path, _ = parsed(file, folder)
+    here = _File(Path(os.path.abspath(path)), True)
+    here.names |= here.earlier_names()
+    return list(dict.fromkeys(row["session_id"] for row in _Changes(here, db, None).rows))
+
+
 _NONE = {"request": "", "words": ""}
 
 
@@ -148,12 +159,16 @@ class Line:
 @dataclass(slots=True)
 class _File:
     path: Path
+    is_local: bool
     root: Path | None = None  # of the repository
     lines: list[str] = field(default_factory=list)
     name: str = ""  # its path in the repository; without one, its name alone
     names: set[str] = field(default_factory=set)  # that, and those it had before renames
 
     def __post_init__(self) -> None:
+        self.names = {self.path.name}
+        if not self.is_local:
+            return
         try:
             self.lines = self.path.read_text("utf-8", "surrogateescape").removesuffix("\n").split("\n")
         except OSError:
@@ -242,8 +257,11 @@ class _Changes:
         rows = db.file_changes(sorted(names), visible_to=visible_to)
         self._content = {line_hash(line) for line in file.lines} - {b""}
         root = file.root
-        self._here = {str(file.path), os.path.realpath(file.path)}
+        self._here = {str(file.path), os.path.realpath(file.path)} if file.is_local else set()
         self._here |= {str(root / name) for name in file.names} if root is not None else set()
+        if not file.is_local:
+            end = f"/{posixpath.normpath(file.path.as_posix()).lstrip('/')}"
+            self._here = {where for row in rows if (where := _full(row)) == str(file.path) or f"/{where}".endswith(end)}
         mine = [row for row in rows if _full(row) in self._here]
         elsewhere: dict[str, list[FileChangeRow]] = {}
         for row in rows:

@@ -207,6 +207,23 @@ def test_a_declined_change_is_not_claimed(story: Story) -> None:
     assert story.who("src/shapes.py") == ("file", [CODEX, CLAUDE])
 
 
+def test_lists_and_searches_of_the_conversations_that_changed_a_file(story: Story) -> None:
+    given = {"file_path": str(story.repo / "other.py"), "content": "other = 1\n"}
+    story.claude("a2", "Write something else please", "I write it.", "Write", given)
+
+    def ids(*words: str) -> list[str]:
+        done = run("sessions", *words, "--json", home=story.home, cwd=story.repo)
+        found = [one.get("session_id") or one["id"] for one in json.loads(done.out)]
+        return list(dict.fromkeys(found))
+
+    assert ids("list", "--file", "src/shapes.py") == [CODEX, CLAUDE]
+    assert ids("list", "--file", "src/shapes.py", "--limit", "1") == [CODEX]
+    assert ids("list", "--file", "unknown.py") == []
+    assert set(ids("search", "please")) == {CODEX, "claude-code-a2"}
+    assert ids("search", "please", "--file", "src/shapes.py") == [CODEX]
+    assert ids("search", "please", "--file", "unknown.py") == []
+
+
 def test_what_is_not_known_and_what_is_not_there(story: Story) -> None:
     done = run("why", "src/unknown.py", home=story.home, cwd=story.repo)
     assert done.status == 1 and done.err.count("\n") == 1

@@ -26,8 +26,8 @@ TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 _ORDER = (
-    "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show reasoning"
-    " copy status usage insights allowed tag pin stop queue background quit help"
+    "new clear title resume sessions search why branch undo retry compress handoff sethome save model context history show"
+    " reasoning copy status usage insights allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
