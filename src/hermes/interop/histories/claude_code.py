@@ -25,6 +25,7 @@ from hermes.interop.histories.claude_code_lines import (
     slim,
 )
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING, SESSION, SOURCE
+from hermes.interop.histories.claude_code_writing import kept_at as kept_at
 from hermes.interop.histories.claude_code_writing import write as write
 from hermes.interop.histories.conversation import (
     Carried,
