@@ -326,7 +326,7 @@ class _Follow:
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
             self._take(one)
         undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
-        if undone:  # hidden as by a rewind, which can be undone
+        if undone and not self.data.get("keeps_lost"):  # hidden as by a rewind, which can be undone
             sql = "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?"
             ours.append(lineage.new_rewind(self.tx, self.id, self.tx.value(sql, (self.id, min(undone))) or 0))
             for number in undone:
@@ -401,7 +401,7 @@ class _Follow:
 # Keys in which a store records its own index, changes and tables.
 OWN_KEYS = (
     "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "session_events", "sync_store",
-    "meaning",
+    "meaning", "file_changes_below",
 )  # fmt: skip
 _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
