@@ -25,7 +25,6 @@ UNKNOWN: dict[str, list[Any]] = {
         {"id": "g1", "timestamp": 1772359200, "method": "session/update",
          "params": {"sessionId": "g", "update": {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "hi"}}}},
     ],
-    "cursor": [{"role": "user", "message": {"content": "hi"}}],
     "kimi": [{"type": "context.append_message", "id": "k1", "message": {"role": "user", "content": "hi"}}],
     "ids": [{"id": "1"}, {"id": "2"}],
 }  # fmt: skip
