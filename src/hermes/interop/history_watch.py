@@ -294,12 +294,10 @@ class FileEvents:
         missing = place
         while not missing.parent.is_dir() and missing.parent != missing:
             missing = missing.parent
-        if any(
-            missing.parent == root or (root in missing.parent.parents and root not in self._alone)
-            for root in self._roots
-        ):
+        whole = [root for root in self._roots if root not in self._alone]
+        if any(missing.parent == root or root in missing.parent.parents for root in whole):
             return  # watched already; and a second watch of a folder would replace the first
-        mask = _CREATE | _MOVED_TO
+        mask = _MASK if missing.parent in self._alone else _CREATE | _MOVED_TO
         number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
         if number >= 0:
             self._ways.setdefault(number, set()).add(missing.name)
