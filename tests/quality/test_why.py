@@ -95,14 +95,16 @@ def test_sixty_questions(shop: Shop) -> None:
         if not right:
             wrong.append((place, words, expected, found["matched"], [one["request"] for one in found["changes"][:2]]))
     assert len(asked) == 60
-    assert len(wrong) <= 5, wrong
+    assert len(wrong) <= 5, "\n".join(map(str, wrong))
 
 
 def test_a_range_and_a_whole_file(shop: Shop) -> None:
     """Each conversation that wrote one of the lines, newest first; none of another project with such a file."""
     found = shop.why(shop.repository, "shop/pricing.py:1-6")
     requests = [one["request"] for one in found["changes"]]
-    assert len(requests) == 4 and all(words in one for words, one in zip([README, COUPONS, SHIPPING, DISCOUNT], requests))
+    assert len(requests) == 4 and all(
+        words in one for words, one in zip([README, COUPONS, SHIPPING, DISCOUNT], requests)
+    )
     whole = shop.why(shop.moved, "shop/cart.py")
     assert whole["conversations"] == 3  # the toy cart of the blog is another file
     times = [one["time"] for one in whole["changes"]]

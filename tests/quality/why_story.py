@@ -75,14 +75,14 @@ async function load() {
 
 load();
 """
-BLOG_CART = '''\
+BLOG_CART = """\
 class Cart:
     def total(self):
         return sum(post.price for post in self.posts)
 
     def is_empty(self):
         return not self.rows
-'''
+"""
 
 
 @dataclass
@@ -121,7 +121,12 @@ class Story:
         who = {"GIT_AUTHOR_NAME": "Owner", "GIT_AUTHOR_EMAIL": "o@example.org", "GIT_AUTHOR_DATE": when}
         who |= {key.replace("AUTHOR", "COMMITTER"): value for key, value in who.items()}
         done = subprocess.run(
-            ["git", *words], cwd=cwd or self.repository, env=os.environ | who, check=True, capture_output=True, text=True
+            ["git", *words],
+            cwd=cwd or self.repository,
+            env=os.environ | who,
+            check=True,
+            capture_output=True,
+            text=True,
         )
         return done.stdout
 
@@ -149,7 +154,9 @@ class Story:
         self.write(path, text.replace(old, new))
 
 
-def claude(story: Story, talk: Conversation, request: str, words: str, calls: list[dict[str, Any]], failed: str = "") -> None:
+def claude(
+    story: Story, talk: Conversation, request: str, words: str, calls: list[dict[str, Any]], failed: str = ""
+) -> None:
     """A turn of Claude Code: its request, its words with the calls, their results."""
     session = _uuid(talk)
     parent = talk.records[-1]["uuid"] if talk.records else None
@@ -167,7 +174,12 @@ def claude(story: Story, talk: Conversation, request: str, words: str, calls: li
     reply = {"id": f"m{session[:8]}{talk.number}", "role": "assistant", "model": "claude-opus-4"}
     add("assistant", reply | {"content": [{"type": "text", "text": words}, *uses]})
     for use in uses:
-        result = {"type": "tool_result", "tool_use_id": use["id"], "content": failed or "done", "is_error": bool(failed)}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": failed or "done",
+            "is_error": bool(failed),
+        }
         add("user", {"role": "user", "content": [result]})
     add("assistant", reply | {"id": reply["id"] + "b", "content": [{"type": "text", "text": "Finished."}]})
     if not failed:
@@ -188,7 +200,9 @@ def _apply_claude(call: dict[str, Any]) -> None:
         file.write_text(text.replace(one["old_string"], one["new_string"]))
 
 
-def codex(story: Story, talk: Conversation, request: str, words: str, patch: str, after: list[tuple[str, str]] = ()) -> None:  # type: ignore[assignment]
+def codex(
+    story: Story, talk: Conversation, request: str, words: str, patch: str, after: list[tuple[str, str]] = ()
+) -> None:  # type: ignore[assignment]
     """A turn of Codex with one patch; `after` are commands it ran then, each with its output."""
     if not talk.records:
         meta = {"id": _uuid(talk), "timestamp": f"2026-03-{talk.day:02}T10:00:00.000Z", "cwd": str(talk.cwd)}
@@ -201,9 +215,18 @@ def codex(story: Story, talk: Conversation, request: str, words: str, patch: str
     add(type="message", role="assistant", content=[{"type": "output_text", "text": words}])
     call = f"call_{talk.number}"
     add(type="custom_tool_call", name="apply_patch", input=patch, call_id=call)
-    add(type="custom_tool_call_output", call_id=call, output=json.dumps({"output": "Success.", "metadata": {"exit_code": 0}}))
+    add(
+        type="custom_tool_call_output",
+        call_id=call,
+        output=json.dumps({"output": "Success.", "metadata": {"exit_code": 0}}),
+    )
     for n, (command, output) in enumerate(after):
-        add(type="function_call", name="shell", arguments=json.dumps({"command": ["bash", "-lc", command]}), call_id=f"{call}_{n}")
+        add(
+            type="function_call",
+            name="shell",
+            arguments=json.dumps({"command": ["bash", "-lc", command]}),
+            call_id=f"{call}_{n}",
+        )
         add(type="function_call_output", call_id=f"{call}_{n}", output=output)
     add(type="message", role="assistant", content=[{"type": "output_text", "text": "Finished."}])
     _apply_patch(talk.cwd, patch)
@@ -242,10 +265,26 @@ def gemini(story: Story, talk: Conversation, request: str, words: str, name: str
     if not talk.records:
         start = f"2026-03-{talk.day:02}T10:00:00.000Z"
         talk.records.append({"sessionId": _uuid(talk), "projectHash": "0", "startTime": start, "lastUpdated": start})
-    talk.records.append({"id": f"u{talk.number}", "timestamp": talk.at(), "type": "user", "content": [{"text": request}]})
-    result = [{"functionResponse": {"id": f"c{talk.number}", "name": name, "response": {"output": "Successfully modified file."}}}]
+    talk.records.append(
+        {"id": f"u{talk.number}", "timestamp": talk.at(), "type": "user", "content": [{"text": request}]}
+    )
+    result = [
+        {
+            "functionResponse": {
+                "id": f"c{talk.number}",
+                "name": name,
+                "response": {"output": "Successfully modified file."},
+            }
+        }
+    ]
     call = {"id": f"c{talk.number}", "name": name, "args": args, "status": "success", "result": result}
-    reply = {"id": f"g{talk.number}", "timestamp": talk.at(), "type": "gemini", "content": words, "model": "gemini-3-pro"}
+    reply = {
+        "id": f"g{talk.number}",
+        "timestamp": talk.at(),
+        "type": "gemini",
+        "content": words,
+        "model": "gemini-3-pro",
+    }
     talk.records.append(reply | {"toolCalls": [call]})
     file = Path(args["file_path"])
     if name == "write_file":
@@ -291,7 +330,11 @@ def tell(root: Path) -> Story:
     story.commit(1)
 
     rules = story.begin("codex", "rules", 2)
-    patch = "*** Begin Patch\n*** Add File: shop/price.py\n" + "".join(f"+{line}\n" for line in PRICE.splitlines()) + "*** End Patch"
+    patch = (
+        "*** Begin Patch\n*** Add File: shop/price.py\n"
+        + "".join(f"+{line}\n" for line in PRICE.splitlines())
+        + "*** End Patch"
+    )
     codex(story, rules, "five per cent off from ten pieces on", "A module of its own for prices.", patch,
           [("python -m pytest -q", json.dumps({"output": "1 failed", "metadata": {"exit_code": 1}})),
            ("python -m pytest -q", json.dumps({"output": "3 passed", "metadata": {"exit_code": 0}}))])  # fmt: skip
@@ -313,7 +356,14 @@ def tell(root: Path) -> Story:
     story.commit(2)
 
     http = story.begin("gemini", "http", 3)
-    gemini(story, http, "expose the cart over HTTP", "Flask is enough here.", "write_file", {"file_path": api, "content": API})
+    gemini(
+        story,
+        http,
+        "expose the cart over HTTP",
+        "Flask is enough here.",
+        "write_file",
+        {"file_path": api, "content": API},
+    )
     gemini(
         story, http, "nobody may order zero or less", "I refuse it with 422.", "replace",
         {"file_path": api, "old_string": "    body = request.get_json()\n",
@@ -322,7 +372,11 @@ def tell(root: Path) -> Story:
     story.commit(3)
 
     story.replace("shop/cart.py", "CENTS = 2\n", "CENTS = 2  # finance asked for two digits\n")
-    story.replace("shop/cart.py", "    def is_empty(self):", "    def clear(self):\n        self.rows.clear()\n\n    def is_empty(self):")
+    story.replace(
+        "shop/cart.py",
+        "    def is_empty(self):",
+        "    def clear(self):\n        self.rows.clear()\n\n    def is_empty(self):",
+    )
     story.commit(4)
 
     coupons = story.begin("claude", "coupons", 5)
@@ -345,7 +399,11 @@ def tell(root: Path) -> Story:
     story.git("mv", "shop/price.py", "shop/pricing.py", day=6)
     story.commit(6)
 
-    story.replace("shop/api.py", "    return jsonify(total=cart.total())", "    if cart:\n        return jsonify(total=cart.total())\n    return jsonify(total=0)")
+    story.replace(
+        "shop/api.py",
+        "    return jsonify(total=cart.total())",
+        "    if cart:\n        return jsonify(total=cart.total())\n    return jsonify(total=0)",
+    )
     story.commit(7)
 
     names = story.begin("codex", "names", 8)
@@ -369,7 +427,14 @@ def tell(root: Path) -> Story:
 
     page = story.begin("gemini", "page", 9)
     app = str(shop / "web/app.js")
-    gemini(story, page, "show the total in the window title", "A few lines of script.", "write_file", {"file_path": app, "content": PAGE})
+    gemini(
+        story,
+        page,
+        "show the total in the window title",
+        "A few lines of script.",
+        "write_file",
+        {"file_path": app, "content": PAGE},
+    )
     story.commit(9)
     story.replace("web/app.js", 'const list = document.querySelector("#items");\n\n', "")
     story.commit(10)
@@ -430,4 +495,7 @@ def histories(story: Story, home: Path) -> Iterator[Path]:
             file = f"rollout-2026-03-{talk.day:02}T10-00-00-{name}.jsonl"
             yield lines(home / ".codex" / "sessions" / folder / file, talk.records)
         else:
-            yield lines(home / ".gemini" / "tmp" / "shop" / "chats" / f"session-2026-03-{talk.day:02}-{name[:8]}.jsonl", talk.records)
+            yield lines(
+                home / ".gemini" / "tmp" / "shop" / "chats" / f"session-2026-03-{talk.day:02}-{name[:8]}.jsonl",
+                talk.records,
+            )
