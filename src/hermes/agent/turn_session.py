@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import PreparedHistory
+from hermes.agent.prompt_messages import prepared
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
@@ -57,7 +57,6 @@ class TurnSession:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
-        self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
@@ -265,7 +264,7 @@ class TurnSession:
         seen = (self.history, len(self.history), self.prompt)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
             read = self._db.read_attachment
-            made = self._preparing(self.history, system_prompt=self.prompt, attachments=read)
+            made = prepared(self.history, system_prompt=self.prompt, attachments=read)
             self._prepared = seen, made
         return list(self._prepared[1])
 

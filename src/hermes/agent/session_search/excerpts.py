@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import clean, message_text, when
+from hermes.agent.history_text import message_text, when
 from hermes.store.engines.base import OWN_MODELS
 from hermes.store.index_text import fold
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -172,7 +172,7 @@ def conversation_text(
             if message["id"] in seen or message["role"] == "system":
                 continue
             seen.add(message["id"])
-            text = clean(message_text(message))
+            text = harmless(message_text(message))
             hit = matched.get(message["id"])
             if not text:
                 continue
@@ -213,20 +213,13 @@ def centred(text: str, points: Sequence[int], room: int) -> str:
     each = max(1, (room - len(GAP) * (len(wanted) + 1)) // len(wanted))
     if each < 40:
         return shortened(text, room)
-    windows: list[list[int]] = []
+    merged: list[list[int]] = []
     for point in sorted(wanted):
         start = max(0, min(point - each // 2, len(text) - each))
-        if windows and start <= windows[-1][1]:
-            # The overlap of two windows counts for the second, so that the room is used.
-            windows[-1][1] = min(len(text), windows[-1][1] + each)
-        else:
-            windows.append([start, min(len(text), start + each)])
-    merged: list[list[int]] = []
-    for start, end in windows:
         if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(end, merged[-1][1])
+            merged[-1][1] = start + each
         else:
-            merged.append([start, end])
+            merged.append([start, start + each])
     out = GAP.join(text[start:end].strip() for start, end in merged)
     out = (GAP.lstrip() if merged[0][0] else "") + out + (GAP.rstrip() if merged[-1][1] < len(text) else "")
     return out[:room]
@@ -253,7 +246,7 @@ def excerpts(
     A passage of a user comes with the beginning of the reply.
     """
     search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit)
-    asked = " ".join(clean(question).split())[:400]
+    asked = " ".join(harmless(question).split())[:400]
     plain_words = " ".join(re.findall(r"\w+", asked))
     # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
@@ -333,7 +326,7 @@ def _asks(text: str, own_words: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    return fold(" ".join(clean(text).split()))[:400]
+    return fold(" ".join(harmless(text).split()))[:400]
 
 
 def _has_match(hit: SearchHit) -> bool:
@@ -346,15 +339,15 @@ def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) ->
     place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
     if place is None or hit["id"] in taken:
         return "", set()
-    text = clean(message_text(messages[place], calls=False))
+    text = harmless(message_text(messages[place], calls=False))
     if find_place(text, hit["snippet"]) < 0:  # the match is in a tool call's arguments
-        text = clean(message_text(messages[place]))
+        text = harmless(message_text(messages[place]))
     text = centred(text, [place_of(text, hit["snippet"])], 600)
     if hit["role"] == "user":
         for message in messages[place + 1 :]:
             if message["role"] == "user":
                 break
-            reply = clean(message_text(message, calls=False)) if message["role"] == "assistant" else ""
+            reply = harmless(message_text(message, calls=False)) if message["role"] == "assistant" else ""
             if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in taken:
                 return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
     return text.strip(), {hit["id"]}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
 
 MOST_BYTES: Final = 10_000_000
-OWN: Final = "it belongs to Hermes itself"  # only a rule for this very file covers it
+OWN: Final = "it belongs to Hermes itself, or holds its folder"  # only a rule for this very file covers it
 FORBIDDEN = "Not done: permissions.deny in config.yaml forbids it. Do not try it another way."
 _TOOLS: Final = {"Read": "read_file", "Write": "write_file", "Edit": "edit_file", "Search": "search_files"}
 DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
@@ -67,7 +67,10 @@ def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
 
 def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     root = free_folder(context.root)
-    if path.is_relative_to(os.path.realpath(context.home)):
+    home = Path(os.path.realpath(context.home))
+    if path.is_relative_to(home) or home.is_relative_to(
+        path
+    ):  # keys, the record; a search of a folder above finds them
         return OWN
     if root is None or not path.is_relative_to(root):
         where = f"the folder {visible(str(root))}" if root is not None else "a project folder"
@@ -75,15 +78,6 @@ def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     if writing and ".git" in path.relative_to(root).parts:
         return "it is part of git's own data"
     return None
-
-
-def own_part(context: Context, folder: Path) -> str | None:
-    """Where this program's own folder (keys, the record) lies below a folder; None where it does not.
-
-    A search of a folder above leaves it out: only a path in it, which the user is asked about, leads there.
-    """
-    home = Path(os.path.realpath(context.home))
-    return str(home.relative_to(folder)) if home != folder and home.is_relative_to(folder) else None
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:

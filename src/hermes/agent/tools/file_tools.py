@@ -149,15 +149,11 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
     target.ask(context, "Search")
     glob = text_argument(arguments, "glob", "*")
     pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
-    own = file_access.own_part(context, target.path)
     try:
         with path_walk.walked(target.path, listed=True) as folder:
-            found = (
-                _names(context, folder, glob, own)
-                if pattern is None
-                else _lines(context, folder, target.path, glob, pattern, own)
-            )
-            return found if own is None else f"{found}\n[{own} belongs to Hermes itself and was left out]"
+            if pattern is None:
+                return _names(context, folder, glob)
+            return _lines(context, folder, target.path, glob, pattern)
     except FileNotFoundError:
         raise ToolError(f"there is no file or folder {target.path}") from None
     except NotADirectoryError:
@@ -166,12 +162,10 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
         raise ToolError(f"{target.path}: {error.strerror or error}") from error
 
 
-def _names(context: Context, folder: int, glob: str, own: str | None) -> str:
+def _names(context: Context, folder: int, glob: str) -> str:
     found: list[str] = []
     for here, folders, names, _ in os.fwalk(".", dir_fd=folder):
-        folders[:] = sorted(
-            name for name in folders if name not in _SKIPPED and os.path.normpath(os.path.join(here, name)) != own
-        )
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         for name in sorted(names):
             path = os.path.normpath(os.path.join(here, name))
             if fnmatch(name, glob) or fnmatch(path, glob):
@@ -193,27 +187,18 @@ def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> st
         raise ToolError(f"{path}: {error.strerror or error}") from error
 
 
-def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str, own: str | None) -> str:
+def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str) -> str:
     skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
     # grep begins in the open folder, since its name may lead elsewhere by now; without /proc a folder has only its name.
     place = f"/proc/self/fd/{folder}" if os.path.isdir("/proc/self/fd") else str(path)
     words = ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."]
-    return _matches(context, words, cwd=place, without=own)
+    return _matches(context, words, cwd=place)
 
 
 def _matches(
-    context: Context,
-    words: list[str],
-    *,
-    cwd: str | None = None,
-    stdin: int = subprocess.DEVNULL,
-    without: str | None = None,
-) -> str:
-    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links.
-
-    Lines of files in the folder `without` are dropped: grep can leave out folders only by their last name.
-    """
-    hidden = None if without is None else os.fsencode(f"./{without}/")
+    context: Context, words: list[str], *, cwd: str | None = None, stdin: int = subprocess.DEVNULL
+) -> str:  # fmt: skip
+    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
     with subprocess.Popen(
         ["grep", "-nIE", "-m", "50", *words], cwd=cwd, stdin=stdin, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
@@ -222,11 +207,6 @@ def _matches(
         deadline = time.monotonic() + SEARCH_SECONDS
         hits: list[str] = []
         for raw in grep.stdout:
-            if hidden is not None and raw.startswith(hidden):
-                if context.cancelled() or time.monotonic() > deadline:
-                    grep.kill()
-                    break
-                continue
             hits.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./")[:500])
             if len(hits) > MOST_HITS or context.cancelled() or time.monotonic() > deadline:
                 grep.kill()
