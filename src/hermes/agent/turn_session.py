@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
@@ -307,26 +307,12 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also:
     return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
 
 
-class _Counts(TypedDict, total=False):
-    """The tokens of one reply: arguments of append_message and update_token_counts."""
-
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
+_COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-def _counts(reply: Reply) -> _Counts:
-    """The token counts, where the endpoint gave any."""
-    usage = reply.usage
-    if usage is None:
-        return {}
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-    }
+def _counts(reply: Reply) -> dict[str, int]:
+    """The token counts, where the endpoint gave any: arguments of append_message and update_token_counts."""
+    return {} if reply.usage is None else {name: getattr(reply.usage, name) for name in _COUNTED}
 
 
 def as_message(reply: Reply) -> Message:

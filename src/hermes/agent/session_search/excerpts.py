@@ -75,16 +75,8 @@ class Chains:
 
     def members(self, session_id: str) -> list[str]:
         """Every session of the conversation the caller may see, the first one first."""
-        tip = self.tip(session_id)
-        chain, current = [tip], tip
-        while True:
-            row = self._db.get_session(current)
-            parent = row["parent_session_id"] if row is not None else None
-            if parent is None or parent in chain or self.tip(parent) != tip:
-                break
-            chain.append(parent)
-            current = parent
-        seen = [one for one in reversed(chain) if self._db.get_session(one, visible_to=self._visible_to) is not None]
+        chain = self._db.get_compression_chain(session_id)
+        seen = [one for one in chain if self._db.get_session(one, visible_to=self._visible_to) is not None]
         return seen if session_id in seen else [*seen, session_id]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools import file_access, file_snapshots, path_walk
 from hermes.agent.tools.file_patch import patched
-from hermes.agent.tools.tool import Context, Reported, Tool
+from hermes.agent.tools.tool import Context, Reported, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
@@ -218,31 +218,24 @@ def _matches(
     return without_middle("\n".join([*hits[:MOST_HITS], *more]), MOST_CHARS) or "No lines match."
 
 
-_PATH = {"type": "string", "description": "The file, relative to the conversation's folder or absolute."}
+_PATH = "The file, relative to the conversation's folder or absolute."
 
 read_file = Tool(
     name="read_file",
     description="Read a text file, or a part of it by lines. The user is asked about files outside the project's folder.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "path": _PATH,
-            "offset": {"type": "integer", "description": "The first line; 1 if not said."},
-            "limit": {"type": "integer", "description": "How many lines; 2000 if not said."},
-        },
-        "required": ["path"],
-    },
+    parameters=parameters(
+        "path",
+        path=_PATH,
+        offset=argument("integer", "The first line; 1 if not said."),
+        limit=argument("integer", "How many lines; 2000 if not said."),
+    ),
     run=_read,
 )
 
 write_file = Tool(
     name="write_file",
     description="Make a file, or replace its whole text. For a part of a file use edit_file.",
-    parameters={
-        "type": "object",
-        "properties": {"path": _PATH, "content": {"type": "string", "description": "The whole text."}},
-        "required": ["path", "content"],
-    },
+    parameters=parameters("path", "content", path=_PATH, content="The whole text."),
     run=_write,
 )
 
@@ -252,31 +245,25 @@ edit_file = Tool(
         "Change a part of a text file: either old and new (old must occur exactly once, unless all is set), or patch (a"
         " unified diff of this file). The user sees the diff and can undo it."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "path": _PATH,
-            "old": {"type": "string", "description": "The exact text to replace, white space included."},
-            "new": {"type": "string", "description": "The text in its place."},
-            "all": {"type": "boolean", "description": "Replace every occurrence."},
-            "patch": {"type": "string", "description": "A unified diff, in place of old and new."},
-        },
-        "required": ["path"],
-    },
+    parameters=parameters(
+        "path",
+        path=_PATH,
+        old="The exact text to replace, white space included.",
+        new="The text in its place.",
+        all=argument("boolean", "Replace every occurrence."),
+        patch="A unified diff, in place of old and new.",
+    ),
     run=_edit,
 )
 
 search_files = Tool(
     name="search_files",
     description="Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string", "description": "An extended regular expression, as grep -E takes it."},
-            "path": {"type": "string", "description": "The folder or file; the conversation's folder if not said."},
-            "glob": {"type": "string", "description": "Only files with such names: *.py"},
-        },
-    },
+    parameters=parameters(
+        pattern="An extended regular expression, as grep -E takes it.",
+        path="The folder or file; the conversation's folder if not said.",
+        glob="Only files with such names: *.py",
+    ),
     run=_search,
 )
 

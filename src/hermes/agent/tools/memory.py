@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.shared_files import locked, read_whole, write_shared
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import ToolError
 from hermes.texts import counted, one_line
@@ -161,15 +161,12 @@ memory = Tool(
         " entry. replace and remove find the entry by a part of it in old_text. Everything saved here is shown to you"
         " at the start of every conversation."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["add", "replace", "remove", "list"]},
-            "target": {"type": "string", "enum": ["memory", "user"], "description": "Which file; memory if not said."},
-            "text": {"type": "string", "description": "The entry to add, or the new text of the replaced one."},
-            "old_text": {"type": "string", "description": "A part of the entry to replace or remove."},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=["add", "replace", "remove", "list"]),
+        target=argument("string", "Which file; memory if not said.", enum=["memory", "user"]),
+        text="The entry to add, or the new text of the replaced one.",
+        old_text="A part of the entry to replace or remove.",
+    ),
     run=_run,
 )

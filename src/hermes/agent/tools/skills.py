@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.shared_files import explained, locked, read_whole, write_shared
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened
@@ -145,14 +145,11 @@ skills = Tool(
         "Instructions for tasks that come again. view one before a task it fits; save one when a way of doing something"
         " proved good and will be needed again (Markdown, with front matter 'name' and 'description')."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["list", "view", "save"]},
-            "name": {"type": "string", "description": "Small letters, digits and dashes."},
-            "content": {"type": "string", "description": "The whole SKILL.md, for save."},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=["list", "view", "save"]),
+        name="Small letters, digits and dashes.",
+        content="The whole SKILL.md, for save.",
+    ),
     run=_run,
 )
