@@ -263,14 +263,13 @@ class _PassageSearch:
         per: dict[str, int] = {}
         taken: set[int] = set()  # messages that were already quoted
         best = 0.0
-        only_asked = self._only_asked(hits, own_words)
         for hit in hits:
             session_id = hit["session_id"]
             key = self.chains.tip(session_id)
             if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or hit["own_model"]:
                 continue
-            if session_id in only_asked and hit["why"] == "words" and not _has_match(hit):
-                continue
+            if hit["why"] == "words" and ">>>" not in hit["snippet"]:
+                continue  # it only stands beside a match
             if hit["relaxed"]:
                 best = max(best, hit["score"])
                 if hit["score"] < best / 2:  # shares only a word with the question
@@ -289,23 +288,6 @@ class _PassageSearch:
                 break
         return out
 
-    def _only_asked(self, hits: Sequence[SearchHit], own_words: str) -> set[str]:
-        """The sessions whose only match is the question itself; what stands beside it there does not answer it."""
-        beside = {hit["session_id"] for hit in hits if not _has_match(hit)}
-        matches: dict[str, set[int]] = {}
-        for hit in hits:
-            if hit["session_id"] in beside and _has_match(hit):
-                matches.setdefault(hit["session_id"], set()).add(hit["id"])
-        return {
-            session_id
-            for session_id, found in matches.items()
-            if all(
-                _folded(message_text(message)) == own_words
-                for message in self._messages(session_id)
-                if message["id"] in found
-            )
-        }
-
     def _messages(self, session_id: str) -> list[MessageRow]:
         if session_id not in self.shown:
             self.shown[session_id] = self.db.get_messages(session_id, visible_to=self.visible_to)
@@ -319,11 +301,6 @@ def _asks(text: str, own_words: str) -> bool:
 
 def _folded(text: str) -> str:
     return fold(" ".join(harmless(text).split()))[:400]
-
-
-def _has_match(hit: SearchHit) -> bool:
-    """Whether a word of the question is in the message; the message before or after one is found without."""
-    return ">>>" in hit["snippet"]
 
 
 def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
