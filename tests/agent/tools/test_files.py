@@ -167,7 +167,7 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
         ("search_files", {"path": "file.txt", "pattern": "hidden"}),
     ):
         person.meanwhile = swap
-        with pytest.raises(ToolError, match="agreed became a link meanwhile; nothing was done"):
+        with pytest.raises(ToolError, match="became a link meanwhile"):
             call(context, name, **arguments | {"path": str(agreed / "deep" / str(arguments["path"]))})
         agreed.unlink()
         (tmp_path / "aside").rename(agreed)

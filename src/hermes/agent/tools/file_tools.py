@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools import file_access, file_snapshots, path_walk
+from hermes.agent.tools import file_access, file_snapshots
 from hermes.agent.tools.file_patch import patched
 from hermes.agent.tools.tool import Context, Reported, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
@@ -149,25 +149,26 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
     target.ask(context, "Search")
     glob = text_argument(arguments, "glob", "*")
     pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
+    path = file_access.unmoved(target.path)
     try:
-        with path_walk.walked(target.path, listed=True) as folder:
-            if pattern is None:
-                return _names(context, folder, glob)
-            return _lines(context, folder, target.path, glob, pattern)
+        if not path.is_dir():
+            return _in_file(context, path, glob, pattern)
+        if pattern is None:
+            return _names(context, path, glob)
     except FileNotFoundError:
-        raise ToolError(f"there is no file or folder {target.path}") from None
-    except NotADirectoryError:
-        return _in_file(context, target.path, glob, pattern)
+        raise ToolError(f"there is no file or folder {path}") from None
     except OSError as error:
-        raise ToolError(f"{target.path}: {error.strerror or error}") from error
+        raise ToolError(f"{path}: {error.strerror or error}") from error
+    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
+    return _matches(context, ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."], cwd=str(path))
 
 
-def _names(context: Context, folder: int, glob: str) -> str:
+def _names(context: Context, folder: Path, glob: str) -> str:
     found: list[str] = []
-    for here, folders, names, _ in os.fwalk(".", dir_fd=folder):
+    for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         for name in sorted(names):
-            path = os.path.normpath(os.path.join(here, name))
+            path = os.path.relpath(os.path.join(here, name), folder)
             if fnmatch(name, glob) or fnmatch(path, glob):
                 found.append(path)
         if context.cancelled() or len(found) > MOST_HITS:
@@ -178,21 +179,10 @@ def _names(context: Context, folder: int, glob: str) -> str:
 
 def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> str:
     """The search in a single file."""
-    try:
-        with path_walk.opened(path) as handle:
-            if pattern is None or not fnmatch(path.name, glob):
-                return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
-            return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=handle)
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror or error}") from error
-
-
-def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str) -> str:
-    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
-    # grep begins in the open folder, since its name may lead elsewhere by now; without /proc a folder has only its name.
-    place = f"/proc/self/fd/{folder}" if os.path.isdir("/proc/self/fd") else str(path)
-    words = ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."]
-    return _matches(context, words, cwd=place)
+    with file_access.opened(path) as file:
+        if pattern is None or not fnmatch(path.name, glob):
+            return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
+        return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=file.fileno())
 
 
 def _matches(
