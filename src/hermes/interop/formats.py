@@ -75,6 +75,8 @@ BUILT_IN = (
     _history("kimi", "Kimi Code", "sessions of Kimi Code"),
     _history("grok", "Grok Build", "sessions of Grok Build"),
     _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
+    _history("droid", "Droid", "sessions of Droid (Factory)"),
+    _history("amp", "Amp", "threads of Amp"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
     _history("goose", "Goose", "Goose's database or session files"),
     _history("llm", "llm", "the log of llm"),
