@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
 from hermes.interop.histories.conversation import Conversation, compact, dicts, mapping, seconds, text
+from hermes.interop.histories.editors import local_path
 from hermes.interop.json_reading import Skipped, json_object, top_keys
 
 SOURCE = "amp"
@@ -44,7 +44,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     trees = dicts(mapping(mapping(thread.get("env")).get("initial")).get("trees"))
     made = Conversation(
         SOURCE, text(thread.get("id")) or path.stem, title=text(thread.get("title")), started_at=seconds(thread.get("created")),
-        cwd=next((unquote(urlparse(uri).path) for one in trees if (uri := text(one.get("uri")))), None),
+        cwd=next(filter(None, (local_path(one.get("uri")) for one in trees)), None),
     )  # fmt: skip
     reader = ApiMessageReader(skipped)
     for number, one in enumerate(dicts(thread.get("messages"))):

@@ -10,6 +10,7 @@ from typing import Any
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import entry_tree
 from hermes.interop.histories.conversation import (
+    HERE,
     Conversation,
     Message,
     compact,
@@ -23,6 +24,9 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.histories.pi_writing import MESSAGE, SESSION
+from hermes.interop.histories.pi_writing import kept_at as kept_at
+from hermes.interop.histories.pi_writing import write as write
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
 
 SOURCE = "pi"
@@ -109,6 +113,7 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
             kind=("subagent" if started else "branch") if number == 1 else "compression",
             system_prompt=text((started or {}).get("systemPrompt")),
+            origin=text(header.get(SESSION)),
         )  # fmt: skip
         if number < len(parts):
             made.end_reason = "compression"
@@ -147,11 +152,13 @@ def _named(path: Path) -> str:
 def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
     kind, at = entry.get("type"), seconds(entry.get("timestamp"))
     if kind == "message":
-        return _message(key, mapping(entry.get("message")), at, skipped)
+        told = _message(key, mapping(entry.get("message")), at, skipped)
+        return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and text(entry.get("summary")):
         return [message("user", entry["summary"], at, key, meta={"summary": True})]
     if kind == "custom_message" and (content := _content(entry.get("content"))):
-        return [message("system", content, at, key)]
+        here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
+        return [message("system", content, at, key, **here)]
     if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
         skipped.unknown[str(kind)] += 1
     return []
