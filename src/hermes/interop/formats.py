@@ -81,6 +81,8 @@ BUILT_IN = (
     _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
     _history("droid", "Droid", "sessions of Droid (Factory)"),
     _history("amp", "Amp", "threads of Amp"),
+    _history("kiro", "Kiro CLI", "sessions of Kiro CLI"),
+    _history("dsh", "DeepSeek Harness", "sessions of DeepSeek Harness"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", resume="opencode --session"),
     _history("goose", "Goose", "Goose's database or session files", resume="goose session --resume --session-id"),
     _history("llm", "llm", "the log of llm", by_folder=False),
