@@ -134,7 +134,7 @@ def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
 
 def open_text(path: Path) -> Any:
     """A file's bytes, unpacked where it is compressed with zstd."""
-    if path.suffix == ".zst":
+    if path.suffix in (".zst", ".zstd"):
         return io.BufferedReader(_Unpacked(path.open("rb")))
     return path.open("rb")
 

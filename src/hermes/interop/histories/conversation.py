@@ -263,6 +263,22 @@ def image_part(data: str, mime: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
 
 
+def block_parts(content: Any) -> list[Any]:
+    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
+    parts: list[Any] = [content] if text(content) else []
+    for block in dicts(content):
+        source = mapping(block.get("source"))
+        if block.get("type") == "text":
+            parts += [block["text"]] if text(block.get("text")) else []
+        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
+            parts.append(
+                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
+            )
+        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
+            parts.append(compact(block))
+    return parts
+
+
 def picture(url: Any) -> Any:
     """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
     if isinstance(url, str) and url.startswith("data:"):
