@@ -146,8 +146,9 @@ def opened_in(db: SessionDB, session_id: str, chosen: Format, folder: Path) -> O
     came_from = mapping(mapping(from_json(session.get("meta"))).get("imported"))
     own = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
     if not chosen.writes:
-        if own is None or any(one.get("platform_message_id") is None for one in session["messages"]):
-            able = ", ".join(one.name for one in formats.histories() if one.writes and one.resume)
+        is_whole = all(one.get("platform_message_id") for one in session["messages"])
+        if own is None or not is_whole or not chosen.resume:
+            able = ", ".join(one.name for one in formats.histories() if one.writes)
             raise InvalidInput(f"{session_id} can't be written for {chosen.program}; it can for {able}")
         return Opened(folder, _words(chosen, own), None, {})
     module = chosen.load()
