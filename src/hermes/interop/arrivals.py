@@ -29,7 +29,7 @@ def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -
             one = _returned(db, one, counts)
         elif here is not None:
             one = _as_here(db, one, is_branch=here.get("kind") == "branch")
-        elif CARRIED in one:
+        if CARRIED in one:
             one = _referring(one)
         if one:
             yield _plain(one)
@@ -43,6 +43,14 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     origin = db.get_session(one[ORIGIN])
     if origin is None:
         return one
+    if one.get("kind") == "compression":  # a compaction there, after the session came home
+        if db.get_session(one["parent_session_id"]) is not None:
+            return one
+        if any(not m.get("platform_message_id") for m in db.get_messages(origin["id"])[-1:]):  # it has gone on here
+            return {**_without(one), "parent_session_id": origin["id"], "kind": "branch"}
+        db.reopen_session(origin["id"])
+        db.end_session(origin["id"], "compression")
+        return {**_without(one), "parent_session_id": origin["id"]}
     # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
     is_followed = "imported" in mapping(from_json(origin.get("meta")))
     names = {
@@ -58,10 +66,11 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     shared = [message for message in stored if message["id"] in ours or message.get("platform_message_id") in names]
     is_end = ours.keys() == times.keys() and shared[-1:] == stored[-1:]
     known = db.foreign_message_ids(origin["id"])
-    if not names or (not is_end and names.keys() <= known):
+    goes_on = is_end and origin.get("end_reason") != "compression"
+    if not names or (not goes_on and names.keys() <= known):
         counts["skipped"] += 1
         return {}
-    if is_end and origin.get("end_reason") != "compression":
+    if goes_on:
         fresh: list[Session] = [{**message, "platform_message_id": name} for name, message in names.items()]
         return _continued(db, {**one, "id": origin["id"]}, stored, fresh, counts)
     new = [message for name, message in names.items() if name not in known]
@@ -69,9 +78,7 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     top = max((int(message["id"]) for message in carried), default=0)
     made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(new, 1)]}
     made |= {"parent_session_id": origin["id"], "kind": "branch"}
-    return _referring(
-        {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
-    )
+    return {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
 
 
 def _continued(

@@ -30,17 +30,15 @@ if TYPE_CHECKING:
 _LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
 
 
+def programs() -> dict[str, Format]:
+    """The programs whose sessions belong to folders, by every name of theirs; the shortest one first."""
+    found = [one for one in formats.histories() if one.by_folder]
+    return {name: one for one in found for name in sorted((one.name, *one.aliases), key=len)}
+
+
 def names() -> list[str]:
-    """The programs whose sessions belong to folders, each by its shortest name."""
-    return [min((one.name, *one.aliases), key=len) for one in formats.histories() if one.by_folder]
-
-
-def program(name: str) -> Format:
-    """The program that a name means; InvalidInput lists the names."""
-    known = {each: one for one in formats.histories() if one.by_folder for each in (one.name, *one.aliases)}
-    if name not in known:
-        raise InvalidInput(f"unknown program {name!r}; there are {', '.join(names())}")
-    return known[name]
+    """A short name for each of these programs."""
+    return [name for name, one in programs().items() if name == min((one.name, *one.aliases), key=len)]
 
 
 # ------------------------------------------------------------------------------------------------- from there
@@ -48,8 +46,9 @@ def program(name: str) -> Format:
 
 def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
-    chosen, project = program(name), project_folder(folder)
-    module = chosen.load()
+    if (chosen := programs().get(name)) is None:
+        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(names())}")
+    module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):
         told = _told_folder(path)
