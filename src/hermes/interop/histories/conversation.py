@@ -311,7 +311,9 @@ def seconds(value: Any) -> float | None:
 def from_json(value: Any, otherwise: Any = None) -> Any:
     """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
     try:
-        return decoded(value.encode()) if isinstance(value, str) else value
+        if isinstance(value, (str, bytes)):
+            return decoded(value.encode() if isinstance(value, str) else value)
+        return value
     except ValueError:
         return otherwise
 
@@ -370,6 +372,15 @@ def without_cached(sent: Any, cached: Any) -> int | None:
 def text(value: Any) -> str | None:
     """A text that says something, or None."""
     return value if isinstance(value, str) and value.strip() else None
+
+
+def tagged(value: str, *tags: str) -> str:
+    """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
+    for tag in tags:
+        _, opened, rest = value.partition(f"<{tag}>")
+        if opened:
+            value = rest.partition(f"</{tag}>")[0].strip()
+    return value
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
