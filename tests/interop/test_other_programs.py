@@ -190,6 +190,17 @@ def test_a_session_that_came_from_there_goes_back_and_comes_again(person: Person
     assert person.run("-r", f"@{where}", "-q", "again").status == 0 and list(sessions(person.home)) == [session]
 
 
+def test_a_session_of_one_program_goes_on_in_another(person: Person) -> None:
+    claude(person, "first", "second")
+    person.come_back()
+    (session,) = sessions(person.home)
+    say(written(person, person.opened(session, "codex")), "third")
+    assert "1 message imported" in person.come_back()
+    assert person.shown(session) == ["first", "second", "third"]
+    assert "updated" not in person.come_back()  # neither file takes back what the other one says
+    assert list(sessions(person.home)) == [session] and sessions(person.home)[session]["ended_at"] > 2_000_000_000
+
+
 def test_one_that_was_not_continued_here_is_resumed_as_it_is(person: Person) -> None:
     path = claude(person, "first", "second")
     person.come_back()

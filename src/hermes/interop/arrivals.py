@@ -28,7 +28,7 @@ def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -
         if one.get(ORIGIN) not in (None, one["id"]) and here is None:
             one = _returned(db, one, counts)
         elif here is not None:
-            one = _as_here(db, one, is_branch=here.get("kind") == "branch")
+            one = _as_here(db, one, here)
         if CARRIED in one:
             one = _referring(one)
         if one:
@@ -97,7 +97,7 @@ def _continued(
     return {**one, "messages": [*own, *fresh], "rewound_messages": []}
 
 
-def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
+def _as_here(db: SessionDB, one: Session, here: Mapping[str, Any]) -> Session:
     """A session that is here: its messages stay with the session that has them here.
 
     Which of two forked sessions was first is not certain, and may look different when both have gone on.
@@ -112,7 +112,8 @@ def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
         shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
     if any(_COPY in name for name in db.foreign_message_ids(one["id"])):
         shown += [m for m in db.get_messages(one["id"]) if _COPY in (m.get("platform_message_id") or "")]
-    if is_branch:
+        one = {**one, **{name: here[name] for name in one.keys() & here.keys() - {"title", "meta"}}}  # it ended there
+    if here.get("kind") == "branch":
         others = {m.get("platform_message_id") for m in db.get_messages(one["id"]) if m["session_id"] != one["id"]}
         shown = [
             message
