@@ -18,6 +18,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import decoded
+from hermes.interop.training import data_url
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -339,6 +340,19 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
         if number:
             raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
         yield session
+
+
+def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
+    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, part.get("text") or ""
+        elif url is not None and url.startswith("data:"):
+            head, _, data = url.partition(";base64,")
+            yield head[5:], data
+        else:
+            export.left_out["attachments"] += 1
 
 
 def iso(at: float) -> str:
