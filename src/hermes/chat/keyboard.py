@@ -36,7 +36,6 @@ class Typing:
         self._descriptor = _keyboard()
         self.line = ""  # the current input line
         self.sent: float | None = None  # when a non-empty line was ended with Enter
-        self.sent_line = ""  # that line
         self._seen = 0
 
     def begin(self) -> None:
@@ -64,7 +63,7 @@ class Typing:
         for press in self._keys[self._seen :]:
             if press.key == Keys.Enter and not escaped:  # Alt-Enter is a new line
                 if self.sent is None and self.line.strip():
-                    self.sent, self.sent_line = time.monotonic(), self.line.strip()
+                    self.sent = time.monotonic()
                 self.line = ""
             elif press.key == Keys.ControlH:
                 self.line = self.line[:-1]
@@ -76,15 +75,6 @@ class Typing:
                 self.line += press.key
             escaped = press.key == Keys.Escape
         self._seen = len(self._keys)
-
-    def drop_sent(self) -> None:
-        """Forget the line that was sent first; what was typed after it stays."""
-        from prompt_toolkit.keys import Keys
-
-        ends = [number for number, press in enumerate(self._keys) if press.key == Keys.Enter]
-        del self._keys[: ends[0] + 1 if ends else 0]
-        self.line, self.sent, self.sent_line, self._seen = "", None, "", 0
-        self._follow()
 
     def unsend(self) -> None:
         """The user stopped everything: typed text stays on the line, but is not sent by itself."""

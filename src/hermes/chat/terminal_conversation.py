@@ -114,7 +114,7 @@ class TerminalConversation:
         self.saved = saved  # whether anything of this is kept
         self._toolbox = Toolbox(config)
         self._toolbox.start()
-        self._turns = TurnDisplay(voice.permission, typed_stops=_busy(config) == "interrupt")
+        self._shown: TurnDisplay | None = None  # the turn on the screen
         self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
         self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
@@ -160,7 +160,7 @@ class TerminalConversation:
         return self.agent.session_id
 
     def _confirm(self, question: str) -> bool | Answer:
-        return self._yes or self._turns.confirm(question)
+        return self._yes or (self._shown is not None and self._shown.confirm(question))
 
     # ------------------------------------------------------------------------------------------ turns
 
@@ -190,10 +190,14 @@ class TerminalConversation:
     def _run(self, turn: Turn) -> bool:
         self._equip()
         self._wait_for_turn()
+        self._shown = TurnDisplay(
+            turn, self.voice.display(reasoning=self.shows_reasoning), self.voice.permission,
+            each=self._name_it, typing=self.voice.typing(), typed_stops=_busy(self.config) == "interrupt",
+        )  # fmt: skip
         try:
-            display = self.voice.display(reasoning=self.shows_reasoning)
-            return self._turns.run(turn, display, each=self._name_it, typing=self.voice.typing())
+            return self._shown.run()
         finally:
+            self._shown = None
             self._name_it()
 
     def _wait_for_turn(self) -> None:
