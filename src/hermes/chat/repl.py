@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hermes.chat.keyboard import Typing, quiet_keyboard
 from hermes.chat.render import console, display_for
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
-from hermes.chat.terminal_conversation import NotSent, TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
 from hermes.store import opening
@@ -156,20 +156,11 @@ def talk(
     model: Model,
     *,
     session_id: str | None,
-    restore_cwd: bool,
-    yes: bool,
-    keep_model: bool,
-    note: str | None = None,
-    system: str | None = None,
-    saved: bool = True,
+    **options: Unpack[ChatOptions],
 ) -> int:
     """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
-    conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd, system=system, saved=saved
-    )
-
-    conversation.notes += [note] if note else []
+    conversation = TerminalConversation(db, config, model, voice, **options)
 
     def sitting() -> int:
         if session_id is not None and not conversation.open(session_id):

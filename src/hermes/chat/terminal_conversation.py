@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
@@ -73,6 +73,17 @@ class Voice(Protocol):
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
 
 
+class ChatOptions(TypedDict, total=False):
+    """How a conversation is held, as the command line says."""
+
+    yes: bool  # every question is answered with yes
+    keep_model: bool  # a resumed session gets the model of the command line
+    restore_cwd: bool  # a resumed session continues in its folder (the default)
+    system: str | None  # the system prompt of a new session
+    saved: bool  # whether anything of this is kept (the default)
+    note: str | None  # shown when the first session is opened
+
+
 class TerminalConversation:
     """One person, one agent, one session at a time."""
 
@@ -93,25 +104,21 @@ class TerminalConversation:
         model: Model,
         voice: Voice,
         *,
-        yes: bool = False,
-        keep_model: bool = False,
-        restore_cwd: bool = True,
         titles_by_model: bool = True,
-        system: str | None = None,
-        saved: bool = True,
+        **options: Unpack[ChatOptions],
     ) -> None:
         from hermes.agent.conversations import new_session_id
 
         self.db, self.config, self.voice = db, config, voice
         self.pending_title: str | None = None
-        self.notes: list[str] = []  # shown when the next session is opened
+        note = options.get("note")
+        self.notes = [note] if note else []  # shown when the next session is opened
         self.leaving = False
         self._ending = True  # end the session on leaving; False when it continues elsewhere
         self.since = time.time()
         self._default_model = model
-        self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
-        self._titles_by_model, self._system = titles_by_model, system
-        self.saved = saved  # whether anything of this is kept
+        self._options, self._yes, self._titles_by_model = options, options.get("yes", False), titles_by_model
+        self.saved = options.get("saved", True)
         self._toolbox = Toolbox(config)
         self._toolbox.start()
         self._shown: TurnDisplay | None = None  # the turn on the screen
@@ -129,7 +136,8 @@ class TerminalConversation:
                 self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
                 user=self.user, cwd=cwd,
             )  # fmt: skip
-            agent.titles_by_model, agent.titles, agent.system = self._titles_by_model, self.saved, self._system
+            agent.titles_by_model, agent.titles = self._titles_by_model, self.saved
+            agent.system = self._options.get("system")
             return agent
 
         self._agents.drop(self.platform)
@@ -236,7 +244,8 @@ class TerminalConversation:
         else:
             chosen = self.db.chosen_model(session_id)
             back = resume.restore(
-                row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model,
+                row, self._default_model,
+                cwd=self._options.get("restore_cwd", True), keep_model=self._options.get("keep_model", False),
                 used=resume.model_used(self.db, row) if chosen is None else chosen,
             )  # fmt: skip
         self.agent = self._agent_of(session_id, back.model, back.cwd)
