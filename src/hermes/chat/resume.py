@@ -147,21 +147,18 @@ def resume_line(session_id: str) -> str:
 
 
 def program() -> str:
-    """The shell words that start this program: `hermes` where the shell finds this one under that name, else its path."""
+    """The shell words that start this program: its name where the shell finds this one under it, else its path."""
     import shlex
     import shutil
 
-    beside = os.path.join(os.path.dirname(sys.executable), "hermes")
-    scripts = [path for path in (os.path.abspath(sys.argv[0]), beside) if _is_program(path)]
-    if not scripts:
+    path = os.path.abspath(sys.argv[0])
+    if os.path.basename(path) not in ("hermes", "hermes-sessions"):  # python -m
+        path = os.path.join(os.path.dirname(sys.executable), "hermes")
+    if not os.access(path, os.X_OK):
         return f"{shlex.quote(sys.executable)} -m hermes.cli.main"
-    found = shutil.which("hermes")
-    if found is not None and os.path.realpath(found) in map(os.path.realpath, scripts):
-        return "hermes"
-    path, home = scripts[0], os.path.expanduser("~")
+    name, home = os.path.basename(path), os.path.expanduser("~")
+    found = shutil.which(name)
+    if found is not None and os.path.realpath(found) == os.path.realpath(path):
+        return name
     inside = path.removeprefix(home + os.sep)
     return f"~/{shlex.quote(inside)}" if home != os.sep and inside != path else shlex.quote(path)
-
-
-def _is_program(path: str) -> bool:
-    return os.path.basename(path) == "hermes" and os.path.isfile(path) and os.access(path, os.X_OK)
