@@ -99,7 +99,7 @@ class PipeVoice:
         self.say(f"{question}\nRefused: no terminal is attached to ask on. Allow it with {how}")
         return NOBODY
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return None
 
     def clear(self) -> None:

@@ -35,7 +35,6 @@ from hermes.agent.turn import (
     ToolStarted,
 )
 from hermes.chat.terminal_markdown import STYLES, blocks, markdown
-from hermes.chat.tool_output import RUNNING_LINES, folded, last_lines, styled_lines
 from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
@@ -46,6 +45,11 @@ REFRESH_SECONDS = 0.1
 # characters of an unfinished block that are rendered each time; for a longer one its end is shown
 _MARKDOWN_UP_TO = 8_000
 _TAIL = 2_000
+RUNNING_LINES = 6
+FOLDED_LINES = 4  # of a command that is over; /show shows all
+DIFF_LINES = 40
+DIFFS = frozenset(("write_file", "edit_file"))  # tools whose output is a diff
+INDENT = "    "
 _REST = 8  # pause between two searches for complete blocks: so many times as long as the last one took
 
 
@@ -107,6 +111,47 @@ def short_argument(arguments: dict[str, Any]) -> str:
 def followed_line(event: Followed) -> str:
     """The note about a compression, by this process or another one."""
     return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
+
+
+def last_lines(text: str, count: int) -> list[str]:
+    """The last non-empty end of an output, as plain lines."""
+    lines = harmless(text).expandtabs(8).rstrip().split("\n")
+    return lines[-count:] if count > 0 and lines != [""] else []
+
+
+def folded(name: str, text: str) -> list[str]:
+    """The lines that stand below a finished call, the note about the hidden ones included."""
+    lines = harmless(text).expandtabs(8).rstrip().split("\n")
+    if lines == [""]:
+        return []
+    if name in DIFFS:
+        if len(lines) <= DIFF_LINES:
+            return lines
+        return [*lines[: DIFF_LINES - 1], f"… {counted(len(lines) - DIFF_LINES + 1, 'more line')}: /show"]
+    if len(lines) <= FOLDED_LINES + 1:  # a note would take the room of the line it hides
+        return lines
+    return [f"… {counted(len(lines) - FOLDED_LINES, 'line')} above: /show", *lines[-FOLDED_LINES:]]
+
+
+def styled_lines(name: str, lines: list[str], width: int) -> list[Styled]:
+    """The lines indented, dim or, in a diff, in its colours; each on one line of the screen."""
+    made = []
+    for line in lines:
+        one = Styled(INDENT + line, style=_style(name, line), no_wrap=True, overflow="ellipsis")
+        one.truncate(width, overflow="ellipsis")
+        made.append(one)
+    return made
+
+
+def _style(name: str, line: str) -> str:
+    if name in DIFFS:
+        if line.startswith("+") and not line.startswith("+++"):
+            return "green"
+        if line.startswith("-") and not line.startswith("---"):
+            return "red"
+        if line.startswith("@@"):
+            return "bold dim"
+    return "dim"
 
 
 class PipeDisplay(TerminalDisplay):

@@ -59,7 +59,7 @@ class Voice(Protocol):
     def permission(self, question: str) -> bool | Answer:
         """Ask in the middle of a turn whether a tool may do something."""
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None: ...
 
     def clear(self) -> None:
         """Clear the screen, where there is one."""
@@ -110,6 +110,7 @@ class TerminalConversation:
         from hermes.agent.conversations import new_session_id
 
         self.db, self.config, self.voice = db, config, voice
+        self.say, self.ask, self.choose, self.clear = voice.say, voice.ask, voice.choose, voice.clear
         self.pending_title: str | None = None
         note = options.get("note")
         self.notes = [note] if note else []  # shown when the next session is opened
@@ -171,15 +172,6 @@ class TerminalConversation:
         return self._yes or (self._shown is not None and self._shown.confirm(question))
 
     # ------------------------------------------------------------------------------------------ turns
-
-    def say(self, text: str) -> None:
-        self.voice.say(text)
-
-    def ask(self, question: str) -> bool:
-        return self.voice.ask(question)
-
-    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
-        return self.voice.choose(question, options)
 
     def talk(self, content: Content) -> bool:
         """Send a message and show the reply; True when it was interrupted."""
@@ -289,9 +281,6 @@ class TerminalConversation:
         self.agent.hold()
 
     # ------------------------------------------------------------------------------------------ leaving
-
-    def clear(self) -> None:
-        self.voice.clear()
 
     def leave(self, *, ending: bool = True) -> None:
         self.leaving = True
