@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import ROWS, json_option
-from hermes.cli.completers import complete_job, complete_model
+from hermes.cli.common import ROWS, json_option, limit_option, model_option
+from hermes.cli.completers import complete_job
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import configuration, note, opened, print_json
 from hermes.cli.table import Column, printed
@@ -53,16 +53,14 @@ def _when(moment: float | None, job: Job) -> str:
     "--session", "mode", type=click.Choice(["new", "same"]), default="new", show_default=True,
     help="A new session for each run, or the same one for all runs.",
 )  # fmt: skip
-@click.option(
-    "--model", metavar="NAME", shell_complete=complete_model, help="Use this model instead of the configured one."
-)
+@model_option()
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
 @click.option(
     "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
     help="If no gateway was running when a job was due: skip it, or run it once when one starts.",
 )  # fmt: skip
 def add(
-    schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
+    schedule: str, prompt: str, deliver: str, mode: str, model_name: str | None, timezone: str | None, missed: str
 ) -> int:
     """Run PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
@@ -82,7 +80,7 @@ def add(
     with opened(writing=True) as db:
         job = CronDB(db).add(
             secrets.token_hex(4), " ".join(schedule.split()), where, prompt, deliver=deliver,
-            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model, missed=missed, next_at=due,
+            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, missed=missed, next_at=due,
         )  # fmt: skip
         if not _gateway_runs(db):
             note("no gateway is running: `hermes gateway` runs the jobs")
@@ -220,7 +218,7 @@ def remove(job: str) -> int:
 
 @command.command("log", help="List the latest runs of one job, or of all.")
 @click.argument("job", required=False, shell_complete=complete_job)
-@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True, help="Show at most N.")
+@limit_option("Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
     from hermes.cli.shared import zone

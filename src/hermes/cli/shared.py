@@ -148,13 +148,13 @@ def size_of(count: int) -> str:
 
 
 @contextmanager
-def status_line() -> Iterator[Callable[[Callable[[], str]], None]]:
+def status_line(wait: float = 0.3) -> Iterator[Callable[[Callable[[], str]], None]]:
     """A line on a terminal's stderr that is drawn again and again while something long runs; nothing in a pipe.
 
-    Call it with a function that makes the text; it is called at most ten times a second.
+    Call it with a function that makes the text; it is called at most ten times a second, and not in the first `wait` seconds.
     """
     shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    last, drawn = time.monotonic() + 0.2, False
+    last, drawn = time.monotonic() + wait - 0.1, False
 
     def show(text: Callable[[], str]) -> None:
         nonlocal last, drawn
@@ -234,6 +234,16 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         made.close()
         raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
     return made
+
+
+def serve_http(app: Any, listening: socket.socket) -> None:
+    """Serve an application on a socket until Ctrl-C."""
+    import uvicorn
+
+    settings = uvicorn.Config(
+        app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
+    )  # fmt: skip
+    uvicorn.Server(settings).run(sockets=[listening])
 
 
 def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
