@@ -132,14 +132,11 @@ def print_json(value: Any) -> None:
 
 def put(data: bytes) -> None:
     """Bytes to standard output."""
-    from hermes.cli import streams
-
-    with streams.named():
-        sys.stdout.flush()
-        view = memoryview(data)
-        while view:  # an unbuffered stream takes a part of it
-            view = view[sys.stdout.buffer.write(view) :]
-        sys.stdout.buffer.flush()
+    sys.stdout.flush()
+    view = memoryview(data)
+    while view:  # an unbuffered stream takes a part of it
+        view = view[sys.stdout.buffer.write(view) :]
+    sys.stdout.buffer.flush()
 
 
 def size_of(count: int) -> str:
