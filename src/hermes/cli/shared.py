@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
+    from hermes.cli.table import Column
     from hermes.store.db import SessionDB
 
 _CONFIG = "hermes.config"
@@ -128,6 +129,21 @@ def print_json(value: Any) -> None:
 
         text = json.dumps(value, indent=2).encode()
     put(text + b"\n")
+
+
+def print_rows(
+    values: Sequence[Any], columns: Sequence[Column], rows: Iterable[Sequence[str]], *, none: str, as_json: bool
+) -> int:
+    """The rows of a list as a table, or its values as JSON; `none` is said where there are none. Exit status 0."""
+    from hermes.cli.table import message, printed
+
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(values))
+    else:
+        print(printed(columns, rows) if values else message(none, sys.stdout))
+    return 0
 
 
 def put(data: bytes) -> None:
