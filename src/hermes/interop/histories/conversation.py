@@ -325,7 +325,9 @@ def as_uuid(name: str) -> str:
 
 def count(value: Any) -> int | None:
     """A number of tokens, or None."""
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
+    return (
+        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    )
 
 
 def without_cached(sent: Any, cached: Any) -> int | None:

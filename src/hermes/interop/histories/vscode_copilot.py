@@ -33,11 +33,11 @@ from hermes.interop.json_reading import Skipped, first_objects, json_lines, json
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
 _TEXTS = (None, "markdownContent", "markdownVuln")
-_BOOKKEEPING = frozenset((
+_BOOKKEEPING = (
     "prepareToolInvocation", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage", "progressTaskSerialized",
     "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command", "commandButton", "treeData", "extensions",
     "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel", "references", "hook", "warning",
-))  # fmt: skip
+)  # fmt: skip
 Record = dict[str, Any]
 
 
@@ -159,16 +159,17 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
         rounds = [_Round(said=failed)]
     for number, one in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
+        calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(one.calls)]
         made.append(message(
             "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
             reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
-            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in one.calls] or None,
+            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
             input_tokens=count(metadata.get("promptTokens") or used.get("promptTokens")) if is_last else None,
             output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
         ))  # fmt: skip
         made += [
             message("tool", result, one.at or at, f"{call}-result", tool_call_id=call, tool_name=tool)
-            for call, tool, _, result in one.calls
+            for call, tool, _, result in calls
             if result
         ]
     return made
@@ -215,7 +216,7 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
 def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
     """The replies as the editor shows them; words after a tool's call begin another one."""
     rounds = [_Round()]
-    for number, part in enumerate(response):
+    for part in response:
         kind, value = part.get("kind"), part.get("value")
         words = text(value) or text(mapping(value).get("value")) or ""
         if kind == "inlineReference":
@@ -232,7 +233,7 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
             rounds[-1].calls.append(_invocation(part))
         elif kind == "textEditGroup":
             arguments = {"filePath": local_path(part.get("uri")), "edits": part.get("edits")}
-            rounds[-1].calls.append((f"edit-{number}", kind, arguments, None))
+            rounds[-1].calls.append(("", kind, arguments, None))
         elif kind not in _BOOKKEEPING:
             skipped.unknown[f"part {kind}"] += 1
     return rounds
@@ -249,7 +250,7 @@ def _invocation(part: Record) -> tuple[str, str, Any, Any]:
     output = [str(one["value"]) for one in dicts(details.get("output")) if text(one.get("value"))]
     told = part.get("pastTenseMessage")
     result = "\n".join(output) or text(about.get("result")) or text(told) or text(mapping(told).get("value"))
-    return str(part.get("toolCallId")), str(part.get("toolId") or "tool"), arguments, result
+    return text(part.get("toolCallId")) or "", str(part.get("toolId") or "tool"), arguments, result
 
 
 def _result(result: Any) -> Any:
