@@ -15,6 +15,8 @@ from hermes.interop.histories import (
     copilot,
     gemini,
     goose,
+    grok,
+    kimi,
     pi,
     qwen,
     vscode_copilot,
@@ -25,6 +27,8 @@ from tests.interop import (
     test_codex,
     test_copilot,
     test_gemini,
+    test_grok,
+    test_kimi,
     test_qwen,
     test_vscode_copilot,
 )
@@ -100,6 +104,16 @@ SAMPLES: dict[str, tuple[Any, str, list[Any], list[list[Any]]]] = {
         [test_copilot.event(9, "session.start", sessionId="another", context={})], [test_copilot.event(9, "session.resume")],
         [test_copilot.event(9, "tool.execution_complete", result=None)], [test_copilot.event(9, "assistant.message", content="")],
         [test_copilot.event(9, "session.model_change", newModel=None)], [{"type": "user.message"}],
+    ]),
+    "kimi": (kimi, "wire.jsonl", test_kimi.talk(), [
+        test_kimi.talk()[:1], [test_kimi.event(9, "step.end", uuid="s2", usage={})], [{"type": "config.update", "modelAlias": None}],
+        [test_kimi.event(9, "content.part", stepUuid="s2", part={"type": "text", "text": ""})], [{"type": "context.clear"}],
+        [{"type": "context.undo", "count": 0}], [{"type": "context.apply_compaction", "summary": "So far."}], [{"type": "context.append_message"}],
+    ]),
+    "grok": (grok, "updates.jsonl", test_grok.talk(), [
+        [test_grok.update(9, "turn_completed", usage={})], [test_grok.update(9, "tool_call_update", toolCallId="c1", status="failed")],
+        [test_grok.chunk(9, "agent_message_chunk", "", "p2")], [test_grok.update(9, "compaction_checkpoint", checkpoint_file="gone")],
+        [{"method": "session/update"}], [test_grok.chunk(9, "user_message_chunk", "", hideFromScrollback=True)],
     ]),
     "vscode-copilot": (vscode_copilot, "c.jsonl", test_vscode_copilot.log(test_vscode_copilot.agent_request(), customTitle="Two"), [
         [{"kind": 1, "k": ["requests", 0, "followups"], "v": []}], [{"kind": 2, "k": ["requests"]}], [{"kind": 1, "k": ["inputState"]}],
