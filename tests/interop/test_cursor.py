@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import PIXEL, brought_in, database, hidden, lines, sessions, told, unchanged
+from tests.interop.importing import PIXEL, brought_in, changed, database, hidden, lines, sessions, told, unchanged
 from tests.support import program
 
 NAME, CHILD, OLD = "7f3c0000-0000-4000-8000-000000000001", "7f3c0000-0000-4000-8000-000000000002", "tab-1"
@@ -37,7 +37,7 @@ def talk() -> list[Row]:
         "images": [{"data": PIXEL}],
         "context": {"fileSelections": [{"uri": {"scheme": "file", "fsPath": "/work/c/a.py"}}]},
     }
-    replaced = {"file_path": "/work/c/a.py", "old_string": "x = 1", "new_string": "x = 2"}
+    replaced = {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     edit = {"relativeWorkspacePath": "a.py", "noCodeblock": True}
     kept = {"beforeContentId": "composer.content.aa", "afterContentId": "composer.content.bb"}
     return [
@@ -50,7 +50,7 @@ def talk() -> list[Row]:
         bubble(5, 2, **tool("run_terminal_command_v2", toolCallId="t3", params={"command": "false"}, status="error", error="exit 1")),
         bubble(6, 2, text="Done.", capabilityType=22),
         bubble(7, 1, text="taken back"),
-        ("composer.content.aa", b"one\nx = 1\nthree\n"), ("composer.content.bb", b"one\nx = 2\ny = 3\nthree\n"),
+        ("composer.content.aa", b"one\nwidth = 1\nthree\n"), ("composer.content.bb", b"one\nwidth = 2\ny = 3\nthree\n"),
     ]  # fmt: skip
 
 
@@ -88,9 +88,10 @@ def test_a_conversation_of_the_editor(tmp_path: Path) -> None:
     )
     assert thought["reasoning"] == "I edit it." and (reply["input_tokens"], reply["output_tokens"]) == (11, 3)
     arguments = [json.loads(one["tool_calls"][0]["function"]["arguments"]) for one in (replaced, edited)]
-    assert arguments[0] == {"file_path": "/work/c/a.py", "old_string": "x = 1", "new_string": "x = 2"}
+    assert arguments[0] == {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     assert arguments[1]["relativeWorkspacePath"] == "a.py"
-    assert (arguments[1]["old_string"], arguments[1]["new_string"]) == ("x = 1\n", "x = 2\ny = 3\n")
+    assert (arguments[1]["old_string"], arguments[1]["new_string"]) == ("width = 1\n", "width = 2\ny = 3\n")
+    assert changed(home) == {"/work/c/a.py": 1, "a.py": 1}
     assert (first["tool_call_id"], first["tool_name"], last["content"]) == ("t1", "search_replace", "Done.")
     assert session["messages"][8]["content"] == "exit 1" and hidden(session) == ["taken back"]
     child = found[f"cursor-{CHILD}"]

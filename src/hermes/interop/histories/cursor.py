@@ -7,7 +7,6 @@ each message, with the tool call in it and what the tool answered.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, mess
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    changed_lines,
     compact,
     count,
     dicts,
@@ -200,17 +200,7 @@ class _Editor:
             value = found.get("value")
             texts.append(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
         before, after = texts
-        if not isinstance(after, str):
-            return {}
-        old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
-        same = _equal(old, new)
-        rest = _equal(old[same:][::-1], new[same:][::-1])
-        return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
-
-
-def _equal(old: list[str], new: list[str]) -> int:
-    """How many lines two texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+        return changed_lines(before or "", after) if isinstance(after, str) else {}
 
 
 def _time(bubble: Record) -> float | None:

@@ -232,8 +232,13 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
         elif kind == "toolInvocationSerialized":
             rounds[-1].calls.append(_invocation(part))
         elif kind == "textEditGroup":
-            arguments = {"filePath": local_path(part.get("uri")), "edits": part.get("edits")}
-            rounds[-1].calls.append(("", kind, arguments, None))
+            held = part.get("edits")
+            groups = held if isinstance(held, list) else []
+            edits = [edit for some in groups for edit in dicts(some if isinstance(some, list) else [some])]
+            changes = [{"newText": edit.get("text"), "range": edit.get("range")} for edit in edits]
+            rounds[-1].calls.append(
+                ("", "edit_file", {"filePath": local_path(part.get("uri")), "edits": changes}, None)
+            )
         elif kind not in _BOOKKEEPING:
             skipped.unknown[f"part {kind}"] += 1
     return rounds

@@ -11,6 +11,7 @@ from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    changed_lines,
     compact,
     count,
     dicts,
@@ -121,6 +122,7 @@ def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
     """A reply, and what its tools gave back."""
     texts, thoughts, calls = list[str](), list[str](), dict[str, str]()
     asked = []
+    results = mapping(agent.get("tool_results"))
     for part in dicts(agent.get("content")):
         if text(part.get("Text")):
             texts.append(part["Text"])
@@ -129,7 +131,9 @@ def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
         elif used := mapping(part.get("ToolUse")):
             call = str(used.get("id"))
             calls[call] = str(used.get("name") or "tool")
-            asked.append(tool_call(call, calls[call], used.get("input")))
+            asked.append(
+                tool_call(call, calls[call], _arguments(used.get("input"), mapping(results.get(call)).get("output")))
+            )
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             skipped.unknown[f"content {next(iter(part), None)}"] += 1
     said, thought = "\n\n".join(texts) or None, "\n\n".join(thoughts) or None
@@ -138,11 +142,19 @@ def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
         if said or thought or asked
         else []
     )
-    for call, result in mapping(agent.get("tool_results")).items():
+    for call, result in results.items():
         tool = text(mapping(result).get("tool_name")) or calls.get(call)
         content = _output(mapping(result).get("content"))
         made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool))
     return made
+
+
+def _arguments(given: Any, output: Any) -> Any:
+    """The arguments of a call. Those of an edit may name the file alone: its result has the texts."""
+    before, after = mapping(output).get("old_text"), mapping(output).get("new_text")
+    if isinstance(given, dict) and isinstance(before, str) and isinstance(after, str) and "edits" not in given:
+        return {**given, **changed_lines(before, after)}
+    return given
 
 
 def _newer(one: Any) -> Record:
