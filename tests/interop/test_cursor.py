@@ -146,18 +146,18 @@ def said(role: str, *content: Any) -> dict[str, Any]:
 def transcript() -> list[Any]:
     edit = {"path": "/work/c/a.py", "old_string": "1", "new_string": "2"}
     return [
-        said("user", {"type": "text", "text": "<timestamp>now</timestamp>\n<user_query>\nmake x two\n</user_query>"}),
+        said("user", {"type": "text", "text": "<timestamp>Thursday, Mar 5, 2026, 9:40 AM (UTC+1)</timestamp>\n<user_query>\nmake x two\n</user_query>"}),
         said("assistant", {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Editing."},
              {"type": "tool_use", "id": None, "name": "StrReplace", "input": edit}),
         said("user", {"type": "tool_result", "content": "ok"}),
-        {"type": "turn_ended", "status": "success"}, said("assistant", "Done."),
+        {"type": "turn_ended", "status": "success"}, said("assistant", "Done.\n\n[REDACTED]"),
     ]  # fmt: skip
 
 
 def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / NAME
     file = lines(folder / f"{NAME}.jsonl", [*transcript(), {"type": "hologram"}])
-    os.utime(file, (1772700000, 1772700000))
+    os.utime(file, (1772786400, 1772786400))
     lines(folder / "subagents" / f"{CHILD}.jsonl", transcript()[:1])
     done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
     assert done.status == 0 and "2 sessions with 5 messages imported" in done.out and "hologram" in done.err, done
@@ -167,7 +167,10 @@ def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
     reply, result = session["messages"][1:3]
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["new_string"] == "2"
     assert (reply["reasoning"], result["tool_call_id"]) == ("hm", reply["tool_calls"][0]["id"])
-    assert session["started_at"] == 1772700000 and found[f"cursor-{CHILD}"]["parent_session_id"] == f"cursor-{NAME}"
+    assert (
+        session["started_at"] == session["messages"][0]["timestamp"] == 1772700000
+        and found[f"cursor-{CHILD}"]["parent_session_id"] == f"cursor-{NAME}"
+    )
     lines(file, [*transcript(), said("user", "more")])
     brought_in(file, home)
     assert told(sessions(home)[f"cursor-{NAME}"])[-1] == ("user", "more")

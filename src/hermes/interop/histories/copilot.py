@@ -41,8 +41,10 @@ def sniff(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+    """The sessions below a folder, without the notes on chats that VS Code's extension makes in the same form."""
+    yield from sorted(
+        path for path in folder.rglob("*.jsonl") if "GitHub.copilot-chat" not in path.parts and sniff(path)
+    )
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:

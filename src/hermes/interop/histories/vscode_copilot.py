@@ -63,7 +63,10 @@ def sniff(path: Path) -> bool:
         first = first_objects(path, 1)
         whole = mapping(first[0].get("v")) if first and first[0].get("kind") == 0 else {}
         return isinstance(whole.get("requests"), list)
-    return isinstance(json_object(path, _MARK).get("requests"), list)
+    whole = _object(path)
+    return isinstance(whole.get("requests"), list) and any(
+        _MARK in whole or {"message", "response"} <= one.keys() for one in dicts(whole["requests"]) or [{}]
+    )
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -81,7 +84,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         SOURCE, name, title=text(whole.get("customTitle")), cwd=opened_folder(path.parent.parent),
         started_at=seconds(whole.get("creationDate")),
     )  # fmt: skip
-    shown = {_name(request) for request in dicts(whole.get("requests"))}
+    shown = _requests(whole)
     for key, request in every.items():
         told = _messages(key, request, skipped)
         if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
@@ -96,13 +99,22 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
+def _object(path: Path) -> Record:
+    return json_object(path, _MARK) or json_object(path, "requests")
+
+
+def _requests(whole: Record) -> dict[str, Record]:
+    """The requests of a chat by their ids; one without an id has its place for one."""
+    return {text(one.get("requestId")) or f"request-{n}": one for n, one in enumerate(dicts(whole.get("requests")))}
+
+
 def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
     whole: Record = {}
     every: dict[str, Record] = {}
     if path.suffix != ".jsonl":
-        whole = json_object(path, _MARK)
-        return whole, {_name(request): request for request in dicts(whole.get("requests"))}
+        whole = _object(path)
+        return whole, _requests(whole)
     for number, line, _ in json_lines(path, skipped):
         keys = line.get("k")
         if line.get("kind") == 0:
@@ -114,7 +126,7 @@ def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
                 skipped.damaged(number, "changes something that is not there")
         else:
             skipped.unknown[f"kind {line.get('kind')}"] += 1
-        every |= {_name(request): request for request in dicts(whole.get("requests"))}
+        every |= _requests(whole)
     return whole, every
 
 
@@ -124,6 +136,8 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
     for key in keys[:-1]:
         at = at[key]
     if line["kind"] == 1:
+        if isinstance(at, list) and keys[-1] == len(at):
+            at.append(None)
         at[keys[-1]] = line.get("v")
     elif line["kind"] == 3:
         at.pop(keys[-1], None)
@@ -132,10 +146,6 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
         if isinstance(line.get("i"), int):
             del held[line["i"] :]
         held += line.get("v") or []
-
-
-def _name(request: Record) -> str:
-    return text(request.get("requestId")) or f"request-{request.get('timestamp')}"
 
 
 def _metadata(request: Record) -> Record:
@@ -147,7 +157,7 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
     said = text(asked) or text(mapping(asked).get("text"))
     parts = [*([said] if said else []), *_attached(mapping(request.get("variableData")))]
     made = [message("user", joined(parts), at, name)] if parts else []
-    metadata, used = _metadata(request), mapping(request.get("usage"))
+    metadata, used = _metadata(request), {**request, **mapping(request.get("usage"))}
     model = text(metadata.get("resolvedModel")) or (text(request.get("modelId")) or "").rpartition("/")[2]
     failed = text(mapping(mapping(request.get("result")).get("errorDetails")).get("message"))
     rounds = [
