@@ -9,6 +9,8 @@ A format is a row here and a module with some of these functions:
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
     files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
     usual_places() -> list[Path]                                                    where the program keeps them
+    Trail                                                                           a class: where reading can begin in the
+                                                                                    middle of a file (windows.py)
 
 Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
 of their format is read or written.

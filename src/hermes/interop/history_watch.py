@@ -23,6 +23,7 @@ from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
+from hermes.interop.windows import Windows, mark_in
 from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
@@ -149,34 +150,39 @@ class HistoryWatcher:
             now = _state(path)
             if now is None:
                 return 0
-            if self._db.get_meta(key) == now:
+            known, _, told = (self._db.get_meta(key) or "").partition("\n")
+            if known == now:
                 self._looked[chosen.name, path] = now
                 return 0
             problems: list[Problem] = []
+            is_alone = known.split()[1:] == now.split()[1:]  # nothing that lies beside the file has changed
+            windows = Windows(chosen.load(), path, None, problems, mark_in(told, path) if is_alone else None)
             cut_short = False
 
             def sessions() -> Iterator[Mapping[str, Any]]:
                 nonlocal cut_short
-                for found in chosen.load().read(path, None, problems):
+                for found in windows.sessions():
                     if self._stopped():
                         cut_short = True
                         return
                     yield found.session
 
             def refused(session: Mapping[str, Any], error: Exception) -> None:
+                if windows.misplaced(error):
+                    return
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
             counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                told = arriving(self._db, sessions(), counts)
-                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
+                arrived = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(arrived, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise
             if not cut_short:
-                self._db.set_meta(key, now)
+                self._db.set_meta(key, f"{now}\n{windows.mark_text()}".strip())
         for one in problems:
             if one.unknown is None:
                 self._problem(one)

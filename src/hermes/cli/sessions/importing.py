@@ -29,6 +29,7 @@ from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Found, Problem
+from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -148,10 +149,13 @@ def _import_one(
         report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
         return
     problems: list[Problem] = []
-    read = _readable(module.read(path, None if dry_run else folder, problems), path, problems)
+    grows = bool(chosen_format.program)
+    windows = Windows(module, path, folder, problems) if grows and whole and not dry_run else None
+    raw = windows.sessions() if windows is not None else module.read(path, None if dry_run else folder, problems)
+    read = _readable(raw, path, problems)
     found = (one for one in read if chosen.takes(one.session))
     if dry_run:
-        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program), chosen.again))
+        report.counts.update(_compared(db, (one.session for one in found), grows, chosen.again))
         report.problems += problems
         return
     at = 0
@@ -165,10 +169,11 @@ def _import_one(
                 step(one.position)
 
     def refused(session: Mapping[str, Any], error: Exception) -> None:
+        if windows is not None and windows.misplaced(error):
+            return
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
         problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
-    grows = bool(chosen_format.program)
     try:
         with source_locks.reading(path) if grows else nullcontext():
             told = arriving(db, sessions(), report.counts) if grows else sessions()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "pi"
 _BOOKKEEPING = frozenset(("model_change", "thinking_level_change", "custom", "label", "session_info"))
@@ -62,6 +64,25 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         if session is not None:
             yield Found(0, session, position)
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """A window can begin with each prompt and each reply. An entry that follows none begins the conversation anew."""
+
+    has_header = True
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, kept = record.get("type"), record.get("firstKeptEntryId")
+        if kind == "session":
+            return ON
+        anew = kind not in _BOOKKEEPING and "parentId" in record and record["parentId"] is None
+        is_known = self.follows(record.get("id"), record.get("parentId")) and self.knows(kept)
+        if not is_known or (self._known is not None and (anew or "firstKeptEntryIndex" in record)):
+            return BREAKS
+        if kind == "compaction":
+            return CUTS
+        said = mapping(record.get("message")).get("role") if kind == "message" else None
+        return BEGINS if said in ("user", "assistant") else ON
 
 
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
