@@ -9,6 +9,8 @@ A format is a row here and a module with some of these functions:
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
     files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
     usual_places() -> list[Path]                                                    where the program keeps them
+    expiring(until: float) -> Iterator[str]                                         ids of the sessions that the program itself
+                                                                                    deletes until then
     Trail                                                                           a class: where reading can begin in the
                                                                                     middle of a file (windows.py)
 

@@ -37,6 +37,7 @@ _LOOK_AGAIN = (
 )
 _LOOK_SHARE = 200  # a look at everything is followed by at least this many times its own duration without one
 _LOOK_AT_LAST = 600.0  # but not more than this: the first look also imports
+_WEEK = 7 * 86400.0
 _MOST_TOLD = 1000  # problems that are remembered, so that each is reported once
 Report = Callable[[Format, Path, dict[str, int]], None]
 
@@ -44,6 +45,20 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 def usual_places() -> list[Path]:
     """Where the programs of this machine keep their histories, whether they are installed or not."""
     return [place for one in formats.histories() for place in one.load().usual_places()]
+
+
+def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
+    """The programs that will delete sessions of theirs within a week, and how many of those are here. Each comes once a week."""
+    now = time.time()
+    for one in formats.histories():
+        if (found := getattr(one.load(), "expiring", None)) is None:
+            continue
+        key = f"{IMPORTED_FILE}expiring:{one.name}"
+        if float(db.get_meta(key) or 0) < now - _WEEK and (
+            number := sum(db.get_session(name) is not None for name in found(now + _WEEK))
+        ):
+            db.set_meta(key, str(now))
+            yield one.program, number
 
 
 class HistoryWatcher:

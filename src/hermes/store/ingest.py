@@ -194,6 +194,7 @@ class Ingested:
     revised: int = 0  # messages that were changed, hidden or shown again, and columns of the session's row
     stored: list[int] = field(default_factory=list)  # the rows that an import into a session that was here has made
     changed: list[int] = field(default_factory=list)  # and those that it has changed
+    hides: bool = False  # messages were hidden or shown again
 
     def __bool__(self) -> bool:
         return bool(self.is_new or self.added or self.revised)
@@ -320,7 +321,6 @@ class _Follow:
         self.used: Counter[str] = Counter()  # tokens, cost and replies that came in
         self.calls, self.latest = 0, 0.0  # how many more tool calls there are, and when the last message was written
         self.preview: str | None = None
-        self.is_recounted = PARTIAL not in data
         self.is_partial = PARTIAL in data
         self.stored = {codec.restored(name): StoredRow(*row) for name, *row in self._rows()}
         if self.is_partial:
@@ -361,7 +361,7 @@ class _Follow:
                 self.tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (row.id,))
                 self.stored[name] = StoredRow(row.id, row.owner, None)
                 self.done.revised += 1
-                self.is_recounted = True
+                self.done.hides = True
         self.done.added = len(names - self.stored.keys())
         rewound = [one for one in self.data["rewound_messages"] if one.get("platform_message_id")]
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
@@ -373,7 +373,7 @@ class _Follow:
             for number in undone:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (ours[-1], number))
             self.done.revised += len(undone)
-            self.is_recounted = True
+            self.done.hides = True
         if ours and self.done.revised:
             lineage.drop_empty_rewinds(self.tx, self.id)
             there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
@@ -381,7 +381,7 @@ class _Follow:
         self._columns()
         if self.done:
             more = self.done.added, self.calls, self.latest, self.preview
-            self.into.finish(self.id, None if self.is_recounted else more)
+            self.into.finish(self.id, more if self.is_partial and not self.done.hides else None)
         return self.done
 
     def _take(self, told: Told) -> None:

@@ -6,6 +6,7 @@ session of another program gets its new messages; a damaged line costs that line
 
 from __future__ import annotations
 
+import shlex
 import signal
 import stat
 import sys
@@ -103,6 +104,8 @@ def import_(
                     report.nothing_in(name, is_chosen=since is not None or folder is not None)
             if report.counts["sessions"] and not dry_run:
                 index(db)
+            if not dry_run:
+                _tell_expiring(db)
     return report.print(dry_run)
 
 
@@ -297,16 +300,23 @@ def _bytes(path: Path) -> int:
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
-def watch(folders: tuple[Path, ...], once: bool) -> int:
+@click.option("--install", is_flag=True, help="Run it for good, as a service of yours (systemd, on macOS launchd).")
+@click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
+def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
     from hermes.jobs.following import follow
 
+    if once + install + uninstall > 1 or (uninstall and folders):
+        raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
+    if install or uninstall:
+        return _install(folders) if install else _uninstall()
     stopped, listener = threading.Event(), _Watching()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
     with opened(writing=True) as db:
+        _tell_expiring(db)
         if once:
             watcher = HistoryWatcher(db, folders, listener.brought, listener.skipped)
             brought = watcher.catch_up(watcher.found())
@@ -316,6 +326,52 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
             signal.signal(number, stop)
         follow(db, folders, listener, stopped)
     return 0
+
+
+def _install(folders: tuple[Path, ...]) -> int:
+    from dataclasses import replace
+
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    watched = replace(service.WATCH, words=(*service.WATCH.words, *(str(one.resolve()) for one in folders)))
+    path = service.unit_path(home, watched)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(service.unit_text(home, watched))
+    click.echo(f"Written: {path}")
+    if service.ran(home, watched, starts=True):
+        click.echo("It runs, now and from the next login on.")
+    else:
+        told = " && ".join(shlex.join(one) for one in service.commands(home, watched, starts=True))
+        click.echo(f"Start it, now and with the machine:  {told}")
+    if sys.platform != "darwin":
+        click.echo("Keep it running when you log out:    loginctl enable-linger")
+    return 0
+
+
+def _uninstall() -> int:
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    path = service.unit_path(home, service.WATCH)
+    if not path.exists():
+        raise click.ClickException("the service is not installed; `hermes sessions watch --install` installs it")
+    is_stopped = service.ran(home, service.WATCH, starts=False)
+    told = shlex.join(service.commands(home, service.WATCH, starts=False)[0])
+    path.unlink()
+    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
+    return 0
+
+
+def _tell_expiring(db: SessionDB) -> None:
+    """Name the programs that are about to delete sessions of theirs which are here."""
+    from hermes.interop.history_watch import expiring
+
+    for program, number in expiring(db):
+        kept = "it is" if number == 1 else "they are"
+        note(f"{program} will delete {counted(number, 'session')} this week; {kept} kept here.")
 
 
 class _Watching:

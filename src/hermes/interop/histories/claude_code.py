@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from hermes.interop.histories.conversation import (
     Message,
     as_uuid,
     mapping,
+    session_id,
     text,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, Window, first_objects, json_lines, json_object
@@ -49,6 +51,7 @@ _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
     "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
 ))  # fmt: skip
+_CLEANUP_DAYS = 30  # as Claude Code has it without a setting
 _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
 
 
@@ -56,6 +59,18 @@ def usual_places() -> list[Path]:
     """Where Claude Code keeps its sessions."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     return [home / "projects"]
+
+
+def expiring(until: float) -> Iterator[str]:
+    """The ids of the sessions that Claude Code will have deleted by a time: it removes files that were not written for some
+    days when it starts. With a number of days that it refuses (0 among them) it removes none."""
+    for place in usual_places():
+        days = json_object(place.parent / "settings.json").get("cleanupPeriodDays", _CLEANUP_DAYS)
+        if isinstance(days, (int, float)) and days >= 1:
+            for path in files(place):
+                with suppress(OSError):  # removed meanwhile
+                    if path.stat().st_mtime + days * 86400 <= until:
+                        yield session_id(SOURCE, path.stem)
 
 
 def sniff(path: Path) -> bool:
