@@ -179,7 +179,7 @@ class Conversation:
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
         # of what the model wrote, how much it thought: told for a message there, kept for the session here
-        thought = sum(one.pop("reasoning_tokens", None) or 0 for one in every)
+        thought = sum(one.get("reasoning_tokens") or 0 for one in every)
         found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
         found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
         return found
