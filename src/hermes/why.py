@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
+MOST = 200  # changes of a file that are told, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
 _GIT_SECONDS = 20.0
 _AROUND = 3  # lines before and after one that tell repeated lines apart
@@ -84,7 +85,7 @@ def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
 
 
 def why(
-    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int | None = None, tests: bool = False,
+    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int = MOST, tests: bool = False,
     visible_to: User | None = None, is_local: bool = True,
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
@@ -118,11 +119,17 @@ def why(
     if tests:
         for one in told:
             one["tests"] = _tests_after(db, one, visible_to)
-    chains = {db.get_compression_chain(row["session_id"])[0] for row in changes.rows}
     return {
         "path": str(file.path), "lines": None if lines is None else list(lines), "matched": matched,
-        "conversations": len(chains), "changes": told,
+        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": told,
     }  # fmt: skip
+
+
+def _conversations(db: SessionDB, session_ids: set[str]) -> int:
+    """How many conversations these sessions are; the parts of a compressed one are one."""
+    rows = db.get_sessions(sorted(session_ids)).values()
+    parts = {row["id"] for row in rows if row["kind"] == "compression" or row["end_reason"] == "compression"}
+    return len(session_ids - parts) + len({db.get_compression_chain(one)[0] for one in parts})
 
 
 def sessions_that_changed(db: SessionDB, file: str, folder: Path) -> list[str]:
@@ -138,6 +145,8 @@ _NONE = {"request": "", "words": ""}
 
 def _full(row: FileChangeRow) -> str:
     """The path of a change, absolute if the folder of its session is known."""
+    if row["path"].startswith("/"):
+        return row["path"]
     return posixpath.normpath(posixpath.join(row["cwd"] or "", row["path"]))
 
 
@@ -277,12 +286,11 @@ class _Changes:
         """The folder of a change that takes the place of this file's repository, where the path in it is the same."""
         where, cwd = _full(row), row["cwd"]
         for name in self._file.names if self._file.root is not None else ():
-            if f"/{where}".endswith(f"/{name}"):
+            if where.endswith(name) and f"/{where}".endswith(f"/{name}"):
                 return where[: -len(name)].rstrip("/")
-        inside = posixpath.relpath(where, cwd) if cwd and where.startswith(f"{cwd.rstrip('/')}/") else ""
-        if inside and any(here.endswith(f"/{inside}") for here in self._here):
-            return cwd
-        return None
+        folder = (cwd or "").rstrip("/") + "/"
+        inside = where[len(folder) - 1 :] if cwd and where.startswith(folder) else ""
+        return cwd if inside and any(here.endswith(inside) for here in self._here) else None
 
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here."""
