@@ -65,6 +65,14 @@ class Change(TypedDict):
     tests: NotRequired[list[TestRun]]
 
 
+class ChangedFile(TypedDict):
+    """A file that a session changed, how often, and the message of the last change."""
+
+    path: str
+    changes: int
+    message_id: int
+
+
 class Answer(TypedDict):
     """The conversations that made a file, or some lines of it."""
 
@@ -132,12 +140,22 @@ def _conversations(db: SessionDB, session_ids: set[str]) -> int:
     return len(session_ids - parts) + len({db.get_compression_chain(one)[0] for one in parts})
 
 
-def sessions_that_changed(db: SessionDB, file: str, folder: Path) -> list[str]:
-    """The sessions that changed a file, the latest change first."""
-    path, _ = parsed(file, folder)
-    here = _File(Path(os.path.abspath(path)), True)
-    here.names |= here.earlier_names()
-    return list(dict.fromkeys(row["session_id"] for row in _Changes(here, db, None).rows))
+def sessions_that_changed(
+    db: SessionDB, path: Path, *, visible_to: User | None = None, is_local: bool = True
+) -> list[str]:
+    """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
+    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file.names |= file.earlier_names()
+    return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
+
+
+def files_changed(db: SessionDB, session_id: str, *, visible_to: User | None = None) -> list[ChangedFile]:
+    """The files that a session changed, by their paths, each with its last change."""
+    found: dict[str, ChangedFile] = {}
+    for row in db.file_changes(session_id=session_id, visible_to=visible_to):
+        one = found.setdefault(_full(row), {"path": _full(row), "changes": 0, "message_id": row["message_id"]})
+        one["changes"] += 1
+    return [found[path] for path in sorted(found)]
 
 
 _NONE = {"request": "", "words": ""}
