@@ -12,6 +12,7 @@ import click
 
 from hermes.cli.completers import complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
+from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
@@ -106,13 +107,18 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def wrapped(question: str) -> str:
+    """A question broken between words, with room for the answers that click writes behind it."""
+    return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
+
+
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before something is deleted; without a terminal --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.ClickException(f"no terminal to ask on; add --yes to answer yes: {question}")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(wrapped(question), abort=True, err=True)
 
 
 def days(value: str | float) -> float:

@@ -106,7 +106,7 @@ def _show_warnings_as_notes() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if category is UserWarning:
-            print(f"hermes: {message}", file=sys.stderr)
+            streams.complain(str(message))
         else:
             before(message, category, *rest, **more)
 
