@@ -15,6 +15,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -242,6 +243,8 @@ class _MessageReader:
             if block.get("type") == "tool_result":
                 call = str(block.get("tool_use_id"))
                 made.append(self._result(call, joined(_parts(block.get("content"))), at, f"{name}-{len(made)}"))
+                if block.get("is_error") is True:
+                    made[-1]["meta"] = FAILED
                 continue
             for part in _parts([block]):
                 words = self._without_environment(part) if isinstance(part, str) else part

@@ -8,6 +8,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -125,7 +126,8 @@ class _EventReader:
         told = text(mapping(result).get("content")) or text(mapping(data.get("error")).get("message"))
         output = told or (compact(result) if result else None)
         tool = self._names.get(call or "") or text(data.get("toolName"))
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool))
+        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
+                                      meta=FAILED if data.get("success") is False else None))  # fmt: skip
 
     def conversation(self) -> Conversation:
         """The session, without its messages."""

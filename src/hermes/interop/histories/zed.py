@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -165,7 +166,15 @@ def _said(name: str, texts: list[str], thoughts: list[str], calls: list[Any], re
         call = str(one.get("tool_use_id"))
         tool = text(one.get("tool_name")) or names.get(call)
         told.append(
-            message("tool", _output(one.get("content")), None, f"{call}-result", tool_call_id=call, tool_name=tool)
+            message(
+                "tool",
+                _output(one.get("content")),
+                None,
+                f"{call}-result",
+                tool_call_id=call,
+                tool_name=tool,
+                meta=FAILED if one.get("is_error") is True else None,
+            )  # fmt: skip
         )
     return told
 
