@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ def why(
             "message_id": row["message_id"], "kind": row["kind"], "path": _full(row),
             "request": shortened_line(reasons.get(row["message_id"], _NONE)["request"], TEXT),
             "words": shortened_line(reasons.get(row["message_id"], _NONE)["words"], TEXT),
-            "resume": f"hermes -r {row['session_id']}",
+            "resume": f"hermes -r {shlex.quote(row['session_id'])}",
         } for row in rows
     ]  # fmt: skip
     if tests:
@@ -165,7 +166,10 @@ def _full(row: FileChangeRow) -> str:
     """The path of a change, absolute if the folder of its session is known."""
     if row["path"].startswith("/"):
         return row["path"]
-    return posixpath.normpath(posixpath.join(row["cwd"] or "", row["path"]))
+    folder = row["cwd"] or ""
+    if row["source"] == "zed" and row["path"].startswith(f"{posixpath.basename(folder)}/"):
+        folder = posixpath.dirname(folder)  # Zed's paths begin with the name of the project's folder
+    return posixpath.normpath(posixpath.join(folder, row["path"]))
 
 
 # ---------------------------------------------------------------------------------------------- the file, and git
