@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.codec import from_json
-from hermes.store.file_edits import WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 
@@ -38,6 +38,7 @@ TEXT = 300  # characters of a request or of the agent's words
 _GIT_SECONDS = 20.0
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
+_LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
 _MOST_TRACED = 20  # lines of one question whose earlier texts are looked for
 _WHERE = re.compile(r"(.+?):(\d+)(?:-(\d+)|:\d+)?:?\Z", re.S)
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -259,6 +260,16 @@ class _File:
             yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
 
 
+def _parts(text: str) -> Iterator[str]:
+    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
+    tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
+    for first in range(len(tokens)):
+        for last in range(first + 1, len(tokens) + 1):
+            part = "".join(tokens[first:last])
+            if len(part) >= _LEAST_PART:
+                yield part
+
+
 def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
     """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
     removed: list[str] | None = None
@@ -334,7 +345,7 @@ class _Changes:
             row = self._author(line.text, line.number, line.at)
             if row is None and left and self.rows and line.text.strip():
                 left -= 1
-                row = self._earlier_author(line)
+                row = self._fragment_author(line) or self._earlier_author(line)
             if row is not None:
                 found[row["message_id"], row["path"]] = row
         return list(found.values())
@@ -355,6 +366,15 @@ class _Changes:
         fitting = [row for row, added in those if 2 * len(added & around) >= min(len(around), len(added) - 1)]
         rows = fitting or [row for row, _ in those]
         return next((row for row in rows if row["kind"] != WRITE), rows[-1] if rows else None)
+
+    def _fragment_author(self, line: Line) -> FileChangeRow | None:
+        """The newest change that replaced a part of this line: its new text begins or ends with a part, and no line is that."""
+        parts = {line_hash(part) for part in _parts(line.text)} - self._content - {b""}
+        for row in self.rows:
+            ends = {row["lines"][:HASH_BYTES], row["lines"][-HASH_BYTES:]}
+            if row["kind"] == EDIT and ends & parts and (line.at is None or row["time"] < line.at + 1):
+                return row
+        return None
 
     def _earlier_author(self, line: Line) -> FileChangeRow | None:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""

@@ -201,6 +201,16 @@ def test_the_newest_change_before_the_commit_counts(story: Story) -> None:
     assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])  # it was committed before
 
 
+def test_a_change_inside_a_line_is_traced(story: Story) -> None:
+    given = {"file_path": str(story.file), "old_string": "width * height", "new_string": "height * width"}
+    story.claude("a2", "Turn it round", "Turned.", "Edit", given)
+    story.file.write_text((AREA + EDGE).replace("width * height", "height * width"))
+    assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])
+    assert story.who("src/shapes.py:6") == ("line", [CODEX])
+    story.commit()
+    assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])
+
+
 def test_a_declined_change_is_not_claimed(story: Story) -> None:
     given = {"file_path": str(story.file), "old_string": "def area", "new_string": "def space(a, b): pass\ndef area"}
     story.claude("a2", "Add space", "Adding it.", "Edit", given, "The user doesn't want to proceed with this tool use.")
