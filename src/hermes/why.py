@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Matched = Literal["line", "file", "nothing"]
 MOST = 200  # changes of a file that are told, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
-_GIT_SECONDS = 20.0
+_GIT_SECONDS = 5.0  # of one command; in a long history what it would tell is left out
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
 _LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
@@ -106,14 +106,14 @@ def why(
     if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {len(file.lines)} lines" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
+    file.start_names()
     blamed = file.blamed(*lines) if is_local and lines is not None else []
-    file.names |= {one.name for one in blamed if one.name} if lines is not None else file.earlier_names()
+    file.names |= {one.name for one in blamed if one.name}
+    file.finish_names()
     changes = _Changes(file, db, visible_to)
-    found = changes.of_lines(blamed)
-    if lines is not None and not found and file.names != (names := file.earlier_names()):
-        file.names |= names
+    if not changes.rows and file.add_staged_name():
         changes = _Changes(file, db, visible_to)
-        found = changes.of_lines(blamed)
+    found = changes.of_lines(blamed)
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
     reasons = db.change_reasons([row["message_id"] for row in rows], visible_to=visible_to)
@@ -147,7 +147,8 @@ def sessions_that_changed(
 ) -> list[str]:
     """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
     file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
-    file.names |= file.earlier_names()
+    file.start_names()
+    file.finish_names()
     return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
 
 
@@ -196,6 +197,7 @@ class _File:
     lines: list[str] = field(default_factory=list)
     name: str = ""  # its path in the repository; without one, its name alone
     names: set[str] = field(default_factory=set)  # that, and those it had before renames
+    _names: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.names = {self.path.name}
@@ -211,21 +213,38 @@ class _File:
         self.name = real.name if self.root is None else real.relative_to(root).as_posix()
         self.names = {self.name}
 
-    def _git(self, *words: str) -> str:
-        """The output of a git command in the repository; "" when there is none, or it fails."""
+    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
+        """A git command in the repository, running; None when there is no repository, or no git."""
         if self.root is None:
-            return ""
+            return None
         command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
         try:
-            done = subprocess.run(command, cwd=self.root, capture_output=True, timeout=_GIT_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
+            return subprocess.Popen(
+                command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            return None
 
-    def earlier_names(self) -> set[str]:
-        """The paths that the file had before it was renamed."""
-        told = self._git("log", "--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "--", self.name)
-        return {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2} | self.names
+    def _git(self, *words: str) -> str:
+        return _output(self._start(*words))
+
+    def start_names(self) -> None:
+        """Begin to look for the paths that the file had before it was renamed."""
+        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
+        self._names = self._start("log", *options, "--", self.name)
+
+    def finish_names(self) -> None:
+        """Add them to its names."""
+        told = _output(self._names)
+        self.names |= {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2}
+
+    def add_staged_name(self) -> bool:
+        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
+        told = self._git("diff", "-M", "--name-status", "--diff-filter=R", "HEAD")
+        renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
+        before = {old for old, new in renamed if new == self.name}
+        self.names |= before
+        return bool(before)
 
     def blamed(self, first: int, last: int) -> list[Line]:
         """These lines with the commits they come from; indentation is no change."""
@@ -258,6 +277,19 @@ class _File:
         for part in told.split("\x01")[1:]:
             at, _, diff = part.partition("\n")
             yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
+
+
+def _output(process: subprocess.Popen[bytes] | None) -> str:
+    """The output of a git command; "" when it failed, or took too long."""
+    if process is None:
+        return ""
+    with process:
+        try:
+            told, _ = process.communicate(timeout=_GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return ""
+    return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
 
 
 def _parts(text: str) -> Iterator[str]:

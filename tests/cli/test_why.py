@@ -162,6 +162,7 @@ def test_indented_and_slightly_changed_lines_are_traced(story: Story, committed:
 def test_a_renamed_file_a_clone_and_a_moved_folder_still_answer(story: Story) -> None:
     (story.repo / "lib").mkdir()
     story.git("mv", "src/shapes.py", "lib/figures.py")
+    assert story.who("lib/figures.py:2") == ("line", [CLAUDE])  # not committed
     story.commit()
     assert story.who("lib/figures.py:2") == ("line", [CLAUDE])
     assert story.who("lib/figures.py") == ("file", [CODEX, CLAUDE])
