@@ -15,6 +15,7 @@ from typing import Any
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     changed_lines,
@@ -191,7 +192,10 @@ class _Editor:
         if isinstance(arguments, dict):
             arguments = {**arguments, **self._changed_lines(mapping(from_json(result)))}
         told = text(result) or text(asked.get("error")) or (compact(result) if result else None)
-        answer = message("tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool)
+        is_error = asked.get("status") in ("error", "cancelled", "rejected")
+        answer = message(
+            "tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool, meta=FAILED if is_error else None
+        )
         return [tool_call(call, tool, arguments)], [answer] if told else []
 
     def _changed_lines(self, result: Record) -> Record:
