@@ -101,7 +101,9 @@ def _continued(
 ) -> Session:
     """The session with what is new, as import_sessions follows it: by the ids that messages have in other programs."""
     if not db.foreign_message_ids(one["id"]):  # the first message from there makes it one that is followed
-        fields = {name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden")}
+        fields = {
+            name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden", "reasoning_tokens")
+        }
         db.append_message(one["id"], fresh[0]["role"], **fields)
         counts["messages"] += 1
         if len(fresh) == 1:
