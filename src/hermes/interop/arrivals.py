@@ -35,6 +35,21 @@ def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -
             yield _plain(one)
 
 
+def is_here(db: SessionDB, one: Session) -> bool:
+    """Whether a session is in the record, or was exported from one that is."""
+    return any(name is not None and db.get_session(name) is not None for name in (one["id"], one.get(ORIGIN)))
+
+
+def new_messages(db: SessionDB, one: Session) -> list[Mapping[str, Any]]:
+    """The messages of a session that an import would add."""
+    known = db.foreign_message_ids(one["id"])
+    told = one["messages"]
+    if not known and is_here(db, one):
+        known = db.foreign_message_ids(one.get(ORIGIN) or one["id"])
+        told = [message for message in told if HERE not in message] if ORIGIN in one else []
+    return [m for m in told if known.isdisjoint((m.get("platform_message_id"), copied_id(one["id"], m)))]
+
+
 def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     """A session that was exported from here and comes back: it continues the one it came from.
 
