@@ -70,9 +70,9 @@ def sniff(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The chats below a folder."""
-    found = folder.rglob("*.json*")
-    yield from sorted(path for path in found if path.parent.name.lower().endswith("chatsessions"))
+    """The chats below a folder; of one that has become a log, the log alone."""
+    found = sorted(path for path in folder.rglob("*.json*") if path.parent.name.lower().endswith("chatsessions"))
+    yield from (path for path in found if path.suffix == ".jsonl" or path.with_suffix(".jsonl") not in found)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
