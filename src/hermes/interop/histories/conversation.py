@@ -19,6 +19,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import decoded
+from hermes.interop.training import data_url
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Conversation:
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
         # of what the model wrote, how much it thought: told for a message there, kept for the session here
-        thought = sum(one.pop("reasoning_tokens", None) or 0 for one in every)
+        thought = sum(one.get("reasoning_tokens") or 0 for one in every)
         found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
         found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
         return found
@@ -276,6 +277,22 @@ def image_part(data: str, mime: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
 
 
+def block_parts(content: Any) -> list[Any]:
+    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
+    parts: list[Any] = [content] if text(content) else []
+    for block in dicts(content):
+        source = mapping(block.get("source"))
+        if block.get("type") == "text":
+            parts += [block["text"]] if text(block.get("text")) else []
+        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
+            parts.append(
+                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
+            )
+        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
+            parts.append(compact(block))
+    return parts
+
+
 def picture(url: Any) -> Any:
     """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
     if isinstance(url, str) and url.startswith("data:"):
@@ -336,6 +353,19 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
         if number:
             raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
         yield session
+
+
+def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
+    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, part.get("text") or ""
+        elif url is not None and url.startswith("data:"):
+            head, _, data = url.partition(";base64,")
+            yield head[5:], data
+        else:
+            export.left_out["attachments"] += 1
 
 
 def iso(at: float) -> str:

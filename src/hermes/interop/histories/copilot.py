@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from hermes.interop.histories.conversation import (
     without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "copilot"
 _SAID = ("user.message", "assistant.message")
@@ -68,6 +70,25 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             if (session := part.session()) is not None:
                 yield Found(0, session)
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """Which events a window can begin with: prompts, and replies when every call before them is answered."""
+
+    has_header = True
+    _open = 0
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, data = record.get("type"), mapping(record.get("data"))
+        if kind == "session.compaction_complete":
+            return CUTS
+        if kind in ("tool.execution_start", "tool.execution_complete"):
+            self._open = max(0, self._open + (1 if kind == "tool.execution_start" else -1))
+        if kind not in ("user.message", "assistant.message"):
+            return KEPT if kind == "session.model_change" else ON
+        begins = not self._open or kind == "user.message"
+        self._open = 0 if begins else self._open
+        return BEGINS if begins and text(data.get("content")) else ON
 
 
 def _workspace(path: Path) -> dict[str, Any]:
