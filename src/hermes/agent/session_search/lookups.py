@@ -82,7 +82,8 @@ class Lookup:
     ) -> Answer:
         within = None if session is None else self.chains.members(session)
         found = find_conversations(
-            self.db, query, self.chains, limit=limit, roles=roles, source=source, within=within, visible_to=self.visible_to
+            self.db, query, self.chains, limit, within=within, role_filter=roles, visible_to=self.visible_to,
+            source_filter=[source] if source else None,
         )  # fmt: skip
         head: Answer = {"note": NOTE, "query": shortened(harmless(query), 300)}
         if not found:
