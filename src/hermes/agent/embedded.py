@@ -143,8 +143,9 @@ def _loaded(path: Path, cancelled: Callable[[], bool]) -> EndpointModel | None:
 
 
 def _stop_calls() -> None:
-    for call in list(running):
-        call.stop()
+    with suppress(RuntimeError):  # a call begins at this moment
+        for call in list(running):
+            call.stop()
 
 
 def _load(path: Path, future: Future[tuple[Any, EndpointModel]]) -> None:
