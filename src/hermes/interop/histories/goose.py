@@ -163,7 +163,7 @@ def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Messa
             results.append(
                 message("tool", _result(mapping(block.get("toolResult"))), at, f"{call}-result", tool_call_id=call)
             )
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             skipped.unknown[f"content {kind}"] += 1
     content = joined(parts) if parts else None
     if role == "assistant":

@@ -233,7 +233,7 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
         elif kind == "textEditGroup":
             arguments = {"filePath": local_path(part.get("uri")), "edits": part.get("edits")}
             rounds[-1].calls.append((f"edit-{number}", kind, arguments, None))
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             skipped.unknown[f"part {kind}"] += 1
     return rounds
 
