@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -181,14 +182,7 @@ class _File:
 
     def _git(self, *words: str) -> str:
         """The output of a git command in the repository; "" when there is none, or it fails."""
-        if self.root is None:
-            return ""
-        command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
-        try:
-            done = subprocess.run(command, cwd=self.root, capture_output=True, timeout=_GIT_SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
+        return "" if self.root is None else _git(self.root, *words)
 
     def earlier_names(self) -> set[str]:
         """The paths that the file had before it was renamed."""
@@ -226,6 +220,22 @@ class _File:
         for part in told.split("\x01")[1:]:
             at, _, diff = part.partition("\n")
             yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
+
+
+def _git(root: Path, *words: str) -> str:
+    """The output of a git command; "" if it fails."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, timeout=_GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
+
+
+@lru_cache(maxsize=64)
+def _first_commits(root: Path) -> frozenset[str]:
+    """The commits that a repository began with: clones share them."""
+    return frozenset(_git(root, "rev-list", "--max-parents=0", "HEAD").split())
 
 
 def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
@@ -285,7 +295,10 @@ class _Changes:
         return None
 
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
-        """Whether changes below another folder are of this file: its lines are here, or the folder was moved here."""
+        """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
+        is a repository with another beginning is another project, however alike."""
+        if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
+            return bool(_first_commits(Path(base)) & _first_commits(self._file.root))
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content

@@ -11,6 +11,10 @@ A format is a row here and a module with some of these functions:
     usual_places() -> list[Path]                                                    where the program keeps them
     kept_at(name: str, session: ExportedSession) -> Path                            where the program looks for a session of
                                                                                     this id; only with `writes` and `resume`
+    expiring(until: float) -> Iterator[str]                                         ids of the sessions that the program itself
+                                                                                    deletes until then
+    Trail                                                                           a class: where reading can begin in the
+                                                                                    middle of a file (windows.py)
 
 Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
 of their format is read or written.

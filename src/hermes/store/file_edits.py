@@ -26,7 +26,7 @@ _TOOLS = {
     EDIT: "edit editfile multiedit notebookedit editnotebook editnotebookfile replace searchreplace searchandreplace strreplace"
     " strreplacefile strreplaceeditor strreplacebasededittool texteditor replaceinfile replacestringinfile"
     " multireplacestringinfile inserteditintofile insertcontent replacefilecontent multireplacefilecontent applydiff patch"
-    " applypatch copilotreplacestring copilotinsertedit copilotapplypatch",
+    " applypatch copilotreplacestring copilotinsertedit copilotapplypatch editfilev2",
     DELETE: "delete deletefile removefile",
 }
 _KINDS = {name: kind for kind, names in _TOOLS.items() for name in names.split()}
@@ -139,7 +139,7 @@ def _changes(kind: str, named: Mapping[str, Any]) -> Iterator[FileChange]:
     if kind == EDIT and patch is not None:
         yield FileChange(path, EDIT, _diffed(patch))
     elif kind == WRITE or command in ("create", "write") or named.get("mode") in ("create", "overwrite"):
-        whole = _first(named, _WHOLE)
+        whole = _first(named, (*_WHOLE, *_NEW))
         yield FileChange(path, WRITE, (whole or "").split("\n"))
     else:
         yield FileChange(path, EDIT, _replaced(old, _first(named, _NEW)))

@@ -250,5 +250,10 @@ def is_boundary(line: dict[str, Any]) -> bool:
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
+def is_injected(line: dict[str, Any]) -> bool:
+    """Whether the program wrote a line in the person's name."""
+    return _injected(_words(line))
+
+
 def is_result(line: dict[str, Any]) -> bool:
     return line.get("type") == "user" and any(block.get("type") == "tool_result" for block in blocks(line))
