@@ -26,7 +26,7 @@ _TOOLS = {
     EDIT: "edit editfile multiedit notebookedit editnotebook editnotebookfile replace searchreplace searchandreplace strreplace"
     " strreplacefile strreplaceeditor strreplacebasededittool texteditor replaceinfile replacestringinfile"
     " multireplacestringinfile inserteditintofile insertcontent replacefilecontent multireplacefilecontent applydiff patch"
-    " applypatch copilotreplacestring copilotinsertedit copilotapplypatch editfilev2",
+    " applypatch copilotreplacestring copilotinsertedit copilotapplypatch editfilev2 editor fswrite",
     DELETE: "delete deletefile removefile",
 }
 _KINDS = {name: kind for kind, names in _TOOLS.items() for name in names.split()}
