@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.codec import from_json
-from hermes.store.file_edits import WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
+MOST = 200  # changes of a file that are told, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
-_GIT_SECONDS = 20.0
+_GIT_SECONDS = 5.0  # of one command; in a long history what it would tell is left out
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
+_LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
 _MOST_TRACED = 20  # lines of one question whose earlier texts are looked for
 _WHERE = re.compile(r"(.+?):(\d+)(?:-(\d+)|:\d+)?:?\Z", re.S)
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -65,6 +68,14 @@ class Change(TypedDict):
     tests: NotRequired[list[TestRun]]
 
 
+class ChangedFile(TypedDict):
+    """A file that a session changed, how often, and the message of the last change."""
+
+    path: str
+    changes: int
+    message_id: int
+
+
 class Answer(TypedDict):
     """The conversations that made a file, or some lines of it."""
 
@@ -85,7 +96,7 @@ def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
 
 
 def why(
-    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int | None = None, tests: bool = False,
+    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int = MOST, tests: bool = False,
     visible_to: User | None = None, is_local: bool = True,
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
@@ -96,14 +107,14 @@ def why(
     if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {len(file.lines)} lines" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
+    file.start_names()
     blamed = file.blamed(*lines) if is_local and lines is not None else []
-    file.names |= {one.name for one in blamed if one.name} if lines is not None else file.earlier_names()
+    file.names |= {one.name for one in blamed if one.name}
+    file.finish_names()
     changes = _Changes(file, db, visible_to)
-    found = changes.of_lines(blamed)
-    if lines is not None and not found and file.names != (names := file.earlier_names()):
-        file.names |= names
+    if not changes.rows and file.add_staged_name():
         changes = _Changes(file, db, visible_to)
-        found = changes.of_lines(blamed)
+    found = changes.of_lines(blamed)
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
     reasons = db.change_reasons([row["message_id"] for row in rows], visible_to=visible_to)
@@ -113,25 +124,42 @@ def why(
             "message_id": row["message_id"], "kind": row["kind"], "path": _full(row),
             "request": shortened_line(reasons.get(row["message_id"], _NONE)["request"], TEXT),
             "words": shortened_line(reasons.get(row["message_id"], _NONE)["words"], TEXT),
-            "resume": f"hermes -r {row['session_id']}",
+            "resume": f"hermes -r {shlex.quote(row['session_id'])}",
         } for row in rows
     ]  # fmt: skip
     if tests:
         for one in told:
             one["tests"] = _tests_after(db, one, visible_to)
-    chains = {db.get_compression_chain(row["session_id"])[0] for row in changes.rows}
     return {
         "path": str(file.path), "lines": None if lines is None else list(lines), "matched": matched,
-        "conversations": len(chains), "changes": told,
+        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": told,
     }  # fmt: skip
 
 
-def sessions_that_changed(db: SessionDB, file: str, folder: Path) -> list[str]:
-    """The sessions that changed a file, the latest change first."""
-    path, _ = parsed(file, folder)
-    here = _File(Path(os.path.abspath(path)), True)
-    here.names |= here.earlier_names()
-    return list(dict.fromkeys(row["session_id"] for row in _Changes(here, db, None).rows))
+def _conversations(db: SessionDB, session_ids: set[str]) -> int:
+    """How many conversations these sessions are; the parts of a compressed one are one."""
+    rows = db.get_sessions(sorted(session_ids)).values()
+    parts = {row["id"] for row in rows if row["kind"] == "compression" or row["end_reason"] == "compression"}
+    return len(session_ids - parts) + len({db.get_compression_chain(one)[0] for one in parts})
+
+
+def sessions_that_changed(
+    db: SessionDB, path: Path, *, visible_to: User | None = None, is_local: bool = True
+) -> list[str]:
+    """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
+    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file.start_names()
+    file.finish_names()
+    return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
+
+
+def files_changed(db: SessionDB, session_id: str, *, visible_to: User | None = None) -> list[ChangedFile]:
+    """The files that a session changed, by their paths, each with its last change."""
+    found: dict[str, ChangedFile] = {}
+    for row in db.file_changes(session_id=session_id, visible_to=visible_to):
+        one = found.setdefault(_full(row), {"path": _full(row), "changes": 0, "message_id": row["message_id"]})
+        one["changes"] += 1
+    return [found[path] for path in sorted(found)]
 
 
 _NONE = {"request": "", "words": ""}
@@ -139,7 +167,12 @@ _NONE = {"request": "", "words": ""}
 
 def _full(row: FileChangeRow) -> str:
     """The path of a change, absolute if the folder of its session is known."""
-    return posixpath.normpath(posixpath.join(row["cwd"] or "", row["path"]))
+    if row["path"].startswith("/"):
+        return row["path"]
+    folder = row["cwd"] or ""
+    if row["source"] == "zed" and row["path"].startswith(f"{posixpath.basename(folder)}/"):
+        folder = posixpath.dirname(folder)  # Zed's paths begin with the name of the project's folder
+    return posixpath.normpath(posixpath.join(folder, row["path"]))
 
 
 # ---------------------------------------------------------------------------------------------- the file, and git
@@ -165,6 +198,7 @@ class _File:
     lines: list[str] = field(default_factory=list)
     name: str = ""  # its path in the repository; without one, its name alone
     names: set[str] = field(default_factory=set)  # that, and those it had before renames
+    _names: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.names = {self.path.name}
@@ -180,14 +214,30 @@ class _File:
         self.name = real.name if self.root is None else real.relative_to(root).as_posix()
         self.names = {self.name}
 
-    def _git(self, *words: str) -> str:
-        """The output of a git command in the repository; "" when there is none, or it fails."""
-        return "" if self.root is None else _git(self.root, *words)
+    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
+        """A git command in the repository, running; None when there is no repository, or no git."""
+        return None if self.root is None else _started(self.root, *words)
 
-    def earlier_names(self) -> set[str]:
-        """The paths that the file had before it was renamed."""
-        told = self._git("log", "--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "--", self.name)
-        return {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2} | self.names
+    def _git(self, *words: str) -> str:
+        return _output(self._start(*words))
+
+    def start_names(self) -> None:
+        """Begin to look for the paths that the file had before it was renamed."""
+        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
+        self._names = self._start("log", *options, "--", self.name)
+
+    def finish_names(self) -> None:
+        """Add them to its names."""
+        told = _output(self._names)
+        self.names |= {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2}
+
+    def add_staged_name(self) -> bool:
+        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
+        told = self._git("diff", "-M", "--name-status", "--diff-filter=R", "HEAD")
+        renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
+        before = {old for old, new in renamed if new == self.name}
+        self.names |= before
+        return bool(before)
 
     def blamed(self, first: int, last: int) -> list[Line]:
         """These lines with the commits they come from; indentation is no change."""
@@ -222,20 +272,44 @@ class _File:
             yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
 
 
-def _git(root: Path, *words: str) -> str:
-    """The output of a git command; "" if it fails."""
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, timeout=_GIT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
-
-
 @lru_cache(maxsize=64)
 def _first_commits(root: Path) -> frozenset[str]:
     """The commits that a repository began with: clones share them."""
-    return frozenset(_git(root, "rev-list", "--max-parents=0", "HEAD").split())
+    return frozenset(_output(_started(root, "rev-list", "--max-parents=0", "HEAD")).split())
+
+
+def _started(root: Path, *words: str) -> subprocess.Popen[bytes] | None:
+    """A git command in a repository, running; None where there is no git."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
+    try:
+        return subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+
+
+def _output(process: subprocess.Popen[bytes] | None) -> str:
+    """The output of a git command; "" when it failed, or took too long."""
+    if process is None:
+        return ""
+    with process:
+        try:
+            told, _ = process.communicate(timeout=_GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return ""
+    return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
+    tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
+    for first in range(len(tokens)):
+        for last in range(first + 1, len(tokens) + 1):
+            part = "".join(tokens[first:last])
+            if len(part) >= _LEAST_PART:
+                yield part
 
 
 def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
@@ -287,12 +361,11 @@ class _Changes:
         """The folder of a change that takes the place of this file's repository, where the path in it is the same."""
         where, cwd = _full(row), row["cwd"]
         for name in self._file.names if self._file.root is not None else ():
-            if f"/{where}".endswith(f"/{name}"):
+            if where.endswith(name) and f"/{where}".endswith(f"/{name}"):
                 return where[: -len(name)].rstrip("/")
-        inside = posixpath.relpath(where, cwd) if cwd and where.startswith(f"{cwd.rstrip('/')}/") else ""
-        if inside and any(here.endswith(f"/{inside}") for here in self._here):
-            return cwd
-        return None
+        folder = (cwd or "").rstrip("/") + "/"
+        inside = where[len(folder) - 1 :] if cwd and where.startswith(folder) else ""
+        return cwd if inside and any(here.endswith(inside) for here in self._here) else None
 
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
@@ -317,7 +390,7 @@ class _Changes:
             row = self._author(line.text, line.number, line.at)
             if row is None and left and self.rows and line.text.strip():
                 left -= 1
-                row = self._earlier_author(line)
+                row = self._fragment_author(line) or self._earlier_author(line)
             if row is not None:
                 found[row["message_id"], row["path"]] = row
         return list(found.values())
@@ -338,6 +411,15 @@ class _Changes:
         fitting = [row for row, added in those if 2 * len(added & around) >= min(len(around), len(added) - 1)]
         rows = fitting or [row for row, _ in those]
         return next((row for row in rows if row["kind"] != WRITE), rows[-1] if rows else None)
+
+    def _fragment_author(self, line: Line) -> FileChangeRow | None:
+        """The newest change that replaced a part of this line: its new text begins or ends with a part, and no line is that."""
+        parts = {line_hash(part) for part in _parts(line.text)} - self._content - {b""}
+        for row in self.rows:
+            ends = {row["lines"][:HASH_BYTES], row["lines"][-HASH_BYTES:]}
+            if row["kind"] == EDIT and ends & parts and (line.at is None or row["time"] < line.at + 1):
+                return row
+        return None
 
     def _earlier_author(self, line: Line) -> FileChangeRow | None:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""

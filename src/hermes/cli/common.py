@@ -53,7 +53,7 @@ def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
         return None
     from hermes.why import sessions_that_changed
 
-    return sessions_that_changed(db, file, Path.cwd())
+    return sessions_that_changed(db, Path(file))
 
 
 def limit_option(text: str, default: int = 20) -> Decorator:

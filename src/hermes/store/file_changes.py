@@ -210,6 +210,7 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
 _LAST = (
     "SELECT m.id, m.content, m.content_rest, m.content_format FROM messages m WHERE m.session_id = ? AND m.timestamp <= ? AND"
     " m.id <= ? AND m.role = ? AND m.content <> '' AND coalesce(m.hidden, 0) BETWEEN -2 AND 0"
+    " AND (m.meta IS NULL OR instr(m.meta, '\"summary\"') = 0)"
     " ORDER BY m.timestamp DESC, m.id DESC LIMIT 1"
 )
 

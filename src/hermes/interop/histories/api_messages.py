@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.interop.histories.conversation import (
+    FAILED,
     Message,
     block_parts,
     count,
@@ -81,6 +82,8 @@ class ApiMessageReader:
             if block.get("type") == "tool_result":
                 call = text(block.get("tool_use_id")) or str(block.get("toolUseID"))
                 made.append(self.result(call, joined(block_parts(block.get("content"))), at, f"{name}-{len(made)}"))
+                if block.get("is_error") is True:
+                    made[-1]["meta"] = FAILED
                 continue
             for part in block_parts([block]):
                 if isinstance(part, str):

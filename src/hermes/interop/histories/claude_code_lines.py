@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING
 from hermes.interop.histories.conversation import (
+    FAILED,
     HERE,
     Message,
     block_parts,
@@ -192,6 +193,7 @@ def _user_line(line: Line, uuid: str, at: float | None, names: dict[str, str], *
                     call,
                     tool_call_id=call,
                     tool_name=names.get(call),
+                    meta=FAILED if block.get("is_error") is True else None,
                 )
             )
         else:

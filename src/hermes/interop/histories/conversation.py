@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
+FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200

@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -180,7 +181,8 @@ class _Talk:
         told = text(mapping(result).get("content")) or text(mapping(data.get("error")).get("message"))
         output = told or (compact(result) if result else None)
         tool = self._names.get(call or "") or text(data.get("toolName"))
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool))
+        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
+                                      meta=FAILED if data.get("success") is False else None))  # fmt: skip
 
     def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:
         """The session, or the one of a sub-agent, without its messages."""

@@ -15,6 +15,7 @@ from typing import Any
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     changed_lines,
@@ -77,7 +78,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
             yield from (Found(0, session) for one in made if (session := one.session()) is not None)
     elif _in_editor([path.stem]):
-        skipped.damaged(0, "Cursor's database has this conversation, with its times; import that")
+        skipped.unknown["transcript of a conversation that the editor's database has"] += 1
     elif (session := _transcript(path, skipped).session()) is not None:
         yield Found(0, session)
     skipped.report()
@@ -89,7 +90,7 @@ def _in_editor(names: list[str]) -> set[str]:
     for place in usual_places() if names else ():
         if place.is_file() and _TABLE in tables_of(place):
             with ForeignDatabase(place) as database:
-                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"composerData:{name}"))}
+                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"bubbleId:{name}:"))}
     return found
 
 
@@ -191,7 +192,10 @@ class _Editor:
         if isinstance(arguments, dict):
             arguments = {**arguments, **self._changed_lines(mapping(from_json(result)))}
         told = text(result) or text(asked.get("error")) or (compact(result) if result else None)
-        answer = message("tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool)
+        is_error = asked.get("status") in ("error", "cancelled", "rejected")
+        answer = message(
+            "tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool, meta=FAILED if is_error else None
+        )
         return [tool_call(call, tool, arguments)], [answer] if told else []
 
     def _changed_lines(self, result: Record) -> Record:

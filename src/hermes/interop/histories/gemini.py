@@ -10,6 +10,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -197,7 +198,8 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
         calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
         if call.get("result") is not None or text(call.get("resultDisplay")):
             results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
-                                   tool_call_id=call_id, tool_name=text(call.get("name"))))  # fmt: skip
+                                   tool_call_id=call_id, tool_name=text(call.get("name")),
+                                   meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
     reply = message(
         "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,

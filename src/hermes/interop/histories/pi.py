@@ -10,6 +10,7 @@ from typing import Any
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import entry_tree
 from hermes.interop.histories.conversation import (
+    FAILED,
     HERE,
     Conversation,
     Message,
@@ -200,6 +201,7 @@ def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[
                 key,
                 tool_call_id=text(told.get("toolCallId")),
                 tool_name=text(told.get("toolName")),
+                meta=FAILED if told.get("isError") is True else None,
             )
         ]
     if role in ("bashExecution", "pythonExecution"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     changed_lines,
@@ -145,7 +146,8 @@ def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
     for call, result in results.items():
         tool = text(mapping(result).get("tool_name")) or calls.get(call)
         content = _output(mapping(result).get("content"))
-        made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool))
+        failed = FAILED if mapping(result).get("is_error") is True else None
+        made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool, meta=failed))
     return made
 
 
