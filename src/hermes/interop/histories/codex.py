@@ -175,7 +175,7 @@ class _RolloutReader:
         self._parts[-1].append(made)
 
     def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
-        kind = item.get("type")
+        kind = str(item.get("type"))
         name = text(item.get("id")) or f"line-{number}"
         if kind == "message":
             self._said(item, at, name)
