@@ -83,7 +83,7 @@ class PipeVoice:
 
     def ask(self, question: str) -> bool:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
-            self.note(f"{question} Answered no, since no terminal is attached. (--yes answers yes to every question)")
+            self.note(f"{question} Answered no: there is no terminal to ask on (--yes answers yes to every question).")
             return False
         with shells_keyboard():
             print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -96,7 +96,7 @@ class PipeVoice:
             return self.ask(question)
         rules = question.rules if isinstance(question, Question) else ()
         how = " ".join(f"--yes-to {shlex.quote(rule)}" for rule in rules) or "--yes"
-        self.say(f"{question}\nRefused: no terminal is attached to ask on. Allow it with {how}")
+        self.say(f"{question}\nRefused: there is no terminal to ask on. Allow it with {how}")
         return NOBODY
 
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
@@ -109,7 +109,7 @@ class PipeVoice:
         """None: typed keys are not read while one question is answered."""
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
-        return display_for(self.screen, "Run the command again, or ask in other words.")
+        return display_for(self.screen, "Run the command again, or rephrase the question.")
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         """None: only the answer is printed."""

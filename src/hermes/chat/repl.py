@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
 _SMALL = (
-    "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
-    " and it has no tools. `hermes model install` lists better models available on this machine and how to install them."
+    "This small model lets you try Hermes without a network: short answers in English, with excerpts of your history. It rambles"
+    " and has no tools. `hermes model install` lists better models available on this machine and how to install them."
 )
 _AT_ONCE = 65_536  # bytes of a command's output
 _PATIENCE = 3.0  # seconds a command of the user's own has to end after Ctrl-C
@@ -175,7 +175,7 @@ def talk(
         if conversation.saved:
             opening.start(db, config)
         else:
-            voice.note("Nothing of this conversation is saved (--no-save).")
+            voice.note("This conversation is not saved (--no-save).")
         return _loop(conversation, voice)
 
     with quiet_keyboard() if voice.comfortable else nullcontext():
@@ -212,7 +212,7 @@ def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> N
     if new and conversation.saved:
         conversation.db.set_meta(_KEYS_TOLD, " ".join([*told, *new]))
         are = "is" if len(new) == 1 else "are"
-        voice.note(f"{', '.join(new)} {are} set and not used; `hermes model` shows what you can use.")
+        voice.note(f"{', '.join(new)} {are} set but not used; `hermes model` shows what you can use.")
 
 
 def _guarded(loop: Callable[[], int]) -> int:
@@ -340,11 +340,15 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
 
 def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
-    hint = " (/model chooses another model; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
+    hint = (
+        " (/model switches to another model; /new starts a new session)" if isinstance(error, ContextTooLong) else hint
+    )
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
         voice.note(
-            "Your message was not saved; it is on the line again." if unsent else "The reply may not have been saved."
+            "Your message was not saved; it is back on the input line."
+            if unsent
+            else "The reply may not have been saved."
         )
     voice.screen.print()
 

@@ -51,7 +51,7 @@ def latest(db: SessionDB, folder: Path | None) -> str:
     )
     if not rows:
         where = "" if folder is None else f"in {folder} "
-        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` begins one")
+        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` starts one")
     return continued(db, rows[0]["id"])
 
 

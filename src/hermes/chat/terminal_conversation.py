@@ -216,7 +216,7 @@ class TerminalConversation:
         wanted, self.pending_title = self.pending_title, None
         name = set_chosen_title(self.db, self.session_id, wanted, self.user)
         if name != wanted:
-            self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
+            self.voice.note(f'"{wanted}" is already taken; this session is called "{name}".')
 
     # ------------------------------------------------------------------------------------------ switching sessions
 
@@ -314,4 +314,4 @@ def folder_is_there() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise InvalidInput("this folder was removed; change to another one and start there") from None
+        raise InvalidInput("this folder no longer exists; change to another one and try again") from None

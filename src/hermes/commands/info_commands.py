@@ -79,7 +79,8 @@ def usage(host: Host, arguments: str) -> None:
     rows = [row for part in (*helpers, *chain) if (row := host.db.get_session(part, visible_to=host.user)) is not None]
 
     def total(name: str) -> int:
-        return sum(int(row[name] or 0) for row in rows)  # type: ignore[literal-required]
+        counts: list[Any] = [dict(row)[name] or 0 for row in rows]
+        return sum(counts)
 
     calls, cached, output = total("api_call_count"), total("cache_read_tokens"), total("output_tokens")
     sent = total("input_tokens") + cached + total("cache_write_tokens")
