@@ -34,7 +34,7 @@ _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 @dataclass(slots=True)
 class Mentions:
-    """What goes with a question: texts, pictures as data URLs, and a line about each for the user."""
+    """The attachments of a question: texts, pictures as data URLs, and a line about each for the user."""
 
     left: int  # characters that the texts may still take
     texts: list[str] = field(default_factory=list)

@@ -120,22 +120,14 @@ class JsonVoice(PipeVoice):
 
     def __init__(self, *, stream: bool) -> None:
         super().__init__()
-        self._shown = JsonDisplay(sys.stdout if stream else None)
+        self.shown = JsonDisplay(sys.stdout if stream else None)
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
-        return self._shown
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        return self._shown.calls
-
-    @property
-    def answer(self) -> str:
-        return self._shown.answer
+        return self.shown
 
     def result(self, values: dict[str, Any]) -> None:
         """The last object."""
-        put_json(sys.stdout, {"type": "result", **values} if self._shown.stream else values)
+        put_json(sys.stdout, {"type": "result", **values} if self.shown.stream else values)
 
 
 def _last_message(conversation: TerminalConversation) -> int:
@@ -143,7 +135,7 @@ def _last_message(conversation: TerminalConversation) -> int:
 
 
 def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) -> dict[str, Any]:
-    """What a script wants to know of an answer."""
+    """The facts about an answer that a script wants."""
     rows = [row for row in conversation.db.get_messages(conversation.session_id) if row["id"] > before]
     replies = [row for row in rows if row["role"] == "assistant"]
     costs = [row["cost_usd"] for row in replies]
@@ -152,7 +144,7 @@ def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) 
         return sum(row[name] or 0 for row in replies)
 
     return {
-        "answer": voice.answer,
+        "answer": voice.shown.answer,
         "session_id": conversation.session_id if conversation.saved else None,
         "model": next((row["model"] for row in reversed(replies) if row["model"]), conversation.model.name),
         "tokens": {
@@ -162,7 +154,7 @@ def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) 
         },
         "cost_usd": None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
         "finish_reason": replies[-1]["finish_reason"] if replies else None,
-        "tool_calls": voice.calls,
+        "tool_calls": voice.shown.calls,
     }
 
 

@@ -326,7 +326,7 @@ def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: 
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:
-    """What to send for a line, with the files it names by @; a line whose files can't go with it comes back."""
+    """The message made of a line and the files it names by @; a line whose files can't go with it comes back."""
     if "@" not in text:
         return text, []
     from hermes.chat.file_mentions import with_files

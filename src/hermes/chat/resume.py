@@ -83,7 +83,7 @@ def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
 
 @dataclass(slots=True)
 class Restored:
-    """What was restored of a session."""
+    """The folder and the model of a resumed session, and notices about them."""
 
     cwd: Path
     model: Model

@@ -305,7 +305,7 @@ class TerminalConversation:
 
 
 def _busy(config: Config) -> str:
-    """What a line typed during a reply does: `interrupt` it, or `queue` (config: display.busy)."""
+    """The effect of a line typed during a reply: `interrupt` it, or `queue` (config: display.busy)."""
     return str(config.display.platforms.get(TerminalConversation.platform, {}).get("busy", config.display.busy))
 
 

@@ -103,7 +103,7 @@ def usage(host: Host, arguments: str) -> None:
 
 
 def _side_tasks(used: Sequence[SideUsage]) -> str:
-    """What titles and summaries used, which is no part of the lines above."""
+    """The usage of titles and summaries, which is no part of the other figures."""
     if not used:
         return ""
     sent, got = (sum(one[name] for one in used) for name in ("input_tokens", "output_tokens"))
@@ -115,7 +115,7 @@ def _side_tasks(used: Sequence[SideUsage]) -> str:
 
 
 def _cost(rows: Sequence[SessionRow], kind: str) -> str:
-    """What the sessions of one conversation cost together: as reported, estimated, or unknown."""
+    """The cost of all sessions of one conversation: as reported, estimated, or unknown."""
     from hermes.agent.model import OWN
 
     real = [row["actual_cost_usd"] for row in rows]
