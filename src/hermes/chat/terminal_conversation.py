@@ -139,6 +139,7 @@ class TerminalConversation:
             )  # fmt: skip
             agent.titles_by_model, agent.titles = self._titles_by_model, self.saved
             agent.system = self._options.get("system")
+            agent.expected_tools = self._toolbox.known
             return agent
 
         self._agents.drop(self.platform)

@@ -1,14 +1,15 @@
-"""Commands that only show something: /help, /start, /status, /usage, /history, /sessions."""
+"""Commands that only show something: /help, /start, /status, /usage, /history, /sessions, /search, /why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import ALIASES, CHATS_ONLY, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
-from hermes.texts import content_text, counted, harmless, shortened_line
+from hermes.texts import content_text, counted, harmless, one_line, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LISTED = 10
 _CUT = 200
+_CHANGES = 5  # of a file that /why shows
 
 
 @command("help", "", "show this list")
@@ -206,6 +208,21 @@ def search(host: Host, arguments: str) -> None:
     if not arguments:
         raise InvalidInput("which words? For example /search parser error")
     host.say(_search(host, arguments))
+
+
+@command("why", "<file[:line]>", "which conversation made a file or a line, and why")
+def why_(host: Host, arguments: str) -> None:
+    from hermes.why import described, parsed, why
+
+    if not arguments:
+        raise InvalidInput("which file or line? /why src/app.py:42")
+    is_local = host.user is None or host.is_owner
+    row = host.db.get_session(host.session_id, visible_to=host.user)
+    folder = Path.cwd() if host.where == TERMINAL or row is None or not row["cwd"] else Path(row["cwd"])
+    path, lines = parsed(arguments, folder if is_local else Path())
+    answer = why(host.db, path, lines, limit=_CHANGES, visible_to=host.user, is_local=is_local)
+    told = "\n".join(described(answer, zone_of(host.config.timezone)))
+    host.say(harmless(told) if answer["changes"] else f"No conversation in the record changed {one_line(arguments)}.")
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:

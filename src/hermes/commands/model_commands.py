@@ -181,10 +181,8 @@ def context_parts(host: Host) -> dict[str, int]:
         parts["System prompt"] = estimate_tokens([{"content": usual}])
         parts["Instructions"] = estimate_tokens([{"content": project}]) if project else 0
     tools = list(host.agent.tools.values())
-    if not tools and row and host.model.calls_tools:  # it gets them with its first turn
-        from hermes.agent.tools.toolbox import builtin_tools
-
-        tools = builtin_tools(host.config)
+    if not tools and row and host.model.calls_tools:
+        tools = host.agent.expected_tools()
     parts["Tools"] = estimate_tokens((), [tool.schema() for tool in tools])
     for message in host.db.get_messages_as_conversation(host.session_id) if row else ():
         _count(parts, message)

@@ -32,7 +32,7 @@ def _names(host: Host) -> list[str]:
     return [row["title"] or row["id"] for row in recent(host, 200)]
 
 
-@command("resume", "[id | title]", "continue another session, or choose one", complete=_names)
+@command("resume", "[id | title | @program]", "continue another session, or choose one", complete=_names)
 def resume(host: Host, arguments: str) -> None:
     target = _named(host, arguments) if arguments else _chosen(host)
     if target is None:
@@ -58,6 +58,10 @@ def _arrived(host: Host, session_id: str) -> str:
 
 
 def _named(host: Host, words: str) -> str | None:
+    if words.startswith("@") and host.where == TERMINAL:
+        from hermes.interop.other_programs import newest
+
+        return continued(host.db, newest(host.db, words[1:], host.agent.cwd))
     found = find(host.db, words, visible_to=host.user, resuming=True)
     if found.session_id is not None:
         return continued(host.db, found.session_id)
