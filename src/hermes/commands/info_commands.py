@@ -210,7 +210,7 @@ def search(host: Host, arguments: str) -> None:
     host.say(_search(host, arguments))
 
 
-@command("why", "<file[:line]>", "which conversation made a file or a line, and why")
+@command("why", "<file[:line]>", "show which conversation changed a file or line, and why")
 def why_(host: Host, arguments: str) -> None:
     from hermes.why import described, parsed, why
 
