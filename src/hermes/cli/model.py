@@ -170,18 +170,6 @@ def remove(name: str, yes: bool) -> None:
     click.echo(f"{name} is removed")
 
 
-@command.command()
-@click.argument("name", default="smollm2", shell_complete=complete_installable)
-def path(name: str) -> None:
-    """Where a model's file is."""
-    from hermes.agent.model_files import place_of
-
-    found = place_of(name)
-    if found is None:
-        raise click.ClickException(f"{name} is not installed; `hermes model install {name}` fetches it")
-    click.echo(str(found))
-
-
 def megabytes(size: int) -> str:
     """A number of bytes in MB."""
     return f"{size / 1_000_000:.0f} MB"
