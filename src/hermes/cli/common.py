@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,6 +38,22 @@ def source_option(text: str = "Only sessions of this source (cli, telegram, …)
 def session_option(*names: str, text: str, **more: Any) -> Decorator:
     """An option whose value is a session, with sessions offered by the shell."""
     return click.option(*names, **{"metavar": "ID", "shell_complete": complete_session, "help": text, **more})
+
+
+def file_option() -> Decorator:
+    """`--file PATH`, as the argument `file`."""
+    return click.option(
+        "--file", metavar="PATH", type=click.Path(), help="Only sessions that changed this file (see `hermes why`)."
+    )
+
+
+def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
+    """The sessions that changed the file of --file; None where it was not given."""
+    if file is None:
+        return None
+    from hermes.why import sessions_that_changed
+
+    return sessions_that_changed(db, file, Path.cwd())
 
 
 def limit_option(text: str, default: int = 20) -> Decorator:

@@ -117,13 +117,16 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
     return set_up(platform, account, check=not no_check, given=given)
 
 
-@command.command(help="Install the gateway as a user service (systemd) that starts with the machine.")
+@command.command(
+    help="Install the gateway as a service of yours (systemd, on macOS launchd) that starts with the machine."
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
+    import shlex
     import shutil
 
-    from hermes.gateway.service import unit_path, unit_text
+    from hermes.gateway.service import GATEWAY, commands, unit_path, unit_text
     from hermes.home import get_hermes_home
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
@@ -135,26 +138,28 @@ def install(only_print: bool, yes: bool) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     click.echo(f"Written: {path}")
-    if shutil.which("systemctl") is None:
-        click.echo(
-            "systemd is not available on this machine; start `hermes gateway` with another service manager.", err=True
-        )
+    *_, start = commands(get_hermes_home(), GATEWAY, starts=True)
+    if shutil.which(start[0]) is None:
+        click.echo(f"{start[0]} was not found; start `hermes gateway` with another service manager.", err=True)
         return 0
-    click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {path.name}")
+    click.echo(f"Start it, now and with the machine:  {shlex.join(start)}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")
     return 0
 
 
 @command.command(help="Remove the service that `install` made.")
 def uninstall() -> int:
-    from hermes.gateway.service import unit_path
+    import shlex
+
+    from hermes.gateway.service import GATEWAY, commands, unit_path
     from hermes.home import get_hermes_home
 
     path = unit_path(get_hermes_home())
+    (stop,) = commands(get_hermes_home(), GATEWAY, starts=False)
     if not path.exists():
         raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
     path.unlink()
-    click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
+    click.echo(f"Removed: {path}\nIf it runs:  {shlex.join(stop)}")
     return 0
 
 

@@ -23,6 +23,7 @@ from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
+from hermes.interop.windows import Windows, mark_in
 from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
@@ -36,6 +37,7 @@ _LOOK_AGAIN = (
 )
 _LOOK_SHARE = 200  # a look at everything is followed by at least this many times its own duration without one
 _LOOK_AT_LAST = 600.0  # but not more than this: the first look also imports
+_WEEK = 7 * 86400.0
 _MOST_TOLD = 1000  # problems that are remembered, so that each is reported once
 Report = Callable[[Format, Path, dict[str, int]], None]
 
@@ -43,6 +45,20 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 def usual_places() -> list[Path]:
     """Where the programs of this machine keep their histories, whether they are installed or not."""
     return [place for one in formats.histories() for place in one.load().usual_places()]
+
+
+def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
+    """The programs that will delete sessions of theirs within a week, and how many of those are here. Each comes once a week."""
+    now = time.time()
+    for one in formats.histories():
+        if (found := getattr(one.load(), "expiring", None)) is None:
+            continue
+        key = f"{IMPORTED_FILE}expiring:{one.name}"
+        if float(db.get_meta(key) or 0) < now - _WEEK and (
+            number := sum(db.get_session(name) is not None for name in found(now + _WEEK))
+        ):
+            db.set_meta(key, str(now))
+            yield one.program, number
 
 
 class HistoryWatcher:
@@ -66,7 +82,7 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             roots, missing = self._watched()
-            events = FileEvents(roots, missing)
+            events = FileEvents(roots, missing, alone={place.parent for place in self._places() if place.is_file()})
             try:
                 began = time.monotonic()
                 self.catch_up(self.found())
@@ -83,9 +99,12 @@ class HistoryWatcher:
 
     def _watched(self) -> tuple[list[Path], list[Path]]:
         """The folders to watch, and the places that don't exist yet."""
-        places = self._folders or usual_places()
+        places = self._places()
         roots = [place if place.is_dir() else place.parent for place in places if place.exists()]
         return list(dict.fromkeys(roots)), [place for place in places if not place.exists()]
+
+    def _places(self) -> list[Path]:
+        return self._folders or usual_places()
 
     def found(self) -> Iterator[tuple[Format, Path]]:
         """Every history, except files that are as they were when this watcher last looked at them."""
@@ -149,34 +168,39 @@ class HistoryWatcher:
             now = _state(path)
             if now is None:
                 return 0
-            if self._db.get_meta(key) == now:
+            known, _, told = (self._db.get_meta(key) or "").partition("\n")
+            if known == now:
                 self._looked[chosen.name, path] = now
                 return 0
             problems: list[Problem] = []
+            is_alone = known.split()[1:] == now.split()[1:]  # nothing that lies beside the file has changed
+            windows = Windows(chosen.load(), path, None, problems, mark_in(told, path) if is_alone else None)
             cut_short = False
 
             def sessions() -> Iterator[Mapping[str, Any]]:
                 nonlocal cut_short
-                for found in chosen.load().read(path, None, problems):
+                for found in windows.sessions():
                     if self._stopped():
                         cut_short = True
                         return
                     yield found.session
 
             def refused(session: Mapping[str, Any], error: Exception) -> None:
+                if windows.misplaced(error):
+                    return
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
             counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                told = arriving(self._db, sessions(), counts)
-                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
+                arrived = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(arrived, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise
             if not cut_short:
-                self._db.set_meta(key, now)
+                self._db.set_meta(key, f"{now}\n{windows.mark_text()}".strip())
         for one in problems:
             if one.unknown is None:
                 self._problem(one)
@@ -255,10 +279,14 @@ _POLL_SHARE = 100  # a look at the times is followed by this many times its own 
 
 
 class FileEvents:
-    """Watches folders and everything below them, and waits for places that don't exist yet."""
+    """Watches folders and everything below them, and waits for places that don't exist yet.
 
-    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = ()) -> None:
+    Of a folder in `alone` only its own files are watched: a history that is one file may lie in a home or a project.
+    """
+
+    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = (), alone: Iterable[Path] = ()) -> None:
         self._roots, self._awaited = list(folders), list(awaited)
+        self._alone = frozenset(alone)
         self._descriptor = -1
         self._folders: dict[int, Path] = {}
         self._ways: dict[int, set[str]] = {}  # by the number of a watch, the names that are awaited in that folder
@@ -287,9 +315,10 @@ class FileEvents:
         missing = place
         while not missing.parent.is_dir() and missing.parent != missing:
             missing = missing.parent
-        if any(missing.parent == root or root in missing.parent.parents for root in self._roots):
+        whole = [root for root in self._roots if root not in self._alone]
+        if any(missing.parent == root or root in missing.parent.parents for root in whole):
             return  # watched already; and a second watch of a folder would replace the first
-        mask = _CREATE | _MOVED_TO
+        mask = _MASK if missing.parent in self._alone else _CREATE | _MOVED_TO
         number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
         if number >= 0:
             self._ways.setdefault(number, set()).add(missing.name)
@@ -308,7 +337,7 @@ class FileEvents:
                 self.close()
                 return
             # Listed when it is watched already: a folder that is made meanwhile is listed, or has an event, or both.
-            waiting += _subfolders(path)
+            waiting += _subfolders(path) if path not in self._alone else ()
 
     def wait(self, seconds: float) -> set[Path]:
         """The files (or folders) that were written to; empty when nothing happened for so long."""
@@ -347,7 +376,8 @@ class FileEvents:
             if folder is None:
                 continue
             path = folder / os.fsdecode(name) if name else folder
-            if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and self._descriptor >= 0:
+            is_new_folder = mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO)
+            if is_new_folder and folder not in self._alone and self._descriptor >= 0:
                 self._watch(path)
                 changed |= _files_below(path)  # those that were written before the watch began
             changed.add(path)
@@ -356,7 +386,9 @@ class FileEvents:
     def _looked(self) -> dict[Path, tuple[int, int]]:
         found: dict[Path, tuple[int, int]] = {}
         for root in self._roots:
-            for path, _, names in os.walk(root):
+            for path, below, names in os.walk(root):
+                if root in self._alone:
+                    below.clear()
                 for name in names:
                     try:
                         seen = os.stat(os.path.join(path, name))

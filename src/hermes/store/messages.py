@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hermes.errors import SessionNotFound
-from hermes.store import codec
+from hermes.store import codec, file_changes
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Document, Engine, Tx
 from hermes.store.index_text import plain_parts
 from hermes.store.message_reading import NEEDED, UNSETTLED, refer, shown_rows
@@ -20,7 +20,7 @@ _MARKS = ", ".join("?" * (1 + len(STORED)))
 _INSERT = f"INSERT INTO messages(session_id, {', '.join(STORED)}) VALUES({_MARKS})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, session_id, {', '.join(STORED)}) VALUES(?, {_MARKS})"
 _COUNT = (
-    "UPDATE sessions SET message_count = coalesce(message_count, 0) + 1,"
+    "UPDATE sessions SET message_count = coalesce(message_count, 0) + ?,"
     " tool_call_count = coalesce(tool_call_count, 0) + ?,"
     " active_at = CASE WHEN active_at > ? THEN active_at ELSE ? END, first_words = coalesce(first_words, ?)"
     " WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
@@ -30,12 +30,19 @@ _COUNT = (
 def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
     stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
-    counted = _COUNT, (ready.calls, stamp, stamp, preview, session_id)
+    counted = _COUNT, (1, ready.calls, stamp, stamp, preview, session_id)
     message_id = tx.store_message(counted, (_INSERT, (session_id, *ready.values.values())), _document(ready))
     if message_id is None:
         raise SessionNotFound(session_id)
-    refer(tx, message_id, ready.lifted)
+    _stored(tx, session_id, message_id, ready)
     return message_id
+
+
+def _stored(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
+    """Record what belongs to a message that was just stored."""
+    refer(tx, message_id, ready.lifted)
+    if ready.changes or ready.failed:
+        file_changes.note(tx, session_id, message_id, ready)
 
 
 def _document(ready: Ready) -> Document:
@@ -50,7 +57,7 @@ def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
     tx.message_stored(message_id, _document(ready))
-    refer(tx, message_id, ready.lifted)
+    _stored(tx, session_id, message_id, ready)
     return message_id
 
 
@@ -66,6 +73,11 @@ def set_values(tx: Tx, message_id: int, ready: Ready, *, only_content: bool = Fa
     tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(ready.values[name] for name in names), message_id))
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     refer(tx, message_id, ready.lifted)
+    if not only_content:
+        file_changes.forget(tx, [message_id])
+        file_changes.note(
+            tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, ready
+        )
     tx.changed_by_us([message_id])
 
 
@@ -84,6 +96,12 @@ def recount(tx: Tx, session_id: str) -> None:
         "UPDATE sessions SET message_count = ?, tool_call_count = ?, active_at = ?, first_words = ? WHERE id = ?",
         (count, calls, last, None if preview is None else codec.storable(preview), session_id),
     )
+
+
+def count_more(tx: Tx, session_id: str, more: int, calls: int, latest: float, preview: str | None) -> None:
+    """Add messages, which were stored after all others, to a session's counters."""
+    stored = None if preview is None else codec.storable(preview)
+    tx.run(_COUNT, (more, calls, latest, latest, stored, session_id))
 
 
 def _first_words(tx: Tx, session_id: str) -> str | None:
@@ -151,6 +169,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
 def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
     """Redact a message in every session that shows it."""
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, message_id))
+    file_changes.forget(tx, [message_id])
     for session_id in place.sessions:
         recount(tx, session_id)
 
@@ -207,4 +226,5 @@ def delete(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
     for message_id in ids:
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    file_changes.forget(tx, ids)
     tx.changed_by_us(ids)

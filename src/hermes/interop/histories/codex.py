@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
+    HERE,
     Conversation,
     Message,
     as_uuid,
@@ -34,11 +36,14 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
+_SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
 _INJECTED = (
     "<environment_context>",
     "<user_instructions>",
@@ -91,6 +96,50 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
+class Trail(BaseTrail):
+    """Which lines a window can begin with: those that begin a message when every call before it is answered."""
+
+    has_header = True
+    _open: frozenset[Any] = frozenset()  # calls without a result
+    _is_reply = False  # the last message is one of the model, to which calls are added
+    _turns = 0
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, payload = _parts_of(record)
+        if kind == "event_msg" and payload.get("type") == "thread_rolled_back":
+            turns = count(payload.get("num_turns")) or 1
+            is_here = self._known is None or turns <= self._turns
+            self._turns = max(0, self._turns - turns)
+            return ON if is_here else BREAKS
+        if kind == "compacted":
+            self._turns, self._is_reply = 0, False
+            return CUTS
+        item, call = payload.get("type"), payload.get("call_id") or payload.get("id")
+        if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
+            return KEPT if kind == "turn_context" else ON
+        begins = not self._open and not self._is_reply
+        if item in _RESULTS:
+            self._open, self._is_reply = self._open - {call}, False
+            return ON
+        if item == "message" and payload.get("role") != "assistant":
+            self._open, self._is_reply = frozenset(), False
+            self._turns += payload.get("role") == "user" and not _injected(joined(_texts(payload)))
+            return BEGINS
+        self._is_reply = True
+        if item in _CALLS and item not in ("web_search_call", "local_shell_call", "image_generation_call"):
+            self._open |= {call}
+        return BEGINS if begins else ON
+
+
+def _parts_of(line: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The type and the payload of a line; those of 2025 have no payload around them."""
+    if "payload" in line:
+        return line.get("type"), mapping(line.get("payload"))
+    if "record_type" in line:  # a mark of the older format that says nothing
+        return "world_state", {}
+    return "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+
+
 class _RolloutReader:
     def __init__(self, path: Path, skipped: Skipped) -> None:
         self._path, self._skipped = path, skipped
@@ -103,13 +152,10 @@ class _RolloutReader:
         self._names: dict[str, str] = {}
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
+        self._here: Any = None  # the message here that the line was written from
         for number, line, self.position in json_lines(path, skipped):
-            kind, payload = line.get("type"), mapping(line.get("payload"))
-            if "payload" not in line:
-                if "record_type" in line:  # a mark of the older format that says nothing
-                    continue
-                kind, payload = "session_meta" if _is_bare_header(line) else "response_item", dict(line)
-            self._take(number, kind, payload, seconds(line.get("timestamp")))
+            self._here = line.get(_MESSAGE)
+            self._take(number, *_parts_of(line), seconds(line.get("timestamp")))
 
     def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
         if kind == "session_meta":
@@ -122,10 +168,12 @@ class _RolloutReader:
             self._event(payload)
         elif kind == "compacted":
             self._compacted(number, payload, at)
-        elif kind not in ("world_state",):
+        elif kind not in ("world_state", "token_usage_record"):
             self._skipped.unknown[str(kind)] += 1
 
     def _add(self, made: Message) -> None:
+        if isinstance(self._here, int):
+            made[HERE] = self._here
         self._parts[-1].append(made)
 
     def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
@@ -146,12 +194,7 @@ class _RolloutReader:
             self._skipped.unknown[f"response_item {kind}"] += 1
 
     def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
-        parts: list[Any] = []
-        for block in dicts(item.get("content")):
-            if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
-                parts.append(block["text"])
-            elif block.get("type") == "input_image" and text(block.get("image_url")):
-                parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+        parts = _texts(item)
         if not parts:
             return
         role = item.get("role")
@@ -237,6 +280,7 @@ class _RolloutReader:
                 or text(self._meta.get("instructions")),
                 parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
                 kind="compression" if number > 1 else "subagent" if started_by else "branch",
+                origin=text(self._meta.get(_SESSION)),
             )  # fmt: skip
             if number < len(parts):
                 made.end_reason = "compression"
@@ -252,6 +296,17 @@ class _RolloutReader:
         """The thread's id as the name of the file has it, where the first line is damaged."""
         found = _THREAD.match(self._path.name)
         return found[1] if found else self._path.name.removesuffix(".zst").removesuffix(".jsonl")
+
+
+def _texts(item: dict[str, Any]) -> list[Any]:
+    """The texts and pictures of a message."""
+    parts: list[Any] = []
+    for block in dicts(item.get("content")):
+        if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
+            parts.append(block["text"])
+        elif block.get("type") == "input_image" and text(block.get("image_url")):
+            parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+    return parts
 
 
 def _spawned_by(source: Any) -> str | None:
@@ -305,13 +360,21 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
+def kept_at(name: str, session: ExportedSession) -> Path:
+    """Where Codex looks for a session: in the folder of the day on which it began."""
+    began = datetime.fromtimestamp(session["started_at"])
+    return usual_places()[0] / f"{began:%Y/%m/%d}" / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
+
+
 def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     began = iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
-                            "cli_version": "0.0.0", "source": "cli"}  # fmt: skip
-    if session.get("system_prompt"):
+                            "cli_version": "0.0.0", "source": "cli", _SESSION: session["id"]}  # fmt: skip
+    if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
+    elif session.get("system_prompt"):  # Codex would be instructed by it instead of by its own
+        export.left_out["system prompts"] += 1
     yield _line(began, "session_meta", meta)
     if session.get("model"):
         yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
@@ -319,14 +382,14 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         export.left_out["hidden messages"] = len(session["rewound_messages"])
     for one in session.get("messages") or ():
         for kind, payload in _items(one, export):
-            yield _line(iso(one["timestamp"]), kind, payload)
+            yield _line(iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
     if session.get("title"):
         yield _line(iso(session.get("ended_at") or session["started_at"]), "event_msg",
                     {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
 
 
-def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
-    return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
+def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
+    return encoded({"timestamp": at, "type": kind, "payload": payload, **more}) + b"\n"
 
 
 def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
