@@ -50,7 +50,7 @@ def known_type(keys: list[str]) -> Any:
 
 
 def parsed(text: str, kind: Any, name: str) -> Any:
-    """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
+    """A typed value of a key: text as it is, the rest as YAML. `null` (or ~) is no value."""
     import yaml
 
     members = [get_args(one)[0] if get_origin(one) is Annotated else one for one in table.members(kind)]
