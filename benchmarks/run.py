@@ -18,7 +18,18 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import encryption, gateway, histories, keeping, postgres, programs, reading, searching, writing
+from benchmarks.rows import (
+    encryption,
+    gateway,
+    histories,
+    keeping,
+    postgres,
+    programs,
+    reading,
+    searching,
+    why,
+    writing,
+)
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -37,6 +48,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "import": reading.importing,
     "histories": histories.histories,
     "long-session": histories.long_session,
+    "why": why.why,
     "check": keeping.checking,
     "encryption": encryption.encryption,
     "program": programs.programs,

@@ -180,6 +180,20 @@ def test_events_name_the_file_that_was_written(tmp_path: Path) -> None:
         events.close()
 
 
+def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path) -> None:
+    """aider's lies in the home, with everything else."""
+    (tmp_path / "work").mkdir()
+    with FileEvents([tmp_path], alone=[tmp_path]) as events:
+        (tmp_path / "work" / "file").write_text("x")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text("x")
+        (tmp_path / ".aider.chat.history.md").write_text("x")
+        found: set[Path] = set()
+        while tmp_path / ".aider.chat.history.md" not in found:
+            found |= events.wait(30)
+        assert not {tmp_path / "work" / "file", tmp_path / "made" / "file"} & (found | events.wait(0.01))
+
+
 def test_where_the_system_tells_of_no_events_times_and_sizes_are_looked_at(tmp_path: Path) -> None:
     home, file = tmp_path / "home", tmp_path / "projects" / f"{NAME}.jsonl"
     write(lines(file, []), 0)

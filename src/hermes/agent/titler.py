@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.session_search.excerpts import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.leases import holder_name, title_lease
 from hermes.store.titles import titled_key
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -153,28 +153,24 @@ def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model:
         title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
         try:
-            db.set_session_title(session_id, _free_title(db, session_id, title, asked, answered), only_if_untitled=True)
+            free = _free_title(db, session_id, title) or db.get_next_title_in_lineage(title)
+            db.set_session_title(session_id, free, only_if_untitled=True)
             break
         except TitleClash:
             continue  # another session took the title between the two calls
 
 
-def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
-    """The title; where another session has it, with a word or the date that distinguishes the two.
+def _free_title(db: SessionDB, session_id: str, title: str) -> str | None:
+    """The title, or with the date of the conversation where another has it; None where these are taken, too.
 
     A number is the last resort: "Title #2" would look as if it continued "Title".
     """
-    holder = db.resolve_session_by_title(title)
-    if holder is None:
-        return title
-    from hermes.agent.offline.title import told_apart
+    from hermes.agent.offline.title import dated
 
     session = db.get_session(session_id)
-    when = session["started_at"] if session else time.time()
-    for candidate in told_apart(title, (asked, answered), first_exchange(db.get_messages(holder)), when):
-        if db.resolve_session_by_title(candidate) is None:
-            return candidate
-    return db.get_next_title_in_lineage(title)
+    candidates = (title, *dated(title, session["started_at"] if session else time.time()))
+    free = (one for one in candidates if len(one) <= _LONGEST and db.resolve_session_by_title(one) is None)
+    return next(free, None)
 
 
 def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
@@ -190,7 +186,7 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         except TitleClash as clash:  # what the store compared: secrets are masked in it
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
-            name = db.get_next_title_in_lineage(taken) if seen else title_apart(db, session_id, taken)
+            name = db.get_next_title_in_lineage(taken) if seen else _title_apart(db, session_id, taken)
         except InvalidInput:  # longer than a title may be, with its secrets masked: one will be made
             break
     return db.get_session_title(session_id) or ""
@@ -212,23 +208,12 @@ def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -
     holder = db.resolve_session_by_title(wanted)
     if holder is None or db.get_session(holder, visible_to=user) is not None:
         return db.get_next_title_in_lineage(wanted)
-    return title_apart(db, session_id, wanted)
+    return _title_apart(db, session_id, wanted)
 
 
-def title_apart(db: SessionDB, session_id: str, title: str) -> str:
-    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it.
-
-    It is made different by a word of this conversation or by its date, like automatic titles.
-    """
-    from hermes.agent.offline.title import told_apart
-
-    session = db.get_session(session_id)
-    when = session["started_at"] if session else time.time()
-    candidates = told_apart(title, first_exchange(db.get_messages(session_id)), (), when)
-    for candidate in (title, *candidates):
-        if len(candidate) <= _LONGEST and db.get_session_by_title(candidate) is None:
-            return candidate
-    return f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
+def _title_apart(db: SessionDB, session_id: str, title: str) -> str:
+    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it."""
+    return _free_title(db, session_id, title) or f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
 
 
 def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
@@ -248,7 +233,7 @@ def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
 def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
     if model is None or not can_write(model):
         return None
-    said = f"user: {shortened(clean(asked), _READ)}\n\nassistant: {shortened(clean(answered), _READ)}"
+    said = f"user: {shortened(harmless(asked), _READ)}\n\nassistant: {shortened(harmless(answered), _READ)}"
     prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
     try:
         return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
@@ -260,7 +245,7 @@ def clean_title(answer: str) -> str | None:
     """The title in a model's answer, of 3 to 7 words; None when there is none."""
     from hermes.agent.offline.title import cut_title, word_count
 
-    text = without_thinking(clean(answer))[:2000]
+    text = without_thinking(harmless(answer))[:2000]
     text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     while lines and (_PREAMBLE.match(lines[0]) or (len(lines) > 1 and not _LABEL.sub("", lines[0]).strip(_EDGES))):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from hermes.cli.common import find_session, session_option, yes_option
-from hermes.cli.completers import complete_model
+from hermes.cli.common import find_session, model_option, session_option, yes_option
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
@@ -28,17 +27,12 @@ _CHOOSE = "\0choose"  # -r without a value
 )  # fmt: skip
 @session_option(
     "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
-    text="Continue a session by name; without a name, choose one on a full screen.",
+    text="Continue a session by name, or @claude, @codex, …: the newest one of that program in this folder; without a name,"
+    " choose one on a full screen.",
 )  # fmt: skip
 @click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
-@click.option(
-    "--model",
-    "model_name",
-    metavar="NAME",
-    shell_complete=complete_model,
-    help="Use this model instead of the configured one.",
-)
+@model_option()
 @click.option("--system", metavar="TEXT", help="Use this system prompt for a new conversation.")
 @click.option("--no-save", is_flag=True, help="Save nothing to disk; earlier conversations are not available either.")
 @click.option(
@@ -174,6 +168,10 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: boo
     words = resumed if resumed is not None else continued
     if words is None:
         return None
+    if words.startswith("@"):
+        from hermes.interop.other_programs import newest
+
+        return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:
         return end_of_chain(db, find_session(db, words, resuming=True))
     return latest(db, project_folder(Path.cwd()) if here else None)

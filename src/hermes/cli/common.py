@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completers import complete_session, complete_source
+from hermes.cli.completers import complete_model, complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
+from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
@@ -36,6 +38,33 @@ def source_option(text: str = "Only sessions of this source (cli, telegram, …)
 def session_option(*names: str, text: str, **more: Any) -> Decorator:
     """An option whose value is a session, with sessions offered by the shell."""
     return click.option(*names, **{"metavar": "ID", "shell_complete": complete_session, "help": text, **more})
+
+
+def file_option() -> Decorator:
+    """`--file PATH`, as the argument `file`."""
+    return click.option(
+        "--file", metavar="PATH", type=click.Path(), help="Only sessions that changed this file (see `hermes why`)."
+    )
+
+
+def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
+    """The sessions that changed the file of --file; None where it was not given."""
+    if file is None:
+        return None
+    from hermes.why import sessions_that_changed
+
+    return sessions_that_changed(db, Path(file))
+
+
+def limit_option(text: str, default: int = 20) -> Decorator:
+    """`--limit N`, also as `-n`."""
+    kind = click.IntRange(min=1)
+    return click.option("--limit", "-n", type=kind, default=default, show_default=True, metavar="N", help=text)
+
+
+def model_option(text: str = "Use this model instead of the configured one.") -> Decorator:
+    """`--model NAME`, as the argument `model_name`, with known models offered by the shell."""
+    return click.option("--model", "model_name", metavar="NAME", shell_complete=complete_model, help=text)
 
 
 def yes_option(text: str = "Don't ask.") -> Decorator:
@@ -89,13 +118,18 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def wrapped(question: str) -> str:
+    """A question broken between words, with room for the answers that click writes behind it."""
+    return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
+
+
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before something is deleted; without a terminal --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.ClickException(f"no terminal to ask on; add --yes to answer yes: {question}")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(wrapped(question), abort=True, err=True)
 
 
 def days(value: str | float) -> float:
@@ -111,7 +145,7 @@ def days(value: str | float) -> float:
     return number
 
 
-def user_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def user_option(text: str) -> Decorator:
     """--user SOURCE:ID, as the pair of both; None if it is not given."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, message_lines, screen_width, table
+from hermes.cli.table import Column, message_lines, printed, screen_width
 from hermes.config import load_config
 from hermes.texts import one_line
 from hermes.times import rough_duration
@@ -75,7 +74,6 @@ def status(as_json: bool) -> int:
 def stop() -> int:
     import os
     import signal
-    import time
 
     from hermes.gateway.startup import running
 
@@ -231,44 +229,30 @@ def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, An
 
 def show(found: dict[str, Any]) -> None:
     """Print the status as a table."""
+    who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
     if len(found["gateways"]) > 1:
-        who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
         click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
-    elif found["running"]:
-        click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
-        click.echo("No gateway is running. `hermes gateway` starts it.")
-    if (watch := found.get("watch")) is not None:
+        click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
+    if watch := found.get("watch"):
         by = f"followed in {watch['places']} ({watch['by']})" if watch["by"] else "not followed"
         click.echo(f"The histories of other programs are {by}.")
-        if watch["error"]:
-            when = f" {rough_duration(found['now'] - watch['error_at'])} ago" if watch["error_at"] else ""
-            click.echo(f"watch: last error{when}: {one_line(watch['error'])}")
-    if not found["platforms"] and watch is not None:
-        return
-    if not found["platforms"]:
+    elif not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
-        return
-    rows = [
-        [
-            one["platform"],
-            one["state"],
-            one["identity"] or "—",
-            rough_duration(found["now"] - one["since"]) if one["since"] else "—",
-            f"{one['sessions']:,}",
-            f"{one['waiting'] + one['unsent']:,}",
-        ]
-        for one in found["platforms"]
-    ]
-    width = screen_width()
-    click.echo()
-    click.echo("\n".join(table(_COLUMNS, rows, width, terminal=sys.stdout.isatty())))
+    if found["platforms"]:
+        click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
     notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
+    notes += _error("watch", watch, found["now"]) if watch else []
     if notes:
         click.echo()
     for note in notes:
-        first, *others = message_lines(note, width - 2)
-        click.echo("\n".join([first, *(f"  {line}" for line in others)]))
+        click.echo("\n  ".join(message_lines(note, screen_width() - 2)))
+
+
+def _row(one: dict[str, Any], now: float) -> list[str]:
+    since = rough_duration(now - one["since"]) if one["since"] else "—"
+    queue = one["waiting"] + one["unsent"]
+    return [one["platform"], one["state"], one["identity"] or "—", since, f"{one['sessions']:,}", f"{queue:,}"]
 
 
 def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
@@ -278,9 +262,13 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
         notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
     if one["failed"]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
-    if one["error"]:
-        when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
-        notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
+    notes += _error(name, one, now)
     if one["lost_while_down"]:
         notes.append(f"{name}: {one['lost_while_down']}")
     return notes
+
+
+def _error(name: str, one: dict[str, Any], now: float) -> list[str]:
+    """The last error of a platform, if it had one."""
+    when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
+    return [f"{name}: last error{when}: {one_line(one['error'])}"] if one["error"] else []

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
+    from hermes.cli.table import Column
     from hermes.store.db import SessionDB
 
 _CONFIG = "hermes.config"
@@ -130,16 +131,28 @@ def print_json(value: Any) -> None:
     put(text + b"\n")
 
 
+def print_rows(
+    values: Sequence[Any], columns: Sequence[Column], rows: Iterable[Sequence[str]], *, none: str, as_json: bool
+) -> int:
+    """The rows of a list as a table, or its values as JSON; `none` is said where there are none. Exit status 0."""
+    from hermes.cli.table import message, printed
+
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(values))
+    else:
+        print(printed(columns, rows) if values else message(none, sys.stdout))
+    return 0
+
+
 def put(data: bytes) -> None:
     """Bytes to standard output."""
-    from hermes.cli import streams
-
-    with streams.named():
-        sys.stdout.flush()
-        view = memoryview(data)
-        while view:  # an unbuffered stream takes a part of it
-            view = view[sys.stdout.buffer.write(view) :]
-        sys.stdout.buffer.flush()
+    sys.stdout.flush()
+    view = memoryview(data)
+    while view:  # an unbuffered stream takes a part of it
+        view = view[sys.stdout.buffer.write(view) :]
+    sys.stdout.buffer.flush()
 
 
 def size_of(count: int) -> str:
@@ -148,32 +161,45 @@ def size_of(count: int) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr while something long runs, nothing in a pipe. Call it with the amount done so far."""
-    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    started = last = time.monotonic()
-    drawn = False
+def status_line(wait: float = 0.3) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """A line on a terminal's stderr that is drawn again and again while something long runs; nothing in a pipe.
 
-    def step(done: int) -> None:
+    Call it with a function that makes the text; it is called at most ten times a second, and not in the first `wait` seconds.
+    """
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    last, drawn = time.monotonic() + wait - 0.1, False
+
+    def show(text: Callable[[], str]) -> None:
         nonlocal last, drawn
-        moment = time.monotonic()
-        if not shown or moment - last < 0.1 or moment - started < 0.3:
-            return
-        last, drawn = moment, True
-        if total:
-            filled = min(20, done * 20 // total)
-            text = f"{label} {'█' * filled}{'░' * (20 - filled)} {min(100, done * 100 // total)}%"
-        else:
-            text = f"{label} {done}"
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        if shown and time.monotonic() - last >= 0.1:
+            sys.stderr.write(f"\r\x1b[K{text()}")
+            sys.stderr.flush()
+            last, drawn = time.monotonic(), True
 
     try:
-        yield step
+        yield show
     finally:
         if drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of twenty cells."""
+    filled = min(20, done * 20 // max(1, total))
+    return f"{'█' * filled}{'░' * (20 - filled)}"
+
+
+def amount(label: str, done: int, total: int | None) -> str:
+    """How much of something is done: a bar and a percentage where the total is known."""
+    return f"{label} {bar(done, total)} {min(100, done * 100 // total)}%" if total else f"{label} {done}"
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar; call it with the amount done so far."""
+    with status_line() as show:
+        yield lambda done: show(lambda: amount(label, done, total))
 
 
 def index(db: SessionDB) -> int:
@@ -221,6 +247,16 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         made.close()
         raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
     return made
+
+
+def serve_http(app: Any, listening: socket.socket) -> None:
+    """Serve an application on a socket until Ctrl-C."""
+    import uvicorn
+
+    settings = uvicorn.Config(
+        app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
+    )  # fmt: skip
+    uvicorn.Server(settings).run(sockets=[listening])
 
 
 def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:

@@ -83,7 +83,8 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             roots, missing = self._watched()
-            with FileEvents(roots) as events:
+            alone = {place.parent for place in self._places() if place.is_file()}
+            with FileEvents(roots, alone) as events:
                 began = time.monotonic()
                 self.catch_up(self.found())
                 now = time.monotonic()
@@ -98,9 +99,12 @@ class HistoryWatcher:
 
     def _watched(self) -> tuple[list[Path], list[Path]]:
         """The folders to watch, and the places that don't exist yet."""
-        places = self._folders or usual_places()
+        places = self._places()
         roots = [place if place.is_dir() else place.parent for place in places if place.exists()]
         return list(dict.fromkeys(roots)), [place for place in places if not place.exists()]
+
+    def _places(self) -> list[Path]:
+        return self._folders or usual_places()
 
     def found(self) -> Iterator[tuple[Format, Path]]:
         """Every history, except files that are as they were when this watcher last looked at them."""
@@ -273,10 +277,13 @@ _EVENT = struct.Struct("iIII")
 
 
 class FileEvents:
-    """Watches folders and everything below them."""
+    """Watches folders and everything below them.
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._roots = list(folders)
+    Of a folder in `alone` only its own files are watched: a history that is one file may lie in a home or a project.
+    """
+
+    def __init__(self, folders: Iterable[Path], alone: Iterable[Path] = ()) -> None:
+        self._roots, self._alone = list(folders), frozenset(alone)
         self._descriptor = -1
         self._folders: dict[int, Path] = {}
         if sys.platform == "linux":
@@ -301,7 +308,7 @@ class FileEvents:
             elif path.is_dir():
                 self.close()
             # Listed when it is watched already: a folder that is made meanwhile is listed, or has an event, or both.
-            waiting += _subfolders(path)
+            waiting += _subfolders(path) if path not in self._alone else ()
 
     def wait(self, seconds: float) -> set[Path]:
         """The files (or folders) that were written to; empty when nothing happened for so long, or none are told."""
@@ -325,7 +332,7 @@ class FileEvents:
             if folder is None:
                 continue
             path = folder / os.fsdecode(name) if name else folder
-            if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO):
+            if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and folder not in self._alone:
                 self._watch(path)
                 changed |= _files_below(path)  # those that were written before the watch began
             changed.add(path)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import decoded
+from hermes.interop.training import data_url
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
+FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
@@ -219,6 +222,18 @@ def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
+def changed_lines(before: str, after: str) -> dict[str, str]:
+    """The lines that an edit changed, in the words of most edit tools; its program noted the whole file before and after it."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+
+    def equal(first: list[str], second: list[str]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+    same = equal(old, new)
+    rest = equal(old[same:][::-1], new[same:][::-1])
+    return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
+
+
 def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conversation]:
     """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
     parts = [part for part in parts if part] or [[]]
@@ -244,9 +259,46 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
         yield made
 
 
+def without_copies(forked: Conversation, parts: list[list[Message]], copied: set[str]) -> list[list[Message]]:
+    """The parts of a forked conversation from the first one with words of its own: copied messages stay with its parent."""
+    parts = [part for part in parts if part]
+    while parts and all(one["platform_message_id"] in copied for one in parts[0]):
+        parts = parts[1:]
+        owner, _, number = str(forked.parent).partition(".")
+        forked.parent = f"{owner}.{int(number or 1) + 1}"
+    if parts:
+        held = [one for one in parts[0] if one["platform_message_id"] in copied]
+        forked.carried += [Carried(str(forked.parent), None, held)] if held else []
+        parts[0] = [one for one in parts[0] if one["platform_message_id"] not in copied]
+    return parts
+
+
 def image_part(data: str, mime: str) -> dict[str, Any]:
     """A picture as a part of a message; its bytes become an attachment when it is stored."""
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
+
+
+def block_parts(content: Any) -> list[Any]:
+    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
+    parts: list[Any] = [content] if text(content) else []
+    for block in dicts(content):
+        source = mapping(block.get("source"))
+        if block.get("type") == "text":
+            parts += [block["text"]] if text(block.get("text")) else []
+        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
+            parts.append(
+                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
+            )
+        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
+            parts.append(compact(block))
+    return parts
+
+
+def picture(url: Any) -> Any:
+    """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
+    if isinstance(url, str) and url.startswith("data:"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return f"[picture {url}]" if text(url) else "[picture]"
 
 
 def joined(parts: list[Any]) -> Any:
@@ -289,7 +341,9 @@ def seconds(value: Any) -> float | None:
 def from_json(value: Any, otherwise: Any = None) -> Any:
     """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
     try:
-        return decoded(value.encode()) if isinstance(value, str) else value
+        if isinstance(value, (str, bytes)):
+            return decoded(value.encode() if isinstance(value, str) else value)
+        return value
     except ValueError:
         return otherwise
 
@@ -300,6 +354,19 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
         if number:
             raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
         yield session
+
+
+def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
+    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, part.get("text") or ""
+        elif url is not None and url.startswith("data:"):
+            head, _, data = url.partition(";base64,")
+            yield head[5:], data
+        else:
+            export.left_out["attachments"] += 1
 
 
 def iso(at: float) -> str:
@@ -323,7 +390,9 @@ def as_uuid(name: str) -> str:
 
 def count(value: Any) -> int | None:
     """A number of tokens, or None."""
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
+    return (
+        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    )
 
 
 def without_cached(sent: Any, cached: Any) -> int | None:
@@ -335,6 +404,15 @@ def without_cached(sent: Any, cached: Any) -> int | None:
 def text(value: Any) -> str | None:
     """A text that says something, or None."""
     return value if isinstance(value, str) and value.strip() else None
+
+
+def tagged(value: str, *tags: str) -> str:
+    """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
+    for tag in tags:
+        _, opened, rest = value.partition(f"<{tag}>")
+        if opened:
+            value = rest.partition(f"</{tag}>")[0].strip()
+    return value
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -82,7 +83,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         for after, branch in rewound
     ]
     made.branches = [(after, branch) for after, branch in made.branches if branch]
-    session = made.session()
+    # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
+    session = made.session() if any(one["role"] != "system" for one in made.messages) else None
     if session is not None:
         yield Found(0, session, path.stat().st_size)
     skipped.report()
@@ -196,7 +198,8 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
         calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
         if call.get("result") is not None or text(call.get("resultDisplay")):
             results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
-                                   tool_call_id=call_id, tool_name=text(call.get("name"))))  # fmt: skip
+                                   tool_call_id=call_id, tool_name=text(call.get("name")),
+                                   meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
     reply = message(
         "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
