@@ -47,6 +47,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "export": keeping.export,
     "import": reading.importing,
     "histories": histories.histories,
+    "long-session": histories.long_session,
     "why": why.why,
     "check": keeping.checking,
     "encryption": encryption.encryption,
@@ -142,7 +143,7 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
 
 def _stores_matter(options: argparse.Namespace) -> bool:
     """Whether anything is measured on loaded stores; the gateway and imports begin with an empty one, and alone."""
-    return not set(options.only) <= {"gateway", "gateway-message", "histories"}
+    return not set(options.only) <= {"gateway", "gateway-message", "histories", "long-session"}
 
 
 def _corpus_line(bench: Bench) -> str:

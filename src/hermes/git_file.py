@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from hermes.home import project_folder
@@ -57,25 +58,14 @@ class GitFile:
         self.name = real.name if self.root is None else real.relative_to(root).as_posix()
         self.names = {self.name}
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
-        """A git command in the repository, running; None when there is no repository, or no git."""
-        if self.root is None:
-            return None
-        command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
-        try:
-            return subprocess.Popen(
-                command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        except OSError:
-            return None
-
     def _git(self, *words: str) -> str:
-        return _output(self._start(*words))
+        """The output of a git command in the repository."""
+        return "" if self.root is None else _output(_start(self.root, *words))
 
     def start_names(self) -> None:
         """Begin to look for the paths that the file had before it was renamed."""
         options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
-        self._names = self._start("log", *options, "--", self.name)
+        self._names = None if self.root is None else _start(self.root, "log", *options, "--", self.name)
 
     def finish_names(self) -> None:
         """Add them to its names."""
@@ -121,6 +111,23 @@ class GitFile:
         for part in told.split("\x01")[1:]:
             at, _, diff = part.partition("\n")
             yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
+
+
+@lru_cache(maxsize=64)
+def first_commits(root: Path) -> frozenset[str]:
+    """The commits that a repository began with: clones share them."""
+    return frozenset(_output(_start(root, "rev-list", "--max-parents=0", "HEAD")).split())
+
+
+def _start(root: Path, *words: str) -> subprocess.Popen[bytes] | None:
+    """A git command in a repository, running; None without git."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
+    try:
+        return subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return None
 
 
 def _output(process: subprocess.Popen[bytes] | None) -> str:

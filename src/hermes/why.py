@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from hermes.errors import InvalidInput
-from hermes.git_file import GitFile, Line
+from hermes.git_file import GitFile, Line, first_commits
 from hermes.store.codec import from_json
 from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
@@ -211,7 +211,10 @@ class _Changes:
         return cwd if inside and any(here.endswith(inside) for here in self._here) else None
 
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
-        """Whether changes below another folder are of this file: its lines are here, or the folder was moved here."""
+        """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
+        is a repository with another beginning is another project, however alike."""
+        if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
+            return bool(first_commits(Path(base)) & first_commits(self._file.root))
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content

@@ -607,7 +607,7 @@ def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open,
     screen = open_screen(terminal="dumb")
     screen.wait_for("Hermes ·")
     screen.line("hi")
-    screen.wait_for("plain **text**")
+    screen.wait_for("plain text")
     screen.press("C-d")
     assert screen.wait_until_over() == 0
     assert len(look(said)) == 2

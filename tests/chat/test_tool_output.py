@@ -25,7 +25,7 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
     screen = open_screen("--yes", cwd=tmp_path, width=160)
     screen.wait_for("❯")
     screen.line("/show")
-    screen.wait_for("No tool was used in this conversation yet.")
+    screen.wait_for("No tools have been used")
     screen.line("run it")
     running = screen.wait_for("    row 9")
     assert "    row 4" in running and "    row 3" not in running  # the last six lines

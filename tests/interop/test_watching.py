@@ -210,3 +210,57 @@ def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path
         assert events.appeared
     finally:
         events.close()
+
+
+# ------------------------------------------------------------------------------------------------ for good
+
+
+def test_watch_as_a_service(tmp_path: Path) -> None:
+    """A stand-in for systemctl writes down how it was called: the machine's own may have no user session."""
+    home, folder, calls = tmp_path / "home", tmp_path / "my projects", tmp_path / "calls"
+    unit = tmp_path / "configuration" / "systemd" / "user"
+    folder.mkdir()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    (tools / "systemctl").chmod(0o755)
+    variables = {
+        "XDG_CONFIG_HOME": str(tmp_path / "configuration"),
+        "HOME": str(tmp_path),
+        "PATH": f"{tools}:/usr/bin:/bin",
+    }
+    done = program.run("sessions", "watch", folder, "--install", home=home, env=variables)
+    assert done.status == 0 and (found := list(unit.iterdir()))
+    assert f'sessions watch "{folder}"\n' in found[0].read_text() and f"HERMES_HOME={home}\n" in found[0].read_text()
+    assert f"--user enable --now {found[0].name}" in calls.read_text() and found[0].name.startswith("hermes-watch")
+    done = program.run("sessions", "watch", "--uninstall", home=home, env=variables)
+    assert done.status == 0 and not list(unit.iterdir()) and f"disable --now {found[0].name}" in calls.read_text()
+    again = program.run("sessions", "watch", "--uninstall", home=home, env=variables)
+    assert again.status == 1 and "--install" in again.err
+    (tools / "systemctl").write_text("#!/bin/sh\nexit 1\n")  # as without a session of the user
+    refused = program.run("sessions", "watch", "--install", home=home, env=variables)
+    assert refused.status == 0 and "systemctl --user enable --now" in refused.out
+    assert program.run("sessions", "watch", "--install", "--once", home=home, env=variables).status == 2
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    (None, "2 sessions"), ('{"cleanupPeriodDays": 60}', "1 session"), ('{"cleanupPeriodDays": 0}', ""),
+    ('{"cleanupPeriodDays": 9999}', ""), ("{", "2 sessions"),
+])  # fmt: skip
+def test_sessions_that_the_program_is_about_to_delete_are_named_once(
+    tmp_path: Path, settings: str | None, told: str
+) -> None:
+    home, claude = tmp_path / "home", tmp_path / "claude"
+    for days in (1, 24, 56, 57):
+        name = f"{NAME[:-2]}{days:02}"
+        file = claude / "projects" / "-work" / f"{name}.jsonl"
+        lines(file, [{**said(f"u{days}", None, f"line {days}", 0), "sessionId": name}])
+        os.utime(file, (time.time() - days * 86400, time.time() - days * 86400 - 60))
+    if settings is not None:
+        (claude / "settings.json").write_text(settings)
+    variables = {"CLAUDE_CONFIG_DIR": str(claude), "HOME": str(tmp_path)}
+    here = sorted((claude / "projects" / "-work").iterdir())[:3]  # one of them is not in the record
+    done = program.run("sessions", "import", *here, home=home, env=variables)
+    assert done.status == 0 and ("Claude Code will delete" in done.err) == bool(told) and told in done.err
+    for words in (("watch", claude, "--once"), ("import", here[0])):
+        assert "will delete" not in program.run("sessions", *words, home=home, env=variables).err

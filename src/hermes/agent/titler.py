@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.session_search.excerpts import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.leases import holder_name, title_lease
 from hermes.store.titles import titled_key
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -233,7 +233,7 @@ def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
 def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
     if model is None or not can_write(model):
         return None
-    said = f"user: {shortened(clean(asked), _READ)}\n\nassistant: {shortened(clean(answered), _READ)}"
+    said = f"user: {shortened(harmless(asked), _READ)}\n\nassistant: {shortened(harmless(answered), _READ)}"
     prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
     try:
         return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
@@ -245,7 +245,7 @@ def clean_title(answer: str) -> str | None:
     """The title in a model's answer, of 3 to 7 words; None when there is none."""
     from hermes.agent.offline.title import cut_title, word_count
 
-    text = without_thinking(clean(answer))[:2000]
+    text = without_thinking(harmless(answer))[:2000]
     text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     while lines and (_PREAMBLE.match(lines[0]) or (len(lines) > 1 and not _LABEL.sub("", lines[0]).strip(_EDGES))):

@@ -11,14 +11,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
 from hermes.chat.keyboard import quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
-from hermes.chat.terminal_conversation import TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation
 from hermes.commands.session_choice import ONESHOT
 from hermes.errors import ModelError, kind_of
 from hermes.store import opening
@@ -99,7 +99,7 @@ class PipeVoice:
         self.say(f"{question}\nRefused: no terminal is attached to ask on. Allow it with {how}")
         return NOBODY
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return None
 
     def clear(self) -> None:
@@ -187,14 +187,9 @@ def ask(
     piped: str = "",
     *,
     session_id: str | None,
-    restore_cwd: bool,
-    yes: bool,
-    keep_model: bool,
-    note: str | None = None,
-    system: str | None = None,
-    saved: bool = True,
     output: str = "text",
     attached: Sequence[Path] = (),
+    **options: Unpack[ChatOptions],
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
     from hermes.chat.file_mentions import with_files
@@ -205,11 +200,8 @@ def ask(
         window = model.context_length
         content, notes = with_files(question.strip(), Path.cwd(), window, piped=piped.strip("\n"), attached=attached)
     voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
-    conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
-        titles_by_model=False, system=system, saved=saved,  # the shell waits for the answer alone
-    )  # fmt: skip
-    conversation.notes += [note] if note else []
+    # The shell waits for the answer alone, not for a title.
+    conversation = TerminalConversation(db, config, model, voice, titles_by_model=False, **options)
     status = 0
     try:
         if session_id is not None and not conversation.open(session_id):

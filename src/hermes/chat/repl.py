@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hermes.chat.keyboard import Typing, quiet_keyboard
-from hermes.chat.render import console, display_for
+from hermes.chat.render import console, display_for, folded, styled_lines
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
-from hermes.chat.terminal_conversation import NotSent, TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
 from hermes.store import opening
@@ -68,7 +68,6 @@ class TerminalVoice:
     def permission(self, question: str) -> Answer:
         """Ask whether a tool may do something: the diff, the question, and what can be answered."""
         from hermes.agent.tools.permission import Answer, Question, read_answer
-        from hermes.chat.tool_output import folded, styled_lines
 
         detail = question.detail if isinstance(question, Question) else ""
         for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
@@ -81,7 +80,7 @@ class TerminalVoice:
         answer = read_answer(self._read("[y/N] "))
         return answer if rules or not answer.lasting else Answer(False)
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         for number, option in enumerate(options, 1):
             self.say(f"{number:>3}  {option}")
         numbers = "1" if len(options) == 1 else f"1-{len(options)}"
@@ -118,7 +117,7 @@ class TerminalVoice:
         return display_for(self.replies, "/retry asks again.", reasoning=reasoning)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
-        from hermes.chat.recap import recap
+        from hermes.chat.resume import recap
 
         self.screen.print(recap(db, session_id, config, self.screen.width))
 
@@ -156,20 +155,11 @@ def talk(
     model: Model,
     *,
     session_id: str | None,
-    restore_cwd: bool,
-    yes: bool,
-    keep_model: bool,
-    note: str | None = None,
-    system: str | None = None,
-    saved: bool = True,
+    **options: Unpack[ChatOptions],
 ) -> int:
     """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
-    conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd, system=system, saved=saved
-    )
-
-    conversation.notes += [note] if note else []
+    conversation = TerminalConversation(db, config, model, voice, **options)
 
     def sitting() -> int:
         if session_id is not None and not conversation.open(session_id):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import yes_option
-from hermes.cli.completers import complete_files, complete_model
+from hermes.cli.common import model_option, yes_option
+from hermes.cli.completers import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import bar, note, status_line
 from hermes.errors import InvalidInput
@@ -57,17 +57,11 @@ def command() -> None:
     show_default=True,
     help="Lines at a time.",
 )
-@click.option(
-    "--model", "model_name", metavar="NAME", shell_complete=complete_model,
-    help="Use this model instead of the configured one, also for lines that name one.",
-)  # fmt: skip
+@model_option("Use this model instead of the configured one, also for lines that name one.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
 @click.option("--template", metavar="TEXT", help="The prompt, with the fields of a line: 'Summarise {text}'.")
 @click.option(
-    "--max-cost",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="USD",
-    help="Start no more lines once this much is spent.",
+    "--max-cost", type=click.FloatRange(0, min_open=True), metavar="USD", help="Start no more lines beyond this cost."
 )
 @click.option("--ordered", is_flag=True, help="At the end, put the results in the order of the prompts.")
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
@@ -166,7 +160,7 @@ def _run(
             batch = Batch(db, config, model, lines, results, _name(db, results, resume), tools=given, **settings)
             status = 0
             try:
-                with status_line() as show:
+                with status_line(wait=0) as show:
                     batch.run(lambda now: show(lambda: _line(now)))
             except Stopped as why:
                 note(str(why))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import user_option
-from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened
+from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
             note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)")
             server(stack.enter_context(opened(writing=write)), write=write, user=user).run("stdio")
             return
-        import uvicorn
-
         host, token = _settings(host, no_token)
         listening = stack.enter_context(
             listening_socket(host, port, change="port with --http")
@@ -51,10 +49,7 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
         app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
-        settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
-        )  # fmt: skip
-        uvicorn.Server(settings).run(sockets=[listening])
+        serve_http(app, listening)
 
 
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:

@@ -162,18 +162,12 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 
 def _on_one_line(value: Any) -> Any:
-    """A value as it is written: lists and mappings in brackets, `${NAME}` as it is."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    """A value as it is written: lists and mappings in brackets, `${NAME}` as it is. (JSON is YAML in brackets.)"""
+    from json import dumps
 
-    made: Any
-    if isinstance(value, dict):
-        made = CommentedMap({key: _on_one_line(item) for key, item in value.items()})
-    elif isinstance(value, list):
-        made = CommentedSeq([_on_one_line(item) for item in value])
-    else:
-        return hidden(value) if isinstance(value, str) else value
-    made.fa.set_flow_style()
-    return made
+    from ruamel.yaml import YAML
+
+    return YAML().load(hidden(dumps(value, ensure_ascii=False)))
 
 
 def _written(yaml: Any, data: Any, before: str) -> str:

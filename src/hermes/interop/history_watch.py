@@ -23,6 +23,7 @@ from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
+from hermes.interop.windows import Windows, mark_in
 from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
@@ -36,6 +37,7 @@ _LOOK_AGAIN = (
 )
 _LOOK_SHARE = 200  # a look at everything is followed by at least this many times its own duration without one
 _LOOK_AT_LAST = 600.0  # but not more than this: the first look also imports
+_WEEK = 7 * 86400.0
 _MOST_TOLD = 1000  # problems that are remembered, so that each is reported once
 Report = Callable[[Format, Path, dict[str, int]], None]
 
@@ -43,6 +45,20 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 def usual_places() -> list[Path]:
     """Where the programs of this machine keep their histories, whether they are installed or not."""
     return [place for one in formats.histories() for place in one.load().usual_places()]
+
+
+def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
+    """The programs that will delete sessions of theirs within a week, and how many of those are here. Each comes once a week."""
+    now = time.time()
+    for one in formats.histories():
+        if (found := getattr(one.load(), "expiring", None)) is None:
+            continue
+        key = f"{IMPORTED_FILE}expiring:{one.name}"
+        if float(db.get_meta(key) or 0) < now - _WEEK and (
+            number := sum(db.get_session(name) is not None for name in found(now + _WEEK))
+        ):
+            db.set_meta(key, str(now))
+            yield one.program, number
 
 
 class HistoryWatcher:
@@ -152,34 +168,39 @@ class HistoryWatcher:
             now = _state(path)
             if now is None:
                 return 0
-            if self._db.get_meta(key) == now:
+            known, _, told = (self._db.get_meta(key) or "").partition("\n")
+            if known == now:
                 self._looked[chosen.name, path] = now
                 return 0
             problems: list[Problem] = []
+            is_alone = known.split()[1:] == now.split()[1:]  # nothing that lies beside the file has changed
+            windows = Windows(chosen.load(), path, None, problems, mark_in(told, path) if is_alone else None)
             cut_short = False
 
             def sessions() -> Iterator[Mapping[str, Any]]:
                 nonlocal cut_short
-                for found in chosen.load().read(path, None, problems):
+                for found in windows.sessions():
                     if self._stopped():
                         cut_short = True
                         return
                     yield found.session
 
             def refused(session: Mapping[str, Any], error: Exception) -> None:
+                if windows.misplaced(error):
+                    return
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
             counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                told = arriving(self._db, sessions(), counts)
-                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
+                arrived = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(arrived, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise
             if not cut_short:
-                self._db.set_meta(key, now)
+                self._db.set_meta(key, f"{now}\n{windows.mark_text()}".strip())
         for one in problems:
             if one.unknown is None:
                 self._problem(one)

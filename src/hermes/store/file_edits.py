@@ -138,7 +138,7 @@ def _changes(kind: str, named: Mapping[str, Any]) -> Iterator[FileChange]:
     if kind == EDIT and patch is not None:
         yield FileChange(path, EDIT, _diffed(patch))
     elif kind == WRITE or command in ("create", "write") or named.get("mode") in ("create", "overwrite"):
-        whole = _first(named, _WHOLE)
+        whole = _first(named, (*_WHOLE, *_NEW))
         yield FileChange(path, WRITE, (whole or "").split("\n"))
     else:
         yield FileChange(path, EDIT, _replaced(old, _first(named, _NEW)))

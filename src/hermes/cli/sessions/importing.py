@@ -6,6 +6,7 @@ session of another program gets its new messages; a damaged line costs that line
 
 from __future__ import annotations
 
+import shlex
 import signal
 import stat
 import sys
@@ -29,6 +30,7 @@ from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Found, Problem
+from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ def import_(
                     report.nothing_in(name, is_chosen=since is not None or folder is not None)
             if report.counts["sessions"] and not dry_run:
                 index(db)
+            if not dry_run:
+                _tell_expiring(db)
     return report.print(dry_run)
 
 
@@ -148,10 +152,13 @@ def _import_one(
         report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
         return
     problems: list[Problem] = []
-    read = _readable(module.read(path, None if dry_run else folder, problems), path, problems)
+    grows = bool(chosen_format.program)
+    windows = Windows(module, path, folder, problems) if grows and whole and not dry_run else None
+    raw = windows.sessions() if windows is not None else module.read(path, None if dry_run else folder, problems)
+    read = _readable(raw, path, problems)
     found = (one for one in read if chosen.takes(one.session))
     if dry_run:
-        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program), chosen.again))
+        report.counts.update(_compared(db, (one.session for one in found), grows, chosen.again))
         report.problems += problems
         return
     at = 0
@@ -165,10 +172,11 @@ def _import_one(
                 step(one.position)
 
     def refused(session: Mapping[str, Any], error: Exception) -> None:
+        if windows is not None and windows.misplaced(error):
+            return
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
         problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
-    grows = bool(chosen_format.program)
     try:
         with source_locks.reading(path) if grows else nullcontext():
             told = arriving(db, sessions(), report.counts) if grows else sessions()
@@ -292,16 +300,23 @@ def _bytes(path: Path) -> int:
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
-def watch(folders: tuple[Path, ...], once: bool) -> int:
+@click.option("--install", is_flag=True, help="Run it for good, as a service of yours (systemd, on macOS launchd).")
+@click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
+def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
     from hermes.jobs.following import follow
 
+    if once + install + uninstall > 1 or (uninstall and folders):
+        raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
+    if install or uninstall:
+        return _install(folders) if install else _uninstall()
     stopped, listener = threading.Event(), _Watching()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
     with opened(writing=True) as db:
+        _tell_expiring(db)
         if once:
             watcher = HistoryWatcher(db, folders, listener.brought, listener.skipped)
             brought = watcher.catch_up(watcher.found())
@@ -311,6 +326,52 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
             signal.signal(number, stop)
         follow(db, folders, listener, stopped)
     return 0
+
+
+def _install(folders: tuple[Path, ...]) -> int:
+    from dataclasses import replace
+
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    watched = replace(service.WATCH, words=(*service.WATCH.words, *(str(one.resolve()) for one in folders)))
+    path = service.unit_path(home, watched)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(service.unit_text(home, watched))
+    click.echo(f"Written: {path}")
+    if service.ran(home, watched, starts=True):
+        click.echo("It runs, now and from the next login on.")
+    else:
+        told = " && ".join(shlex.join(one) for one in service.commands(home, watched, starts=True))
+        click.echo(f"Start it, now and with the machine:  {told}")
+    if sys.platform != "darwin":
+        click.echo("Keep it running when you log out:    loginctl enable-linger")
+    return 0
+
+
+def _uninstall() -> int:
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    path = service.unit_path(home, service.WATCH)
+    if not path.exists():
+        raise click.ClickException("the service is not installed; `hermes sessions watch --install` installs it")
+    is_stopped = service.ran(home, service.WATCH, starts=False)
+    told = shlex.join(service.commands(home, service.WATCH, starts=False)[0])
+    path.unlink()
+    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
+    return 0
+
+
+def _tell_expiring(db: SessionDB) -> None:
+    """Name the programs that are about to delete sessions of theirs which are here."""
+    from hermes.interop.history_watch import expiring
+
+    for program, number in expiring(db):
+        kept = "it is" if number == 1 else "they are"
+        note(f"{program} will delete {counted(number, 'session')} this week; {kept} kept here.")
 
 
 class _Watching:

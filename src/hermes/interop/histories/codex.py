@@ -36,6 +36,8 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
@@ -94,6 +96,50 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
+class Trail(BaseTrail):
+    """Which lines a window can begin with: those that begin a message when every call before it is answered."""
+
+    has_header = True
+    _open: frozenset[Any] = frozenset()  # calls without a result
+    _is_reply = False  # the last message is one of the model, to which calls are added
+    _turns = 0
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, payload = _parts_of(record)
+        if kind == "event_msg" and payload.get("type") == "thread_rolled_back":
+            turns = count(payload.get("num_turns")) or 1
+            is_here = self._known is None or turns <= self._turns
+            self._turns = max(0, self._turns - turns)
+            return ON if is_here else BREAKS
+        if kind == "compacted":
+            self._turns, self._is_reply = 0, False
+            return CUTS
+        item, call = payload.get("type"), payload.get("call_id") or payload.get("id")
+        if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
+            return KEPT if kind == "turn_context" else ON
+        begins = not self._open and not self._is_reply
+        if item in _RESULTS:
+            self._open, self._is_reply = self._open - {call}, False
+            return ON
+        if item == "message" and payload.get("role") != "assistant":
+            self._open, self._is_reply = frozenset(), False
+            self._turns += payload.get("role") == "user" and not _injected(joined(_texts(payload)))
+            return BEGINS
+        self._is_reply = True
+        if item in _CALLS and item not in ("web_search_call", "local_shell_call", "image_generation_call"):
+            self._open |= {call}
+        return BEGINS if begins else ON
+
+
+def _parts_of(line: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The type and the payload of a line; those of 2025 have no payload around them."""
+    if "payload" in line:
+        return line.get("type"), mapping(line.get("payload"))
+    if "record_type" in line:  # a mark of the older format that says nothing
+        return "world_state", {}
+    return "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+
+
 class _RolloutReader:
     def __init__(self, path: Path, skipped: Skipped) -> None:
         self._path, self._skipped = path, skipped
@@ -108,12 +154,8 @@ class _RolloutReader:
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
         for number, line, self.position in json_lines(path, skipped):
-            kind, payload, self._here = line.get("type"), mapping(line.get("payload")), line.get(_MESSAGE)
-            if "payload" not in line:
-                if "record_type" in line:  # a mark of the older format that says nothing
-                    continue
-                kind, payload = "session_meta" if _is_bare_header(line) else "response_item", dict(line)
-            self._take(number, kind, payload, seconds(line.get("timestamp")))
+            self._here = line.get(_MESSAGE)
+            self._take(number, *_parts_of(line), seconds(line.get("timestamp")))
 
     def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
         if kind == "session_meta":
@@ -152,12 +194,7 @@ class _RolloutReader:
             self._skipped.unknown[f"response_item {kind}"] += 1
 
     def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
-        parts: list[Any] = []
-        for block in dicts(item.get("content")):
-            if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
-                parts.append(block["text"])
-            elif block.get("type") == "input_image" and text(block.get("image_url")):
-                parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+        parts = _texts(item)
         if not parts:
             return
         role = item.get("role")
@@ -259,6 +296,17 @@ class _RolloutReader:
         """The thread's id as the name of the file has it, where the first line is damaged."""
         found = _THREAD.match(self._path.name)
         return found[1] if found else self._path.name.removesuffix(".zst").removesuffix(".jsonl")
+
+
+def _texts(item: dict[str, Any]) -> list[Any]:
+    """The texts and pictures of a message."""
+    parts: list[Any] = []
+    for block in dicts(item.get("content")):
+        if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
+            parts.append(block["text"])
+        elif block.get("type") == "input_image" and text(block.get("image_url")):
+            parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+    return parts
 
 
 def _spawned_by(source: Any) -> str | None:

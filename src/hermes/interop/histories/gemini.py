@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from hermes.interop.histories.conversation import (
     without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.windows import BEGINS, BREAKS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
@@ -86,6 +88,17 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     if session is not None:
         yield Found(0, session, path.stat().st_size)
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """A window can begin with each message. A rewind, and messages that are given again, may change any that came before."""
+
+    has_header = True
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        if "$rewindTo" in record or "messages" in mapping(record.get("$set")):
+            return ON if self._known is None else BREAKS
+        return BEGINS if record.get("type") in ("user", "gemini") else ON
 
 
 Record = dict[str, Any]
