@@ -268,10 +268,16 @@ class _Changes:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""
 
         def likeness(text: str) -> float:
-            return SequenceMatcher(None, text.strip(), line.text.strip()).ratio()
+            old, new = text.strip(), line.text.strip()
+            if len(old) >= _LEAST_PART and old in new:  # something was added to it
+                return 1.0
+            return SequenceMatcher(None, old, new).ratio()
 
         for texts, until in self._file.earlier_texts(line):
-            text = max(texts, key=likeness, default="")
+            gone = (
+                text for text in texts if line_hash(text) not in self._content
+            )  # a line that is still there is that line
+            text = max(gone, key=likeness, default="")
             row = self._author(text, line.number, until) if likeness(text) >= _SIMILAR else None
             if row is not None:
                 return row
