@@ -44,7 +44,9 @@ def why(bench: Bench) -> Section:
         file = repository / _path(0)
         say("why: questions")
         with SessionDB(home / "state.db", read_only=True) as db:
+            used = _processor_time()
             lines = _timed(lambda number: ask(db, file, (1 + number % LINES, 1 + number % LINES)))
+            used = (_processor_time() - used) / len(lines)
             whole = _timed(lambda number: ask(db, file, limit=20))
             found = {ask(db, file, (number, number))["matched"] for number in range(1, LINES + 1, 10)}
         if found != {"line"}:
@@ -56,6 +58,7 @@ def why(bench: Bench) -> Section:
         [
             _row(f"why FILE:LINE at {messages:,} messages, p50", percentile(lines, 0.5), fast),
             _row("· slowest", max(lines), fast),
+            _row("· processor time of one, with git", used, fast),
             _row("why FILE, the newest 20 changes, p50", percentile(whole, 0.5), fast),
             _row("· the whole program, `hermes why FILE:LINE`, p50", percentile(program, 0.5), None),
         ]
@@ -73,6 +76,11 @@ def _timed(call: Callable[[int], Any], count: int = ASKED) -> list[float]:
         call(number)
         taken.append(time.perf_counter() - before)
     return taken
+
+
+def _processor_time() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _path(number: int) -> str:

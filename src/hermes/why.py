@@ -11,16 +11,13 @@ import os
 import posixpath
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from hermes.errors import InvalidInput
-from hermes.home import project_folder
+from hermes.git_file import GitFile, Line, first_commits
 from hermes.store.codec import from_json
 from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
@@ -36,13 +33,11 @@ if TYPE_CHECKING:
 Matched = Literal["line", "file", "nothing"]
 MOST = 200  # changes of a file that are told, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
-_GIT_SECONDS = 5.0  # of one command; in a long history what it would tell is left out
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
 _LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
 _MOST_TRACED = 20  # lines of one question whose earlier texts are looked for
 _WHERE = re.compile(r"(.+?):(\d+)(?:-(\d+)|:\d+)?:?\Z", re.S)
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 class TestRun(TypedDict):
@@ -88,6 +83,8 @@ class Answer(TypedDict):
 
 def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
     """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file."""
+    if "\0" in words:
+        raise InvalidInput("the name of a file has no NUL in it")
     found = _WHERE.match(words)
     if found is None or (folder / words).exists():
         return folder / Path(words).expanduser(), None
@@ -103,9 +100,9 @@ def why(
 
     Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end.
     """
-    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
     if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
-        has = f"has {len(file.lines)} lines" if file.lines else "is not a file that can be read"
+        has = f"has {counted(len(file.lines), 'line')}" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
     file.start_names()
     blamed = file.blamed(*lines) if is_local and lines is not None else []
@@ -147,7 +144,7 @@ def sessions_that_changed(
     db: SessionDB, path: Path, *, visible_to: User | None = None, is_local: bool = True
 ) -> list[str]:
     """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
-    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
     file.start_names()
     file.finish_names()
     return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
@@ -175,167 +172,13 @@ def _full(row: FileChangeRow) -> str:
     return posixpath.normpath(posixpath.join(folder, row["path"]))
 
 
-# ---------------------------------------------------------------------------------------------- the file, and git
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of the file: its number, its text, and what git knows of the commit it comes from (nothing: not committed)."""
-
-    number: int
-    text: str
-    at: float | None = None
-    commit: str = ""
-    name: str = ""  # of the file in that commit
-    origin: int = 0  # the line's number there
-
-
-@dataclass(slots=True)
-class _File:
-    path: Path
-    is_local: bool
-    root: Path | None = None  # of the repository
-    lines: list[str] = field(default_factory=list)
-    name: str = ""  # its path in the repository; without one, its name alone
-    names: set[str] = field(default_factory=set)  # that, and those it had before renames
-    _names: subprocess.Popen[bytes] | None = None
-
-    def __post_init__(self) -> None:
-        self.names = {self.path.name}
-        if not self.is_local:
-            return
-        try:
-            self.lines = self.path.read_text("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-        except OSError:
-            self.lines = []
-        real = Path(os.path.realpath(self.path))
-        root = project_folder(real.parent)
-        self.root = root if (root / ".git").exists() else None
-        self.name = real.name if self.root is None else real.relative_to(root).as_posix()
-        self.names = {self.name}
-
-    def _start(self, *words: str) -> subprocess.Popen[bytes] | None:
-        """A git command in the repository, running; None when there is no repository, or no git."""
-        return None if self.root is None else _started(self.root, *words)
-
-    def _git(self, *words: str) -> str:
-        return _output(self._start(*words))
-
-    def start_names(self) -> None:
-        """Begin to look for the paths that the file had before it was renamed."""
-        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
-        self._names = self._start("log", *options, "--", self.name)
-
-    def finish_names(self) -> None:
-        """Add them to its names."""
-        told = _output(self._names)
-        self.names |= {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2}
-
-    def add_staged_name(self) -> bool:
-        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
-        told = self._git("diff", "-M", "--name-status", "--diff-filter=R", "HEAD")
-        renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
-        before = {old for old, new in renamed if new == self.name}
-        self.names |= before
-        return bool(before)
-
-    def blamed(self, first: int, last: int) -> list[Line]:
-        """These lines with the commits they come from; indentation is no change."""
-        told = self._git("blame", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
-        times: dict[str, float] = {}
-        paths: dict[str, str] = {}
-        found: dict[int, Line] = {}
-        commit, origin, number = "", 0, 0
-        for line in told.split("\n"):
-            if head := re.match(r"([0-9a-f]{40,}) (\d+) (\d+)", line):
-                commit, origin, number = head[1], int(head[2]), int(head[3])
-            elif line.startswith("committer-time "):
-                times[commit] = float(line.split()[1])
-            elif line.startswith("filename "):
-                paths[commit] = line.removeprefix("filename ")
-            elif line.startswith("\t") and commit.strip("0"):
-                found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
-        return [found.get(one) or Line(one, self.lines[one - 1]) for one in range(first, last + 1)]
-
-    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
-        """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
-        commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
-        if not line.commit:
-            hunk = _hunk(self._git("diff", "--no-ext-diff", "-U0", "HEAD", "--", name), line.number)
-            if hunk is None:
-                return
-            removed, first, last = hunk
-            yield removed, None
-        told = self._git("log", "--no-ext-diff", f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
-        for part in told.split("\x01")[1:]:
-            at, _, diff = part.partition("\n")
-            yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
-
-
-@lru_cache(maxsize=64)
-def _first_commits(root: Path) -> frozenset[str]:
-    """The commits that a repository began with: clones share them."""
-    return frozenset(_output(_started(root, "rev-list", "--max-parents=0", "HEAD")).split())
-
-
-def _started(root: Path, *words: str) -> subprocess.Popen[bytes] | None:
-    """A git command in a repository, running; None where there is no git."""
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
-    try:
-        return subprocess.Popen(
-            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError:
-        return None
-
-
-def _output(process: subprocess.Popen[bytes] | None) -> str:
-    """The output of a git command; "" when it failed, or took too long."""
-    if process is None:
-        return ""
-    with process:
-        try:
-            told, _ = process.communicate(timeout=_GIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return ""
-    return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
-
-
-def _parts(text: str) -> Iterator[str]:
-    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
-    tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
-    for first in range(len(tokens)):
-        for last in range(first + 1, len(tokens) + 1):
-            part = "".join(tokens[first:last])
-            if len(part) >= _LEAST_PART:
-                yield part
-
-
-def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
-    """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
-    removed: list[str] | None = None
-    first = last = 0
-    for line in diff.split("\n"):
-        if head := _HUNK.match(line):
-            if removed is not None:
-                break
-            old, count = int(head[1]), int(head[2] or 1)
-            begins, size = int(head[3]), int(head[4] or 1)
-            if begins <= number < begins + size and count:
-                removed, first, last = [], old, old + count - 1
-        elif removed is not None and line[:1] == "-":
-            removed.append(line[1:])
-    return None if removed is None else (removed, first, last)
-
-
 # ---------------------------------------------------------------------------------------------- changes of this file
 
 
 class _Changes:
     """The changes in the record that are changes of this file."""
 
-    def __init__(self, file: _File, db: SessionDB, visible_to: User | None) -> None:
+    def __init__(self, file: GitFile, db: SessionDB, visible_to: User | None) -> None:
         self._file = file
         names = {posixpath.basename(name) for name in file.names} | {file.path.name}
         rows = db.file_changes(sorted(names), visible_to=visible_to)
@@ -371,7 +214,7 @@ class _Changes:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
         is a repository with another beginning is another project, however alike."""
         if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
-            return bool(_first_commits(Path(base)) & _first_commits(self._file.root))
+            return bool(first_commits(Path(base)) & first_commits(self._file.root))
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content
@@ -425,14 +268,30 @@ class _Changes:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""
 
         def likeness(text: str) -> float:
-            return SequenceMatcher(None, text.strip(), line.text.strip()).ratio()
+            old, new = text.strip(), line.text.strip()
+            if len(old) >= _LEAST_PART and old in new:  # something was added to it
+                return 1.0
+            return SequenceMatcher(None, old, new).ratio()
 
         for texts, until in self._file.earlier_texts(line):
-            text = max(texts, key=likeness, default="")
+            gone = (
+                text for text in texts if line_hash(text) not in self._content
+            )  # a line that is still there is that line
+            text = max(gone, key=likeness, default="")
             row = self._author(text, line.number, until) if likeness(text) >= _SIMILAR else None
             if row is not None:
                 return row
         return None
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
+    tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
+    for first in range(len(tokens)):
+        for last in range(first + 1, len(tokens) + 1):
+            part = "".join(tokens[first:last])
+            if len(part) >= _LEAST_PART:
+                yield part
 
 
 # ---------------------------------------------------------------------------------------------- for people
