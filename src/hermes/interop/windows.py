@@ -140,7 +140,8 @@ class Windows:
     def _whole(self) -> Iterator[Found]:
         self._base, self._joint, self._part = "", ("", ""), 1
         for found in self._module.read(self._path, self._folder, self._problems):
-            self._noted(found.session)
+            if self._trail is not None:
+                self._noted(found.session)
             yield found
 
     def _window(self, begin: Place, end: int) -> Iterator[Found]:
@@ -205,7 +206,8 @@ class Windows:
 
     def _noted(self, session: Record) -> None:
         number = self._number(session["id"])
-        if number is not None and (last := session["messages"][-1].get("platform_message_id")):
+        last = session["messages"][-1].get("platform_message_id") if session["messages"] else None
+        if number is not None and last:
             self._part, self._joint = number, (session["id"], last)
             self._title = session.get("title") or self._title
 
