@@ -179,10 +179,11 @@ def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
 def test_a_conversation_of_the_editor_comes_once(tmp_path: Path) -> None:
     """The editor writes a transcript of it as well, without times and results."""
     home, env = tmp_path / "home", {"HOME": str(tmp_path)}
-    editor(global_database(tmp_path), talk())
+    editor(global_database(tmp_path), [*talk(), composer([], "listed-only")])
+    lines(tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / "listed-only.jsonl", transcript()[:1])
     file = lines(tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / f"{NAME}.jsonl", transcript())
     done = program.run("sessions", "import", "--found", "--yes", home=home, env=env)
-    assert "1 session with 10 messages imported" in done.out, done
+    assert "2 sessions with 11 messages imported" in done.out, done
     done = program.run("sessions", "import", file, home=home, env=env)
     assert done.status == 1 and "database" in done.err, done
     assert len(sessions(home)[f"cursor-{NAME}"]["messages"]) == 10

@@ -124,11 +124,12 @@ def test_a_log_of_changes_is_the_chat_it_makes(tmp_path: Path) -> None:
         {"kind": 1, "k": ["customTitle"], "v": "Two"},
     ]
     lines(file, [*begun, *ended])
-    brought_in(file, home)
+    lines(file.with_suffix(".json"), [whole(request(1, "as it was before it became a log", []))])
+    brought_in(file.parent, home)
     session = sessions(home)[SESSION]
     assert session["title"] == "Two"
     assert [content for _, content in told(session)] == ["make x two", "Reading.", "x = 1\ny", None, "edited", "Done."]
-    assert "1 session already here" in brought_in(file, home)
+    assert "1 session already here" in brought_in(file.parent, home)
 
 
 def test_a_chat_with_little_in_it(tmp_path: Path) -> None:

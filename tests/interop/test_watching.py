@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import HermesError
-from hermes.interop.history_watch import FileEvents
+from hermes.interop.history_watch import FileEvents, HistoryWatcher
 from hermes_state import SessionDB
 from tests.interop import test_gemini as gemini
 from tests.interop.importing import lines
@@ -124,32 +124,31 @@ def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
 def test_a_folder_that_comes_with_its_files_is_seen(tmp_path: Path) -> None:
     """The files of a new folder may be written before it is watched."""
     (tmp_path / "watched").mkdir()
-    events = FileEvents([tmp_path / "watched"], [tmp_path / "later" / "deep"])
+    events = FileEvents([tmp_path / "watched"])
     try:
         made = tmp_path / "made" / "inner"
         made.mkdir(parents=True)
         (made / "one").write_text("x")
         os.replace(tmp_path / "made", tmp_path / "watched" / "new")
         assert tmp_path / "watched" / "new" / "inner" / "one" in events.wait(30)
-        assert not events.appeared
-        (tmp_path / "later").mkdir()
-        tries = iter(range(30))
-        while not events.appeared and next(tries, None) is not None:
-            events.wait(1)
-        assert events.appeared
     finally:
         events.close()
 
 
-def test_a_place_that_appears_before_it_is_awaited_is_seen(tmp_path: Path) -> None:
-    place = tmp_path / "later" / "deep"
-    events = FileEvents([], [place])
-    assert not events.appeared
-    events.close()
-    place.mkdir(parents=True)  # between the look for places and the watch
-    events = FileEvents([], [place])
-    assert events.appeared
-    events.close()
+def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "later" / "projects" / "-work" / f"{NAME}.jsonl"
+    process = program.start(
+        "sessions", "watch", home=home, env={"HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path / "later")}
+    )
+    try:
+        assert process.stderr is not None and "Watching" in process.stderr.readline()
+        lines(file, [said("u0", None, "line 0", 0)])
+        until(home, ["line 0"])
+        write(file, 1)
+        until(home, ["line 0", "line 1"])
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path) -> None:
@@ -169,12 +168,8 @@ def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path
         events.close()
 
 
-@pytest.mark.parametrize("by_looking", [False, True])
-def test_events_name_the_file_that_was_written(tmp_path: Path, by_looking: bool) -> None:
+def test_events_name_the_file_that_was_written(tmp_path: Path) -> None:
     events = FileEvents([tmp_path])
-    if by_looking:  # as where there is no inotify
-        events.close()
-        assert events.wait(0) == set()
     try:
         assert events.wait(0.01) == set()
         (tmp_path / "one").write_text("x")
@@ -185,15 +180,10 @@ def test_events_name_the_file_that_was_written(tmp_path: Path, by_looking: bool)
         events.close()
 
 
-@pytest.mark.parametrize("by_looking", [False, True])
-def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path, by_looking: bool) -> None:
-    """aider's lies in the home, with everything else; other programs' folders may still appear there."""
+def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path) -> None:
+    """aider's lies in the home, with everything else."""
     (tmp_path / "work").mkdir()
-    events = FileEvents([tmp_path], [tmp_path / ".claude" / "projects"], alone=[tmp_path])
-    if by_looking:
-        events.close()
-        assert events.wait(0) == set()
-    try:
+    with FileEvents([tmp_path], alone=[tmp_path]) as events:
         (tmp_path / "work" / "file").write_text("x")
         (tmp_path / "made").mkdir()
         (tmp_path / "made" / "file").write_text("x")
@@ -202,14 +192,23 @@ def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path
         while tmp_path / ".aider.chat.history.md" not in found:
             found |= events.wait(30)
         assert not {tmp_path / "work" / "file", tmp_path / "made" / "file"} & (found | events.wait(0.01))
-        assert not events.appeared
-        (tmp_path / ".claude" / "projects").mkdir(parents=True)
-        tries = iter(range(30))
-        while not events.appeared and next(tries, None) is not None:
-            events.wait(1)
-        assert events.appeared
-    finally:
-        events.close()
+
+
+def test_where_the_system_tells_of_no_events_times_and_sizes_are_looked_at(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "projects" / f"{NAME}.jsonl"
+    write(lines(file, []), 0)
+    at_end = threading.Event()
+    with SessionDB(home / "state.db") as db, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.platform", "darwin")
+        follower = threading.Thread(target=HistoryWatcher(db, [file.parent]).run, args=(at_end.is_set,))
+        follower.start()
+        try:
+            until(home, ["line 0"])
+            write(file, 1)
+            until(home, ["line 0", "line 1"])
+        finally:
+            at_end.set()
+            follower.join()
 
 
 # ------------------------------------------------------------------------------------------------ for good

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
+from hermes.store.ingest import PARTIAL
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -33,6 +34,21 @@ def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -
             one = _referring(one)
         if one:
             yield _plain(one)
+
+
+def is_here(db: SessionDB, one: Session) -> bool:
+    """Whether a session is in the record, or was exported from one that is."""
+    return any(name is not None and db.get_session(name) is not None for name in (one["id"], one.get(ORIGIN)))
+
+
+def new_messages(db: SessionDB, one: Session) -> list[Mapping[str, Any]]:
+    """The messages of a session that an import would add."""
+    known = db.foreign_message_ids(one["id"])
+    told = one["messages"]
+    if not known and is_here(db, one):
+        known = db.foreign_message_ids(one.get(ORIGIN) or one["id"])
+        told = [message for message in told if HERE not in message] if ORIGIN in one else []
+    return [m for m in told if known.isdisjoint((m.get("platform_message_id"), copied_id(one["id"], m)))]
 
 
 def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
@@ -112,7 +128,8 @@ def _as_here(db: SessionDB, one: Session, here: Mapping[str, Any]) -> Session:
     if ORIGIN in one:  # said here, and written there by an export
         known = db.foreign_message_ids(one["id"])
         shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
-    if any(_COPY in name for name in db.foreign_message_ids(one["id"])):
+    # A part of a session takes nothing away, so what a copy of it added needs no care (and the ids of a long one no reading).
+    if not one.get(PARTIAL) and any(_COPY in name for name in db.foreign_message_ids(one["id"])):
         shown += [m for m in db.get_messages(one["id"]) if _COPY in (m.get("platform_message_id") or "")]
         one = {**one, **{name: here[name] for name in one.keys() & here.keys() - {"title", "meta"}}}  # it ended there
     if here.get("kind") == "branch":

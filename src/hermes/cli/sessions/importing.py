@@ -28,7 +28,7 @@ from hermes.cli.shared import configuration, index, is_encrypted, note, opened, 
 from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
-from hermes.interop.arrivals import arriving
+from hermes.interop.arrivals import arriving, is_here, new_messages
 from hermes.interop.formats import Format, Found, Problem
 from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
@@ -209,8 +209,8 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
         if (gone := deleted.get(session["id"])) is not None and (gone or not again):
             counts["deleted"] = counts.get("deleted", 0) + 1
             continue
-        if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
-            new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
+        if session["id"] in seen | trashed or is_here(db, session):
+            new = len(new_messages(db, session)) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1
             if session["id"] in trashed:
                 counts["trashed"] = counts.get("trashed", 0) + 1
@@ -220,13 +220,6 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
         counts["sessions"] += 1
         counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in rows)
     return counts
-
-
-def _new_messages(db: SessionDB, session: Mapping[str, Any]) -> int:
-    """How many of a session's messages are not in the store yet."""
-    known = db.foreign_message_ids(session["id"])
-    names = [one.get("platform_message_id") for one in session["messages"]]
-    return sum(name is not None and name not in known for name in names) if known else 0
 
 
 def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
@@ -276,8 +269,7 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
                         if chosen.takes(one.session):
                             sessions += 1
                             messages += len(one.session["messages"])
-                            known = db.foreign_message_ids(one.session["id"])
-                            new += sum(m.get("platform_message_id") not in known for m in one.session["messages"])
+                            new += len(new_messages(db, one.session))
                 except (HermesError, OSError) as error:
                     note(f"{path}: {one_line(str(error))}")
             rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))

@@ -59,6 +59,9 @@ _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
           "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
+_ANSWERED = frozenset(
+    ("function_call", "custom_tool_call", "tool_search_call")
+)  # calls whose result is a line of its own
 _RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
 _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_message", "compaction", "ghost_snapshot"))
 
@@ -102,19 +105,15 @@ class Trail(BaseTrail):
     has_header = True
     _open: frozenset[Any] = frozenset()  # calls without a result
     _is_reply = False  # the last message is one of the model, to which calls are added
-    _turns = 0
 
     def take(self, record: Mapping[str, Any]) -> str:
         kind, payload = _parts_of(record)
-        if kind == "event_msg" and payload.get("type") == "thread_rolled_back":
-            turns = count(payload.get("num_turns")) or 1
-            is_here = self._known is None or turns <= self._turns
-            self._turns = max(0, self._turns - turns)
-            return ON if is_here else BREAKS
+        item, call = payload.get("type"), payload.get("call_id")
+        if item == "thread_rolled_back" and self._known is not None:
+            return BREAKS
         if kind == "compacted":
-            self._turns, self._is_reply = 0, False
+            self._is_reply = False
             return CUTS
-        item, call = payload.get("type"), payload.get("call_id") or payload.get("id")
         if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
             return KEPT if kind == "turn_context" else ON
         begins = not self._open and not self._is_reply
@@ -123,10 +122,9 @@ class Trail(BaseTrail):
             return ON
         if item == "message" and payload.get("role") != "assistant":
             self._open, self._is_reply = frozenset(), False
-            self._turns += payload.get("role") == "user" and not _injected(joined(_texts(payload)))
             return BEGINS
         self._is_reply = True
-        if item in _CALLS and item not in ("web_search_call", "local_shell_call", "image_generation_call"):
+        if item in _ANSWERED:
             self._open |= {call}
         return BEGINS if begins else ON
 
@@ -194,7 +192,12 @@ class _RolloutReader:
             self._skipped.unknown[f"response_item {kind}"] += 1
 
     def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
-        parts = _texts(item)
+        parts: list[Any] = []
+        for block in dicts(item.get("content")):
+            if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
+                parts.append(block["text"])
+            elif block.get("type") == "input_image" and text(block.get("image_url")):
+                parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
         if not parts:
             return
         role = item.get("role")
@@ -296,17 +299,6 @@ class _RolloutReader:
         """The thread's id as the name of the file has it, where the first line is damaged."""
         found = _THREAD.match(self._path.name)
         return found[1] if found else self._path.name.removesuffix(".zst").removesuffix(".jsonl")
-
-
-def _texts(item: dict[str, Any]) -> list[Any]:
-    """The texts and pictures of a message."""
-    parts: list[Any] = []
-    for block in dicts(item.get("content")):
-        if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
-            parts.append(block["text"])
-        elif block.get("type") == "input_image" and text(block.get("image_url")):
-            parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
-    return parts
 
 
 def _spawned_by(source: Any) -> str | None:

@@ -78,7 +78,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
             yield from (Found(0, session) for one in made if (session := one.session()) is not None)
     elif _in_editor([path.stem]):
-        skipped.damaged(0, "Cursor's database has this conversation, with its times; import that")
+        skipped.unknown["transcript of a conversation that the editor's database has"] += 1
     elif (session := _transcript(path, skipped).session()) is not None:
         yield Found(0, session)
     skipped.report()
@@ -90,7 +90,7 @@ def _in_editor(names: list[str]) -> set[str]:
     for place in usual_places() if names else ():
         if place.is_file() and _TABLE in tables_of(place):
             with ForeignDatabase(place) as database:
-                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"composerData:{name}"))}
+                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"bubbleId:{name}:"))}
     return found
 
 

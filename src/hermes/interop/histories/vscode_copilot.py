@@ -70,9 +70,9 @@ def sniff(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The chats below a folder."""
-    found = folder.rglob("*.json*")
-    yield from sorted(path for path in found if path.parent.name.lower().endswith("chatsessions"))
+    """The chats below a folder; of one that has become a log, the log alone."""
+    found = sorted(path for path in folder.rglob("*.json*") if path.parent.name.lower().endswith("chatsessions"))
+    yield from (path for path in found if path.suffix == ".jsonl" or path.with_suffix(".jsonl") not in found)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
@@ -88,9 +88,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     for key, request in every.items():
         told = _messages(key, request, skipped)
         if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
-            made.branches += (
-                [(made.messages[-1]["platform_message_id"] if made.messages else None, told)] if told else []
-            )
+            after = made.messages[-1]["platform_message_id"] if made.messages else None
+            made.branches += [(after, told)] if told else []
         else:
             made.messages += told
         made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
@@ -190,11 +189,9 @@ def _attached(data: Record) -> Iterator[Any]:
     for one in dicts(data.get("variables")):
         value = mapping(one.get("value"))
         if one.get("kind") == "image" and value:
-            raw = (
-                text(value.get("$base64"))
-                or base64.b64encode(bytes(b for b in value.values() if isinstance(b, int) and 0 <= b < 256)).decode()
-            )
-            yield image_part(raw, str(one.get("mimeType") or "image/png"))
+            held = bytes(byte for byte in value.values() if isinstance(byte, int) and 0 <= byte < 256)  # older versions
+            encoded = text(value.get("$base64")) or base64.b64encode(held).decode()
+            yield image_part(encoded, str(one.get("mimeType") or "image/png"))
         elif one.get("kind") in ("file", "directory", "image"):
             yield f"[file {text(one.get('name')) or local_path(value)}]"
 
@@ -206,16 +203,11 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
     found = []
     for one in dicts(metadata.get("toolCallRounds")):
         thoughts = _texts(mapping(one.get("thinking")).get("text"))
-        calls = [
-            (
-                call := str(asked.get("id")),
-                str(asked.get("name") or "tool"),
-                asked.get("arguments"),
-                _result(results.get(call)),
-            )
-            for asked in dicts(one.get("toolCalls"))
-        ]
-        found.append(_Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts, calls))
+        made = _Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts)
+        for asked in dicts(one.get("toolCalls")):
+            call, tool = text(asked.get("id")) or "", str(asked.get("name") or "tool")
+            made.calls.append((call, tool, asked.get("arguments"), _result(results.get(call))))
+        found.append(made)
     if not any(one.calls for one in found) and any(one.calls for one in shown):
         return shown
     if found and shown and not shown[-1].calls and (found[-1].calls or not any(one.said for one in found)):
@@ -282,5 +274,9 @@ def _result(result: Any) -> Any:
 
 def _leaves(node: Any) -> str:
     """The texts of a tree, a line break where the tree has one."""
-    words = ("\n" if mapping(node).get("lineBreakBefore") else "") + (text(mapping(node).get("text")) or "")
-    return words + "".join(_leaves(child) for child in dicts(mapping(node).get("children")))
+    words, waiting = "", [node]
+    while waiting:
+        one = mapping(waiting.pop())
+        words += ("\n" if one.get("lineBreakBefore") else "") + (text(one.get("text")) or "")
+        waiting += reversed(dicts(one.get("children")))
+    return words
