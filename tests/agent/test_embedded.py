@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.embedded import EmbeddedModel, find_model
-from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
+from hermes.agent.embedded import EmbeddedModel, find_model, fitted, in_circles, looked_up
 from hermes.agent.model import Piece, Reply
 from hermes.agent.model_files import MODELS, install, models_folder, place_of
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable

@@ -427,7 +427,7 @@ def test_a_live_session_is_not_deleted(few: Any) -> None:
         await hand.press("ctrl+x")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         await hand.press("y")
-        await hand.until(lambda: "in use" in hand.status)
+        await hand.until(lambda: "elsewhere" in hand.status)
 
     browsing(few, script)
     assert few.get_session("new") is not None
@@ -640,7 +640,7 @@ def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, serve
     screen.wait_for("30 conversations")
     screen.press("Tab")
     screen.type('"3th answer"')
-    screen.wait_for("found in 1 conversation")
+    screen.wait_for("Found in 1 conversation")
     screen.press("Enter")
     screen.wait_for("Ctrl-D leaves")
     assert "s3-next" in screen.text()
@@ -684,20 +684,20 @@ def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
     lines = [line for line in screen.text().splitlines() if "just now" in line]
     assert "Parser rewrite" in lines[0] and "Notes" in lines[1]
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.type("cafe")  # in an id by chance: a word is no id
     screen.wait_for("0 of 2 conversations")
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.type("20260102")
     screen.wait_for("1 of 2 conversations")
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.press("Tab")
     screen.wait_for("Search inside")
     screen.type("slow")
     screen.press("C-t")
-    screen.wait_for("found in 1 conversation")
+    screen.wait_for("Found in 1 conversation")
     assert "the parser is slow on long lines, and nobody" in screen.text()
 
 
@@ -710,8 +710,8 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
     screen.wait_for("1,001 conversations")
     screen.press("Tab")
     screen.type("sleeps")
-    screen.wait_for("found in 239 conversations")
+    screen.wait_for("Found in 239 conversations")
     screen.press("Escape")
     screen.wait_for("words from a message")
     screen.type("walrus")
-    screen.wait_for("found in more than 1,000 conversations")
+    screen.wait_for("Found in more than 1,000 conversations")

@@ -47,7 +47,7 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
     screen.line("/show 2")
     screen.wait_for("\none\ntwo\n[exit status 0]")
     screen.line("/show 9")
-    screen.wait_for("There are only 3 tool calls in this conversation.")
+    screen.wait_for("only 3 tool calls")
 
 
 def test_what_a_command_prints_does_nothing_to_the_screen(server: ModelServer, open_screen: Open) -> None:

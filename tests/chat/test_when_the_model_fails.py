@@ -30,8 +30,8 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         screen = open_screen(width=100, height=30)
         screen.wait_for("❯")
         screen.line("hello")
-        screen.wait_for("try 2 of 5 in 2 s…")
-        screen.wait_for("try 2 of 5 in 1 s…")
+        screen.wait_for("Retrying in 2 s")
+        screen.wait_for("Retrying in 1 s")
         screen.wait_for("All good.")
         text = screen.history()
         assert "is busy (429): slow down (retrying in 3 s, try 2 of 5)" in text

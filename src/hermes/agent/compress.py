@@ -76,7 +76,6 @@ def compress(
     room: int | None = None,
     window: int | None = None,
     shrink: bool = False,
-    new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     lease: SessionLease | None = None,
 ) -> str:
@@ -119,27 +118,21 @@ def compress(
             summary = write_summary(middle, model, focus=focus, tokens=tokens, timeout=timeout, cancelled=cancelled)
         text = _with_header(summary, middle, session_id, tokens, _request(messages, head, tail))
         with lease.fenced():
-            return _commit(db, session_id, messages, (head, tail), text, new_session_id)
+            return _commit(db, session_id, messages, (head, tail), text)
 
 
 def _commit(
-    db: SessionDB,
-    session_id: str,
-    messages: Sequence[MessageRow],
-    edges: tuple[int, int],
-    text: str,
-    child: str | None,
-) -> str:
+    db: SessionDB, session_id: str, messages: Sequence[MessageRow], edges: tuple[int, int], text: str
+) -> str:  # fmt: skip
+    from hermes.agent.conversations import new_session_id
+
     head, tail = edges
     tail_from = messages[tail]["id"] if tail < len(messages) else None
     if tail_from is None:  # messages stored while the model wrote are carried over as well
         known = {message["id"] for message in messages}
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
-    if child is None:
-        from hermes.agent.conversations import new_session_id
-
-        session = db.get_session(session_id)
-        child = new_session_id(gateway=session is None or session["source"] != "cli")
+    session = db.get_session(session_id)
+    child = new_session_id(gateway=session is None or session["source"] != "cli")
     try:
         return db.compress_session(
             session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from

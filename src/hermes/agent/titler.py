@@ -173,10 +173,11 @@ def _free_title(db: SessionDB, session_id: str, title: str) -> str | None:
     return next(free, None)
 
 
-def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None, *, refuse: bool = False) -> str:
     """Give a session the title that `user` chose for it, or a similar one if another session has it; returns the title.
 
-    A number at its end would reveal that others have sessions of this name: only a user who may see those gets one.
+    A number at its end would reveal that others have sessions of this name: only a user who may see those gets one, or,
+    with `refuse`, TitleClash.
     """
     name = wanted
     for _ in range(_TRIES):
@@ -186,21 +187,19 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         except TitleClash as clash:  # what the store compared: secrets are masked in it
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
+            if refuse and seen:
+                raise
             name = db.get_next_title_in_lineage(taken) if seen else _title_apart(db, session_id, taken)
-        except InvalidInput:  # longer than a title may be, with its secrets masked: one will be made
-            break
+        except InvalidInput:
+            if refuse:
+                raise
+            break  # longer than a title may be, with its secrets masked: one will be made
     return db.get_session_title(session_id) or ""
 
 
 def set_title_or_refuse(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
-    """As set_chosen_title, but a title that a session has which `user` may see raises TitleClash."""
-    try:
-        db.set_session_title(session_id, wanted)
-    except TitleClash as clash:
-        if clash.holder is None or db.get_session(clash.holder, visible_to=user) is not None:
-            raise
-        return set_chosen_title(db, session_id, wanted, user)
-    return db.get_session_title(session_id) or ""
+    """Give a session a title, as set_chosen_title; one that a session has which `user` may see raises TitleClash."""
+    return set_chosen_title(db, session_id, wanted, user, refuse=True)
 
 
 def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:

@@ -113,7 +113,7 @@ def export(db: SessionDB, session_id: str, path: Path) -> Path:
     chosen = formats.writer_for(path)
     if chosen is None:
         *others, last = formats.endings()
-        raise InvalidInput(f"the name must end with {', '.join(others)} or {last}: the ending chooses the format")
+        raise InvalidInput(f"the name must end with {', '.join(others)} or {last}, which chooses the format")
     data = db.export_session(session_id)
     if data is None:
         raise HermesError("This conversation was deleted.")

@@ -137,7 +137,7 @@ class Picker(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         with Horizontal(id="ask"):
             yield Static("Filter", id="mode")
-            yield BrowseQuery(id="query", compact=True, placeholder="title, first words, id …")
+            yield BrowseQuery(id="query", compact=True, placeholder="title, first words, id…")
         with Horizontal(id="middle"):
             yield SessionList(self.zone, id="list")
             with VerticalScroll(id="preview", can_focus=False):
@@ -212,9 +212,9 @@ class Picker(Screen[None], inherit_bindings=False):
         if self.is_inside:
             if not text:
                 return "Type words from a message; Tab goes back to the list."
-            return "Searching …" if self.searching else "No messages match."
+            return "Searching…" if self.searching else "No messages match."
         if not self.loaded:
-            return "Loading …"
+            return "Loading…"
         if not self.all:
             return "No conversations yet. Esc leaves, and `hermes` starts one."
         return "No title, id or first words match. Tab searches inside."
@@ -229,10 +229,10 @@ class Picker(Screen[None], inherit_bindings=False):
         shown = len(self.lines.lines)
         if self.is_inside:
             if self.searching or not self.query_text.strip():
-                return "searching …" if self.searching else ""
-            return f"found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
+                return "Searching…" if self.searching else ""
+            return f"Found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
         of = f"{shown:,} of " if self.query_text.strip() else ""
-        return f"{of}{counted(len(self.all), 'conversation')}{'' if self.loaded else ' · loading …'}"
+        return f"{of}{counted(len(self.all), 'conversation')}{'' if self.loaded else ' · loading…'}"
 
     # ------------------------------------------------------------------------------------------ filter and search
 
@@ -271,7 +271,7 @@ class Picker(Screen[None], inherit_bindings=False):
         self.found = []
         self.query_one("#mode", Static).update("Search inside" if self.is_inside else "Filter")
         query = self.query_one("#query", Input)
-        query.placeholder = "words from a message …" if self.is_inside else "title, first words, id …"
+        query.placeholder = "words from a message…" if self.is_inside else "title, first words, id…"
         self._search()
 
     # ------------------------------------------------------------------------------------------ cursor and preview
@@ -343,7 +343,7 @@ class Picker(Screen[None], inherit_bindings=False):
         self._show()
 
     def action_keys(self) -> None:
-        self.app.push_screen(Press(KEYS, "Any key goes back"))
+        self.app.push_screen(Press(KEYS, "Press any key to go back"))
 
     # ------------------------------------------------------------------------------------------ changes
 
@@ -367,7 +367,7 @@ class Picker(Screen[None], inherit_bindings=False):
                     one.renamed(title)
                 self._show()
 
-        self.app.push_screen(Ask("Title (empty: none)", line.title, attempt), renamed)
+        self.app.push_screen(Ask("Title (leave empty for none)", line.title, attempt), renamed)
 
     def action_export(self) -> None:
         line = self.lines.current
@@ -408,7 +408,7 @@ class Picker(Screen[None], inherit_bindings=False):
         def trash() -> bool:
             parts[:] = self.db.get_compression_chain(line.id)
             if any(self.db.is_live(part) for part in parts):
-                raise HermesError("This conversation is in use right now; leave it there first.")
+                raise HermesError("This conversation is open elsewhere; close it there first.")
             return self.db.trash_session(line.id, by="browse", whole=True)
 
         def answered(key: str | None) -> None:

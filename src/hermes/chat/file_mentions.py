@@ -34,7 +34,7 @@ _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 @dataclass(slots=True)
 class Mentions:
-    """What goes with a question: texts, pictures as data URLs, and a line about each for the user."""
+    """The attachments of a question: texts, pictures as data URLs, and a line about each for the user."""
 
     left: int  # characters that the texts may still take
     texts: list[str] = field(default_factory=list)
@@ -153,28 +153,3 @@ def typed_path(before: str) -> str | None:
     if match is None or (not match[1] and any(sign.isspace() for sign in match[2])):
         return None
     return match[2]
-
-
-def path_completions(typed: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """(path, description) of files and folders that fit what was typed so far; the best first."""
-    from hermes.chat.input_line import fuzzy
-
-    above, slash, last = typed.rpartition("/")
-    try:
-        place = folder / Path(above + slash).expanduser() if slash else folder
-        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-    except (OSError, RuntimeError, ValueError):
-        return
-    ranked = [
-        (rank, entry)
-        for entry in entries
-        if (rank := fuzzy(last, entry.name)) is not None and (last.startswith(".") or not entry.name.startswith("."))
-    ]
-    for _, entry in sorted(ranked, key=lambda one: one[0])[:100]:
-        try:
-            is_folder = entry.is_dir()
-            about = "folder" if is_folder else _size(entry.stat().st_size)
-        except OSError:
-            continue
-        if entry.name.isprintable() and '"' not in entry.name:
-            yield above + slash + entry.name + ("/" if is_folder else ""), about

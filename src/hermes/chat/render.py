@@ -279,7 +279,7 @@ class LiveDisplay(TerminalDisplay):
         self._live.refresh()
 
     def typing(self, line: str, sent: bool) -> None:
-        shown = f"❯ {one_line(line)}" if line else "↵ sent next" if sent else ""
+        shown = f"❯ {one_line(line)}" if line else "↵ queued" if sent else ""
         if shown != self._typed:
             self._typed, self._drawn = shown, 0.0
             self.tick()
@@ -321,7 +321,7 @@ class LiveDisplay(TerminalDisplay):
             self._above = "text"
         elif thought:
             seconds = time.monotonic() - self._thinking_since
-            self._line(self._dim(f"Thought for {counted(round(seconds), 'second')} (/reasoning shows it)"))
+            self._line(self._dim(f"Thought for {counted(max(1, round(seconds)), 'second')} (/reasoning shows it)"))
 
     def _flush(self) -> None:
         self._end_thought()
@@ -395,7 +395,9 @@ class LiveDisplay(TerminalDisplay):
             if self._reasoning and self._thought.strip():
                 thought = Styled(self._thought[-_TAIL:].strip(), style="dim italic", overflow="fold")
                 parts += thought.wrap(self._screen, self._screen.width)[-RUNNING_LINES:]
-            parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
+            parts.append(
+                self._waiting("Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})")
+            )
         if self._typed:
             parts.append(self._input_line())
         return Group(*parts)

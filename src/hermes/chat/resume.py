@@ -51,7 +51,7 @@ def latest(db: SessionDB, folder: Path | None) -> str:
     )
     if not rows:
         where = "" if folder is None else f"in {folder} "
-        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` begins one")
+        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` starts one")
     return continued(db, rows[0]["id"])
 
 
@@ -83,7 +83,7 @@ def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
 
 @dataclass(slots=True)
 class Restored:
-    """What was restored of a session."""
+    """The folder and the model of a resumed session, and notices about them."""
 
     cwd: Path
     model: Model

@@ -217,7 +217,7 @@ class TerminalConversation:
         wanted, self.pending_title = self.pending_title, None
         name = set_chosen_title(self.db, self.session_id, wanted, self.user)
         if name != wanted:
-            self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
+            self.voice.note(f'"{wanted}" is already taken; this session is called "{name}".')
 
     # ------------------------------------------------------------------------------------------ switching sessions
 
@@ -306,7 +306,7 @@ class TerminalConversation:
 
 
 def _busy(config: Config) -> str:
-    """What a line typed during a reply does: `interrupt` it, or `queue` (config: display.busy)."""
+    """The effect of a line typed during a reply: `interrupt` it, or `queue` (config: display.busy)."""
     return str(config.display.platforms.get(TerminalConversation.platform, {}).get("busy", config.display.busy))
 
 
@@ -315,4 +315,4 @@ def folder_is_there() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise InvalidInput("this folder was removed; change to another one and start there") from None
+        raise InvalidInput("this folder no longer exists; change to another one and try again") from None

@@ -1,4 +1,4 @@
-"""What the commands share: common options, choosing sessions by name or filter, and asking."""
+"""Shared by the commands: options, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 

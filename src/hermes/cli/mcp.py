@@ -53,7 +53,7 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
 
 
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
-    """Where to listen, and the token of clients; ConfigError when strangers could use it."""
+    """The address to listen on, and the token of clients; ConfigError when strangers could use it."""
     from hermes.serve.authorization import check_reach
     from hermes.serve.server import is_loopback
 
@@ -72,7 +72,7 @@ def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
 
 
 def _hint(token: str | None) -> str:
-    """What the line that is printed says about access; a configured token is not repeated."""
+    """The part of the printed line about access; a configured token is not repeated."""
     if token is None:
         return " (no token: every program of this machine has access)"
     if token == (configuration().mcp.token or "").strip():

@@ -1,4 +1,4 @@
-"""What the commands of `hermes sessions` share: the store, the clock, colour, JSON and progress. Loads no click."""
+"""Shared by the commands of `hermes sessions`: the store, the clock, colour, JSON and progress. Loads no click."""
 
 from __future__ import annotations
 

@@ -44,13 +44,14 @@ def known_type(keys: list[str]) -> Any:
             kind = table.type_at(keys[: number + 1])
         except KeyError:
             known = table.fields_of(table.members(table.type_at(keys[:number]))[0])
-            hint = table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
+            whole = table.suggestion(".".join(keys), table.every_key())
+            hint = whole or table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
             raise InvalidInput(f"unknown configuration key: {'.'.join(keys)}{hint}") from None
     return kind
 
 
 def parsed(text: str, kind: Any, name: str) -> Any:
-    """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
+    """A typed value of a key: text as it is, the rest as YAML. `null` (or ~) is no value."""
     import yaml
 
     members = [get_args(one)[0] if get_origin(one) is Annotated else one for one in table.members(kind)]

@@ -75,6 +75,7 @@ class Mark(msgspec.Struct, frozen=True):
     digest: str  # of the last bytes before the end
     base: str  # the id of the first part
     joint: tuple[str, str]  # the last message: its part's id, and its own
+    title: str
 
 
 def mark_in(told: str, path: Path) -> Mark | None:
@@ -97,6 +98,7 @@ class Windows:
         self._trail: type[Trail] | None = getattr(module, "Trail", None) if path.suffix != ".zst" else None
         self._from = mark
         self._base, self._joint = (mark.base, mark.joint) if mark is not None else ("", ("", ""))
+        self._title = mark.title if mark is not None else ""
         self._first = self._part = (
             mark.part if mark is not None else 1
         )  # the parts of the window's first and last session
@@ -120,6 +122,8 @@ class Windows:
                 yield from self._window(begin, end)
             except OutOfPlace:
                 self._misplaced = True
+            if is_over and not self._misplaced:
+                yield from self._titles()
             if self._misplaced:
                 yield from self._whole()
                 return
@@ -164,6 +168,16 @@ class Windows:
             raise OutOfPlace(str(self._path))
         self._problems += [one for one in problems if one.unknown is not None or one not in self._problems]
 
+    def _titles(self) -> Iterator[Found]:
+        """The parts of the session once more, with nothing but the title that all of them have."""
+        mark = self._from
+        if self._title and (mark is None or (mark.title, mark.joint[0]) != (self._title, self._joint[0])):
+            for part in range(1, self._part + 1):
+                yield Found(0, {"id": self._part_id(part), "title": self._title, "messages": [], PARTIAL: True})
+
+    def _part_id(self, part: int) -> str:
+        return self._base if part == 1 else f"{self._base}.{part}"
+
     def _number(self, session_id: str) -> int | None:
         """Which part of the session that the window begins with has this id; None for another session."""
         self._base = self._base or session_id
@@ -177,10 +191,12 @@ class Windows:
 
         def name(session_id: str) -> str:
             number = self._number(session_id)
-            part = self._first + (number or 0) - 1
-            return session_id if number is None else self._base if part == 1 else f"{self._base}.{part}"
+            return session_id if number is None else self._part_id(self._first + number - 1)
 
-        made = {**session, "id": name(session["id"])}
+        meta = {**session["meta"], "imported": {**session["meta"]["imported"]}}
+        meta["imported"].pop("title", None)
+        made = {**session, "id": name(session["id"]), "meta": meta}
+        self._title = made.pop("title", self._title)
         if "parent_session_id" in session:
             made["parent_session_id"] = name(session["parent_session_id"])
         if CARRIED in session:
@@ -191,6 +207,7 @@ class Windows:
         number = self._number(session["id"])
         if number is not None and (last := session["messages"][-1].get("platform_message_id")):
             self._part, self._joint = number, (session["id"], last)
+            self._title = session.get("title") or self._title
 
     def mark_text(self) -> str:
         """How far the file was read, as text for `mark_in`; empty where reading can't go on from there."""
@@ -202,7 +219,7 @@ class Windows:
         place, part, end = self._end
         if place.offset < 0:
             return ""
-        mark = Mark(place, part, end, _digest(self._path, end), self._base, self._joint)
+        mark = Mark(place, part, end, _digest(self._path, end), self._base, self._joint, self._title)
         return msgspec.json.encode(mark).decode()
 
     def _scanned(self, kind: type[Trail], begin: Place, *, is_read: bool = False) -> tuple[Place, int, bool]:

@@ -24,7 +24,7 @@ WRITE, EDIT, DELETE, MOVE = "write", "edit", "delete", "move"
 _TOOLS = {
     WRITE: "write writefile writetofile create createfile newfile copilotcreatefile overwritefile",
     EDIT: "edit editfile editfilev2 texteditgroup multiedit notebookedit editnotebook editnotebookfile replace"
-    " searchreplace searchandreplace strreplace strreplacefile strreplaceeditor strreplacebasededittool texteditor"
+    " searchreplace searchandreplace strreplace strreplacefile strreplaceeditor strreplacebasededittool texteditor editor fswrite"
     " replaceinfile replacestringinfile multireplacestringinfile inserteditintofile insertcontent replacefilecontent"
     " multireplacefilecontent applydiff patch applypatch copilotreplacestring copilotinsertedit copilotapplypatch",
     DELETE: "delete deletefile removefile",

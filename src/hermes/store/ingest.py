@@ -346,11 +346,13 @@ class _Follow:
         """A part begins with messages that are here, and names none that was stored before them: some programs use the
         id of a message again."""
         found = [row.id for row in self.stored.values()]
-        if (self.data[PARTIAL] and not found) or (found and min(found) < found[0]):
+        if (self.data[PARTIAL] and self.data["messages"] and not found) or (found and min(found) < found[0]):
             raise OutOfPlace(self.id)
 
     def run(self) -> Ingested:
-        if not self.stored:  # it has no messages of another program, or they have no ids from there
+        if (
+            not self.stored and self.data["messages"]
+        ):  # it has no messages of another program, or they have no ids from there
             return self.done
         shown = [one for one in self.data["messages"] if one.get("platform_message_id")]
         names = {one["platform_message_id"] for one in shown}

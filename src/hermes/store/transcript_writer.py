@@ -193,8 +193,11 @@ class TranscriptWriter:
                 rows = [transcript_replay.message(tx, one) for one in (*stored, *changed)]
                 told = list(transcript_replay.with_attachments(tx, session_id, rows))
                 columns = transcript_replay.session_columns(tx, session_id)
-                state = transcript_replay.session_state(tx, session_id) if hides else {}
-            return [*told[: len(stored)], event("import", set=columns, replaces=told[len(stored) :], **state)]
+                state = transcript_replay.session_state(tx, session_id) if hides or changed else None
+            made = [*told[: len(stored)], event("usage", set=columns)]
+            if state is not None:
+                made.append(event("edit", keeps=[], replaces=told[len(stored) :], **state))
+            return made
 
         self._append(session_id, entries)
 

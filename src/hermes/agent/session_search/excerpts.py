@@ -109,22 +109,11 @@ def hits_by_session(db: SessionDB, query: str, sessions: int, size: int, **filte
 
 
 def find_conversations(
-    db: SessionDB,
-    query: str,
-    chains: Chains,
-    *,
-    limit: int,
-    roles: Sequence[str] | None,
-    source: str | None,
-    within: Sequence[str] | None,
-    visible_to: User | None,
+    db: SessionDB, query: str, chains: Chains, limit: int, *, within: Sequence[str] | None, **filters: Any
 ) -> list[FoundConversation]:
     """The best conversations for a query. Those of the current conversation are left out, unless requested (`within`)."""
     found: dict[str, FoundConversation] = {}
-    sources = [source] if source else None
-    for hits in search_rounds(
-        db, query, _HITS, source_filter=sources, role_filter=roles, session_ids=within, visible_to=visible_to
-    ):
+    for hits in search_rounds(db, query, _HITS, session_ids=within, **filters):
         for hit in hits:
             if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,7 +82,8 @@ class Lookup:
     ) -> Answer:
         within = None if session is None else self.chains.members(session)
         found = find_conversations(
-            self.db, query, self.chains, limit=limit, roles=roles, source=source, within=within, visible_to=self.visible_to
+            self.db, query, self.chains, limit, within=within, role_filter=roles, visible_to=self.visible_to,
+            source_filter=[source] if source else None,
         )  # fmt: skip
         head: Answer = {"note": NOTE, "query": shortened(harmless(query), 300)}
         if not found:
@@ -321,27 +323,16 @@ def fitted(head: Answer, name: str, parts: Sequence[Part], budget: int) -> Answe
     longest = max((len(part.text) for part in parts), default=0)
     for count in range(len(parts), 0, -1):
         for per, length, least in _LEVELS:
-            share = _largest(longest, lambda share: len(as_json(answer(count, per, length, share))) <= budget)  # noqa: B023
-            if share is not None and share >= min(least, longest):
+            size = partial(_size, answer, count, per, length)
+            share = bisect_right(range(longest + 1), budget, key=size) - 1  # the largest that fits
+            if share >= min(least, longest):
                 return answer(count, per, length, share)
     smaller: tuple[Answer, ...] = (answer(0, 0, 0, 0), {name: [], "left_out": len(parts)}, {})
     return next((one for one in smaller if len(as_json(one)) <= budget), {})
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number up to `most` that fits, by binary search; None when not even 0 does."""
-    if fits(most):
-        return most
-    if not fits(0):
-        return None
-    low, high = 0, most
-    while high - low > 8:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+def _size(answer: Callable[..., Answer], *shares: int) -> int:
+    return len(as_json(answer(*shares)))
 
 
 def _harmless(part: Part, budget: int) -> Part:

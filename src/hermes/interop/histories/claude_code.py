@@ -265,7 +265,7 @@ class _SessionFileReader:
             # One that names a message is the title of the session with that message.
             if text(line.get("summary")) and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
                 self._titles[kind] = line["summary"]
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             self._skipped.unknown[str(kind)] += 1
         if kind == "relocated" and text(line.get("relocatedCwd")):
             self._cwd = line["relocatedCwd"]

@@ -105,6 +105,7 @@ class Trail(BaseTrail):
     has_header = True
     _open: frozenset[Any] = frozenset()  # calls without a result
     _is_reply = False  # the last message is one of the model, to which calls are added
+    _thinks = False  # reasoning waits for the message that it is part of
 
     def take(self, record: Mapping[str, Any]) -> str:
         kind, payload = _parts_of(record)
@@ -116,14 +117,14 @@ class Trail(BaseTrail):
             return CUTS
         if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
             return KEPT if kind == "turn_context" else ON
-        begins = not self._open and not self._is_reply
+        begins = not (self._open or self._is_reply or self._thinks)
         if item in _RESULTS:
             self._open, self._is_reply = self._open - {call}, False
             return ON
         if item == "message" and payload.get("role") != "assistant":
             self._open, self._is_reply = frozenset(), False
-            return BEGINS
-        self._is_reply = True
+            return ON if self._thinks else BEGINS
+        self._is_reply, self._thinks = True, item == "reasoning"
         if item in _ANSWERED:
             self._open |= {call}
         return BEGINS if begins else ON
@@ -175,7 +176,7 @@ class _RolloutReader:
         self._parts[-1].append(made)
 
     def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
-        kind = item.get("type")
+        kind = str(item.get("type"))
         name = text(item.get("id")) or f"line-{number}"
         if kind == "message":
             self._said(item, at, name)

@@ -168,7 +168,7 @@ def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Messa
                     "tool", _result(told), at, f"{call}-result", tool_call_id=call, meta=FAILED if is_error else None
                 )
             )
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             skipped.unknown[f"content {kind}"] += 1
     content = joined(parts) if parts else None
     if role == "assistant":

@@ -31,7 +31,7 @@ def sniff(path: Path) -> bool:
 
     if path.suffix == ".jsonl":
         return any(
-            (one.get("kind") in _KINDS and isinstance(one.get("data"), dict))
+            (str(one.get("kind")) in _KINDS and isinstance(one.get("data"), dict))
             or (path.name == _FOLDERS and mapping(one.get("payload")).get("type") in _PAYLOADS)
             for one in first_objects(path)
         )
@@ -70,14 +70,14 @@ def _session(path: Path, skipped: Skipped) -> Conversation:
     for number, line, _ in json_lines(path, skipped):
         told, payload = mapping(line.get("data")), mapping(line.get("payload"))
         name = text(told.get("message_id")) or text(line.get("id")) or f"line-{number}"
-        if line.get("kind") in _KINDS:
+        if (kind := str(line.get("kind"))) in _KINDS:
             blocks = [_block(one, skipped) for one in dicts(told.get("content"))]
             at = seconds(mapping(told.get("meta")).get("timestamp"))
-            reader.take({"role": _KINDS[line["kind"]], "content": [one for one in blocks if one]}, name, at)
+            reader.take({"role": _KINDS[kind], "content": [one for one in blocks if one]}, name, at)
         elif payload.get("type") in _PAYLOADS:
             _take(reader, payload, name, seconds(line.get("timestamp")))
         elif not payload:
-            skipped.unknown[str(line.get("kind"))] += 1
+            skipped.unknown[kind] += 1
     made.messages = reader.parts[0]
     return made
 

@@ -112,7 +112,7 @@ class Trail(BaseTrail):
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
     name = text(header.get("id")) or path.stem
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
-    entry_tree.relink(entries, lambda entry: "parentId" in entry and entry.get("type") not in _BOOKKEEPING)
+    entry_tree.relink(entries, lambda entry: "parentId" in entry and str(entry.get("type")) not in _BOOKKEEPING)
     shown = entry_tree.path(entries)
     on_path = set(shown)
     named = (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info")
