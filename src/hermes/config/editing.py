@@ -44,7 +44,7 @@ def known_type(keys: list[str]) -> Any:
             kind = table.type_at(keys[: number + 1])
         except KeyError:
             known = table.fields_of(table.members(table.type_at(keys[:number]))[0])
-            whole = table.suggestion(".".join(keys), table.every_key())
+            whole = table.suggestion(".".join(keys), table.every_key()) if number == 0 else ""
             hint = whole or table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
             raise InvalidInput(f"unknown configuration key: {'.'.join(keys)}{hint}") from None
     return kind
