@@ -109,13 +109,14 @@ def test_the_longest_unused_agents_go_first_and_never_one_that_is_at_work(db: An
         assert [db.is_live(name) for name in ("two", "three", "four")] == [False, False, True]
 
 
-def test_an_agent_that_no_caller_has_any_more_is_closed_and_one_in_use_is_not(db: Any, make: Any) -> None:
-    some: Conversations[Agent] = Conversations()
+def test_an_idle_agent_is_closed_after_a_while_and_one_in_use_is_not(db: Any, make: Any) -> None:
+    some: Conversations[Agent] = Conversations(idle_seconds=0.1)
     for name, session_id in (("a", "one"), ("b", "two")):
         some.queue(name).result(5)
         assert some.take(name, session_id, make(session_id)).hold()
     some.leave("a")
-    until(lambda: not db.is_live("one") and some.get("a") is None)
+    until(lambda: not db.is_live("one"))
+    assert some.get("a") is None
     assert some.get("b") is not None and db.is_live("two")
     some.queue("a").result(20)
     assert some.take("a", "one", make("one")).hold()

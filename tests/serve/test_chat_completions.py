@@ -182,7 +182,7 @@ def test_a_slow_title_does_not_part_a_conversation(serve: Any) -> None:
 
     with Wire([said("One."), said("Two.")]) as wire, ModelServer() as titles:
         titles.task_answer = slowly
-        served = serve(wire)
+        served = serve(wire, limits={"idle": 0.0})
         served.config.auxiliary.title = Auxiliary(model="test-model", base_url=titles.base_url)
         served.client().chat.completions.create(model="fake", messages=HELLO)
         assert asked.wait(10)
@@ -217,7 +217,7 @@ def test_a_session_that_is_open_elsewhere_is_left_alone(serve: Any, make_db: Any
 
 def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
-        served = serve(wire)
+        served = serve(wire, limits={"idle": 0.05})
         served.client().chat.completions.create(model="fake", messages=HELLO)
         (session_id,) = served.sessions()
         until(lambda: not served.db.is_live(session_id), what="the session is still held")

@@ -184,7 +184,7 @@ def test_a_process_in_the_background_lives_until_the_server_stops(serve: Any, tm
     start = sse(delta(tool_calls=[call("terminal", command, index=0, id="c1")]), end("tool_calls"))
     look = sse(delta(tool_calls=[call("process", '{"action": "list"}', index=0, id="c2")]), end("tool_calls"))
     with Wire([start, said("Started."), said("Hi."), look, said("Still running.")]) as wire:
-        served = serve(wire, tools=None, config=config)
+        served = serve(wire, tools=None, config=config, limits={"idle": 0.05})
         got = served.client().chat.completions.with_raw_response.create(model="fake", messages=ASKED)
         until(lambda: mark.exists() and mark.read_text().strip())
         process = Path("/proc") / mark.read_text().strip()

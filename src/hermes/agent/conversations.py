@@ -2,7 +2,7 @@
 
 A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent holds the
 session's lease, its background processes and its open tools; it is replaced when the conversation moves to another
-session, and closed when too many others were used since, or no caller is left. Callers that meet in a conversation
+session, and closed after a long idle time or when too many others were used since. Callers that meet in a conversation
 have it one after the other, in the order they came (`enter` or `queue`, then `leave`).
 """
 
@@ -49,14 +49,15 @@ class _AgentSlot(Generic[A]):
 class Conversations(Generic[A]):
     """Agents by the name of their conversation. From any thread."""
 
-    def __init__(self, *, kept: int = KEPT, patience: float = 0.0) -> None:
-        """The longest unused agent is closed when there are more than `kept`.
+    def __init__(self, *, kept: int = KEPT, idle_seconds: float | None = None, patience: float = 0.0) -> None:
+        """An agent is closed after `idle_seconds` (None: never), and the longest unused when there are more than `kept`.
 
         `patience` is how long closing one waits for its title; a process that keeps running need not wait.
         """
-        self._kept, self._patience = kept, patience
+        self._kept, self._idle_seconds, self._patience = kept, idle_seconds, patience
         self._changed = threading.Condition()
         self._all: dict[str, _AgentSlot[A]] = {}  # the longest unused first
+        self._sweeping = False
         self._closed = False
 
     # ------------------------------------------------------------------------------------------ order
@@ -89,10 +90,7 @@ class Conversations(Generic[A]):
             raise
 
     def leave(self, name: str) -> None:
-        """Pass the conversation to the next caller in the queue; without one its agent is closed, in the background.
-
-        An agent that has background processes stays. From any thread.
-        """
+        """Pass the conversation to the next caller in the queue. From any thread."""
         with self._changed:
             slot = self._all[name]
             slot.queue.popleft()
@@ -100,22 +98,14 @@ class Conversations(Generic[A]):
             while slot.queue and not slot.queue[0].set_running_or_notify_cancel():
                 slot.queue.popleft()
             following = slot.queue[0] if slot.queue else None
-            agent = None
             if following is None and slot.agent is None:
                 del self._all[name]
-            elif following is None and slot.is_idle():
-                agent, slot.agent = slot.agent, None
-                self.queue(name)  # a caller that comes meanwhile waits until it is closed
-            self._changed.notify_all()
+            elif following is None:
+                self._sweep_later()
+            if self._closed:
+                self._changed.notify_all()
         if following is not None:
             following.set_result(None)
-        if agent is not None:
-            threading.Thread(target=self._close, args=(name, agent), name="hermes-close-agent", daemon=True).start()
-
-    def _close(self, name: str, agent: A) -> None:
-        with suppress(Exception):  # a closed store: its lease expires
-            agent.close(patience=0)
-        self.leave(name)
 
     def users(self, name: str | None = None) -> int:
         """How many callers have this conversation or wait for it; without a name: any conversation."""
@@ -171,6 +161,38 @@ class Conversations(Generic[A]):
         for one in gone:
             if one.agent is not None:
                 one.agent.close(patience=0)
+
+    def _sweep_later(self) -> None:
+        if self._idle_seconds is not None and not self._sweeping and not self._closed:
+            self._sweeping = True
+            threading.Thread(target=self._sweep, name="hermes-idle-agents", daemon=True).start()
+
+    def _sweep(self) -> None:
+        """Close agents that were idle for long, until there are none. A caller that queues meanwhile waits until that is done."""
+        assert self._idle_seconds is not None
+        while True:
+            with self._changed:
+                resting = [one for one in self._all.values() if not one.queue and one.agent is not None]
+                if not resting or self._closed:
+                    self._sweeping = False
+                    return
+                now = time.monotonic()
+                left = min(one.used_at for one in resting) + self._idle_seconds - now
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                due = [one for one in resting if one.used_at + self._idle_seconds <= now]
+                gone = [one for one in due if one.is_idle()]
+                for one in due:
+                    one.used_at = now  # checked again later, if it has background processes
+                for one in gone:
+                    self.queue(one.name)
+            for one in gone:
+                agent, one.agent = one.agent, None
+                if agent is not None:
+                    with suppress(Exception):  # a closed store: its lease expires
+                        agent.close(patience=0)
+                self.leave(one.name)
 
     def close(self, seconds: float = 5.0) -> None:
         """Wait up to this time until no conversation is in use, then close the agents of those that are not, in as much time."""

@@ -63,7 +63,7 @@ class ServedConversations:
         self.places = RequestSessions(db, config, home)
         self._db, self._config, self._home = db, config, home
         self._tools, self._limits = tools, limits
-        self._conversations: Conversations[ServedAgent] = Conversations()
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=limits.idle)
         self._running: set[ServedTurn] = set()
         self._closed = False
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 SOURCE = "web"
+IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
 _SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all
 _REMEMBERED = 50  # turns that are over and can still be asked for
 
@@ -72,7 +73,7 @@ class Talks:
 
     def __init__(self, db: SessionDB, config: Config) -> None:
         self._db, self._config = db, config
-        self._conversations: Conversations[Agent] = Conversations()
+        self._conversations: Conversations[Agent] = Conversations(idle_seconds=IDLE_SECONDS)
         self._running: dict[str, PageTurn] = {}  # by the first session of the conversation
         self._turns: dict[str, PageTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
