@@ -33,7 +33,7 @@ $(VENV)/.chat: pyproject.toml
 
 # Without the model file the program still answers, from your own history, and says so.
 chat: $(VENV)/.chat
-	@$(BIN)/hermes model path smollm2 >/dev/null 2>&1 || $(BIN)/hermes model install smollm2 || true
+	@$(BIN)/hermes model install smollm2 | grep -v "is already installed" || true
 	@$(BIN)/hermes chat $(ARGS); status=$$?; \
 	if [ ! -e $(VENV)/.offered ] && ! command -v hermes >/dev/null; then \
 	  touch $(VENV)/.offered; echo "(\`make install\` adds \`hermes\` to your PATH.)" >&2; \

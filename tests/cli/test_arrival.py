@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -249,6 +250,15 @@ def test_make_install_takes_the_other_name_where_hermes_is_taken(tmp_path: Path)
     assert "hermes-sessions" in install()
     assert (place / "hermes").read_text() == "#!/bin/sh\necho theirs\n"
     assert (place / "hermes-sessions").resolve() == tree / ".venv" / "bin" / "hermes-sessions"
+
+
+def test_the_commands_of_make_chat_exist(tmp_path: Path) -> None:
+    """Each `hermes` line of the rule is one that the program understands."""
+    rule = (ROOT / "Makefile").read_text().partition("\nchat:")[2].partition("\n\n")[0]
+    lines = re.findall(r"\$\(BIN\)/hermes ([a-z ]+[a-z])", rule)
+    assert len(lines) > 1
+    for line in lines:
+        assert run(*line.split(), "--help", home=tmp_path).status == 0, line
 
 
 def test_our_record_is_encrypted_beside_their_files(home: Path, tmp_path: Path) -> None:

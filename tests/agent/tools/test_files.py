@@ -233,3 +233,16 @@ def test_a_file_swapped_for_a_link_is_not_put_back_through_it(context: Context, 
     (context.cwd / "folder").symlink_to(tmp_path / "theirs")
     assert "became a link" in str(put_back(context.db, change))
     assert (tmp_path / "theirs" / "file.txt").read_text() == "new"
+
+
+def test_a_text_under_another_name_empties_no_file(context: Context) -> None:
+    file = context.cwd / "a.txt"
+    file.write_text("all of it\n")
+    with pytest.raises(ToolError, match="content"):
+        call(context, "write_file", path="a.txt", text="new")
+    with pytest.raises(ToolError, match="new"):
+        call(context, "edit_file", path="a.txt", old="all", new_text="some")
+    assert file.read_text() == "all of it\n"
+    call(context, "edit_file", path="a.txt", old="all", new="")
+    call(context, "write_file", path="b.txt", content="")
+    assert file.read_text() == " of it\n" and (context.cwd / "b.txt").read_bytes() == b""

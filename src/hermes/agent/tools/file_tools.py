@@ -49,7 +49,7 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
 
 def _write(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
-    content = text_argument(arguments, "content", "")
+    content = text_argument(arguments, "content", empty=True)
     if target.outside is not None:  # the file's text is not read before the user has agreed to more than that
         target.ask(context, "Write", detail=_numbered(content))
         return _store(context, target, file_access.read_bytes(target.path), content, asked=True)
@@ -79,7 +79,7 @@ def _described(arguments: dict[str, Any]) -> str:
 
 
 def _replaced(text: str, arguments: dict[str, Any]) -> str:
-    old, new = text_argument(arguments, "old"), text_argument(arguments, "new", "")
+    old, new = text_argument(arguments, "old"), text_argument(arguments, "new", empty=True)
     found = text.count(old)
     if not found:
         raise ToolError("old does not occur in the file; read it and give the text exactly, white space included")

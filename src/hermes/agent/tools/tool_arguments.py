@@ -11,13 +11,14 @@ from typing import Any
 from hermes.errors import ToolError
 
 
-def text_argument(arguments: dict[str, Any], name: str, default: str | None = None) -> str:
-    """A text argument; without a default it is required and must not be empty."""
+def text_argument(arguments: dict[str, Any], name: str, default: str | None = None, *, empty: bool = False) -> str:
+    """A text argument; without a default it is required, and must not be empty unless `empty` is set."""
     value = arguments.get(name)
     if value is None:
         value = default
-    if not isinstance(value, str) or (default is None and not value.strip()):
-        raise ToolError(f"{name} must be a text" + (" that is not empty" if default is None else ""))
+    empty = empty or default is not None
+    if not isinstance(value, str) or not (empty or value.strip()):
+        raise ToolError(f"{name} must be a text" + ("" if empty else " that is not empty"))
     return value
 
 
