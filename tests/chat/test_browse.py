@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -715,3 +718,23 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
     screen.wait_for("words from a message")
     screen.type("walrus")
     screen.wait_for("Found in more than 1,000 conversations")
+
+
+def test_it_ends_with_its_terminal_under_nohup(tmp_path: Path) -> None:
+    env = {**environment(tmp_path / "home"), "TERM": "xterm-256color"}
+    assert run("-q", "hello", home=tmp_path / "home").status == 0
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execve(PROGRAM[0], [*map(str, PROGRAM), "sessions", "browse"], env)
+    shown = b""
+    while b"hello" not in shown:
+        shown += os.read(terminal, 65_536)
+    os.close(terminal)
+    until = time.monotonic() + 30
+    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+        time.sleep(0.05)
+    if ended[0] == 0:
+        os.kill(pid, signal.SIGKILL)
+        ended = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(ended[1]) == -signal.SIGHUP

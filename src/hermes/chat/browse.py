@@ -6,8 +6,10 @@ This file is the entry point: it loads the screen's library only now, runs the s
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
+from hermes.chat.signals import handled
 from hermes.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
         raise MissingExtra("the session browser", "chat") from error
     app = Browser(db, zone)
     try:
-        chosen = app.run()
+        with handled(
+            {signal.SIGHUP: signal.SIG_DFL}
+        ):  # under nohup, too: the library reads a lost terminal without pause
+            chosen = app.run()
     finally:
         if no_color is not None:
             os.environ["NO_COLOR"] = no_color  # the library removes it; later code must see it

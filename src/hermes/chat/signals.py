@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-Handler = Callable[[int, Any], Any]
+Handler = Callable[[int, Any], Any] | signal.Handlers
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal is gone
 
 
