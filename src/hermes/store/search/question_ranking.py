@@ -62,11 +62,17 @@ class Weights(NamedTuple):
 
 
 WORDS = Weights(
-    1.0, 0.35, 0.25, 0.5, 0.0, 0.0, ClueWeights(5.0, -2.0, 6.0, 5.0), 1.0, 2.0, 0.5, 0.0, 0.0, 0.0, 1.0, 1.0
-)
+    own=1.0, beside=0.35, next_but_one=0.25, question_before=0.5, near=0.0, near_three=0.0,
+    clues=ClueWeights(signed=5.0, asks=-2.0, time=6.0, number=5.0),
+    session_own=1.0, session_words=2.0, session_best=0.5, session_near=0.0, session_near_three=0.0, session_near_whole=0.0,
+    session_time=1.0, apart=1.0,
+)  # fmt: skip
 MEANING = Weights(
-    0.25, 0.0, 0.0, 0.2, 0.8, 1.8, ClueWeights(2.3, -1.0, 3.0, 2.0), 0.2, 0.25, 0.3, 0.6, 0.7, 0.6, 0.6, 0.6
-)
+    own=0.25, beside=0.0, next_but_one=0.0, question_before=0.2, near=0.8, near_three=1.8,
+    clues=ClueWeights(signed=2.3, asks=-1.0, time=3.0, number=2.0),
+    session_own=0.2, session_words=0.25, session_best=0.3, session_near=0.6, session_near_three=0.7, session_near_whole=0.6,
+    session_time=0.6, apart=0.6,
+)  # fmt: skip
 
 
 class QuestionWord(msgspec.Struct):
@@ -360,13 +366,11 @@ def _raised(
     padded = [0.0, 0.0, *values, 0.0, 0.0]
     for number, message in enumerate(sequence):
         far, before, value, after, last = padded[number : number + 5]
-        around = far + before + after + last
         nearness = near.get(message.id)
-        if nearness is None and value + around <= 0.0:
+        if nearness is None and far + before + value + after + last <= 0.0:
             continue
-        score = (
-            weights.own * value + weights.beside * around + clues.value(message.text, is_question=message.is_question)
-        )
+        score = weights.own * value + weights.beside * (before + after) + weights.next_but_one * (far + last)
+        score += clues.value(message.text, is_question=message.is_question)
         if number and sequence[number - 1].is_question:
             score += weights.question_before * before
         if nearness is not None:
