@@ -89,14 +89,18 @@ def test_a_model_that_refuses_the_picture_gets_the_message_without_it_and_the_us
         agent = make_agent(wire)
         events = list(agent.turn([words("what is this?"), picture()]))
         assert events[-1] == Done("I can't see it.")
-        assert [event.text for event in events if isinstance(event, Notice)] == [
-            "fake refused the picture; it gets the message without it."
-        ]
+        (notice,) = [event.text for event in events if isinstance(event, Notice)]
+        assert "no pictures" in notice and "\n" not in notice
         sent = wire.bodies[1]["messages"][-1]["content"]
-        assert sent == "what is this?\n[picture, left out because the model can't read it]"
+        assert sent == "what is this?\n[picture left out: image/png, the model takes no pictures]"
         assert agent.db.get_messages("s1")[0]["content"][1]["type"] == "image_url", "the record has it"
-        assert list(agent.turn([words("and this?"), picture()]))[-1] == Done("Still not."), "it is not tried again"
-        assert len(wire.bodies) == 3
+        named = {"type": "file", "file": {"filename": "plan.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}
+        events = list(agent.turn([words("and this?"), named, {**picture(), "name": "map.png"}]))
+        assert events[-1] == Done("Still not.") and len(wire.bodies) == 3, "it is not tried again"
+        assert sum(isinstance(event, Notice) for event in events) == 1, "the user is told each time"
+        sent = wire.bodies[2]["messages"][-1]["content"]
+        assert "[file left out: plan.pdf, the model takes no files]" in sent
+        assert "[picture left out: map.png, the model takes no pictures]" in sent
 
 
 def test_a_refusal_that_is_not_about_a_picture_ends_the_turn(make_agent: Any) -> None:

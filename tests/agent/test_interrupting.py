@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import _thread
-import socket
 import threading
 import time
-from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint.transport import END, Connection, Connections, PendingCall
 from hermes.agent.tool_calls import AT_ONCE
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted
@@ -271,30 +268,3 @@ def test_wherever_a_turn_is_stopped_the_record_is_whole_and_the_next_turn_is_acc
         assert list(agent.turn("and?"))[-1] == Done("Next.")
         assert_acceptable(wire.bodies[-1]["messages"])
         assert agent.db.check() == []
-
-
-def test_a_stop_cuts_off_no_other_call_that_has_taken_over_the_connection() -> None:
-    """A call that is over has given its connection back; the one who stops it a moment later must leave that alone."""
-    ours, theirs = socket.socketpair()
-    given, over = threading.Event(), threading.Event()
-
-    class Held(Connections):
-        def give_back(self, connection: Connection) -> None:
-            super().give_back(connection)
-            given.set()
-            over.wait(30)  # the thread of the call has not ended yet
-
-    def start(connection: Connection) -> Generator[object, None, None]:
-        connection._socket = ours
-        yield END
-
-    connections = Held("http://127.0.0.1:9/v1", None)
-    pending = PendingCall(connections, start)
-    assert given.wait(30)
-    pending.stop()
-    over.set()
-    with ours, theirs:
-        theirs.setblocking(False)
-        with pytest.raises(BlockingIOError):  # an end would be read as nothing
-            theirs.recv(1)
-    connections.take().close()

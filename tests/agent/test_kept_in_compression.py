@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 
 from hermes.agent.compress import compress
+from hermes.agent.loop import Agent
 from hermes.agent.offline.summary import commands, exact_lines
+from hermes.agent.turn import Followed
 from hermes.config import Config
+from hermes.tokens import text_tokens
 
 from .saying import Canned
 from .transcripts import assistant, call, tool, user
@@ -129,14 +132,37 @@ def test_decisions_and_commands_survive_whatever_the_model_writes(db: Any, windo
     assert kept["decisions"] > 55 and kept["commands"] > 20
 
 
-def test_a_long_conversation_keeps_most_of_its_decisions_as_well(db: Any) -> None:
-    """All ten one after the other: more than there is room for."""
+# The share of decisions and of repeated commands that a long conversation keeps, by the model's window.
+LONG = [(8_192, 0.85, 0.6), (32_000, 0.95, 0.9), (128_000, 0.95, 0.9)]
+
+
+@pytest.mark.parametrize(("window", "decided", "used"), LONG)
+def test_a_long_conversation_keeps_its_decisions_as_well(db: Any, window: int, decided: float, used: float) -> None:
+    """All ten one after the other, compressed at once."""
     stored(db, Work("all", [message for work in WORKS for message in work.messages]))
-    notes = compressed(db, "s", 128_000)
+    notes = compressed(db, "s", window)
     decisions = [one for work in WORKS for one in work.decisions]
-    assert sum(one in notes for one in decisions) >= 0.9 * len(decisions)
+    assert sum(one in notes for one in decisions) >= decided * len(decisions)
     repeated = [one for work in WORKS for one in work.wanted if work.commands.count(one) > 1]
-    assert sum(one in notes for one in repeated) >= 0.9 * len(repeated)
+    assert sum(one in notes for one in repeated) >= used * len(repeated)
+
+
+@pytest.mark.parametrize(("window", "decided", "compressions"), [(8_192, 0.5, 5), (16_384, 0.95, 2), (32_768, 0.95, 1)])
+def test_a_conversation_that_grows_is_compressed_seldom_and_keeps_what_was_decided(
+    db: Any, tmp_path: Path, window: int, decided: float, compressions: int
+) -> None:
+    """The users' messages of all ten, one turn each, beside 3,000 tokens of system prompt and tools."""
+    agent = Agent(db, Config(), Canned(EMPTY_NOTES, context_length=window), session_id="s", home=tmp_path, cwd=tmp_path)
+    agent.titles, agent.system = False, "You are Hermes. " + 1_000 * "Be brief. "
+    asked = [message["content"] for work in WORKS for message in work.messages if message["role"] == "user"]
+    followed = 0
+    for text in asked:
+        followed += sum(isinstance(event, Followed) for event in agent.turn(text))
+    assert followed <= compressions
+    seen = "\n".join(str(row["content"]) for row in db.get_messages(agent.session_id))
+    decisions = [one for work in WORKS for one in work.decisions if any(one in text for text in asked)]
+    assert sum(one in seen for one in decisions) >= decided * len(decisions)
+    agent.close()
 
 
 def test_open_work_and_files_survive_as_well(db: Any) -> None:
@@ -153,8 +179,8 @@ def test_what_is_copied_is_bounded_and_repeated_commands_come_first() -> None:
         for n in range(900)
     ]
     again = assistant(None, tool_calls=[call(1000 + n, "terminal", '{"command": "make check"}') for n in range(2)])
-    lines = exact_lines([again, *many], "", 2_000)
-    assert len(lines) <= 2_000
+    lines = exact_lines([again, *many], "", 500)
+    assert text_tokens(lines) <= 500
     assert "- make check  # used 2 times\n- echo number 899\n" in lines
 
 

@@ -188,7 +188,7 @@ def test_a_prompt_past_the_threshold_is_compressed_before_the_call(make_agent: A
     with Wire([said("## Goal\n- a parser"), said("On we go.")]) as wire:
         agent = make_agent(wire)
         long_talk(agent)
-        agent.model.context_length = 14_000
+        agent.model.context_length = 16_000
         events = list(agent.turn("and now?"))
         assert [type(event) for event in events if isinstance(event, Followed)] == [Followed]
         assert events[-1] == Done("On we go.")

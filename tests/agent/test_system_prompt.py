@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.prompt_messages import system_prompt
+from hermes.agent.system_prompt import system_prompt
 from hermes.config import Config
 
 

@@ -1,4 +1,4 @@
-"""Calls to an endpoint use the connections and threads of those before, and each can still be hung up."""
+"""Calls to an endpoint, several at a time, and each can be hung up."""
 
 from __future__ import annotations
 
@@ -26,12 +26,6 @@ def asked(model: EndpointModel, text: str) -> str:
     return str(reply.content)
 
 
-def test_calls_one_after_the_other_share_a_connection_and_a_thread(echo: Echo) -> None:
-    model = EndpointModel("echo", echo.base_url, None)
-    assert [asked(model, f"number {n}") for n in range(20)] == [f"echo: number {n}" for n in range(20)]
-    assert echo.connections == 1
-
-
 def test_calls_at_the_same_time_have_a_connection_each(echo: Echo) -> None:
     model = EndpointModel("echo", echo.base_url, None)
     with ThreadPoolExecutor(4) as crew:
@@ -51,13 +45,5 @@ def test_a_call_that_is_given_up_hangs_up_and_the_next_one_works(echo: Echo) -> 
         stop.set()
         (reply,) = ending.result(timeout=20)
     assert reply.finish_reason == "interrupted"
-    until(lambda: echo.hung_up == 1)  # a kept connection, before its reply began
+    until(lambda: echo.hung_up == 1)  # before its reply began
     assert asked(model, "next") == "echo: next"
-
-
-def test_a_connection_that_the_server_closed_meanwhile_is_made_again(echo: Echo) -> None:
-    model = EndpointModel("echo", echo.base_url, None)
-    assert asked(model, "first") == "echo: first"
-    echo.drop_next = True  # the next request on a kept connection finds it closed
-    assert asked(model, "second") == "echo: second"
-    assert echo.connections == 2

@@ -31,6 +31,13 @@ class Call:
         self.name, self.arguments = name, arguments
 
 
+class Thought:
+    """A piece of the model's reasoning."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 class ModelServer:
     """Scripted replies under /v1; `requests` are the bodies it got, questions first, side tasks in `tasks`."""
 
@@ -104,6 +111,8 @@ class ModelServer:
                         one = {"index": calls, "id": f"call_{len(server.requests)}_{calls}", "type": "function"}
                         self._chunk(body, {"tool_calls": [{**one, "function": function}]})
                         calls += 1
+                    elif isinstance(part, Thought):
+                        self._chunk(body, {"role": "assistant", "reasoning_content": part.text})
                     else:
                         self._chunk(body, {"role": "assistant", "content": part})
                 self._chunk(body, {}, finish="tool_calls" if calls else "stop")

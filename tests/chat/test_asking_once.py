@@ -346,6 +346,22 @@ def test_the_model_is_restored_if_the_endpoint_still_has_it(server: ModelServer,
     assert server.requests[-1]["model"] == "test-model" and "other-model" in done.err
 
 
+def test_a_conversation_begun_with_another_providers_model_goes_on_with_it_or_names_the_missing_key(
+    server: ModelServer, home: Path
+) -> None:
+    (home / "config.yaml").unlink()
+    here = {"OLLAMA_HOST": server.base_url.removesuffix("/v1"), "HERMES_NO_LOCAL": "LM Studio,vLLM,llama.cpp"}
+    groq = {**here, "GROQ_API_KEY": "gsk_1", "HTTPS_PROXY": "http://127.0.0.1:9"}  # nothing leaves this machine
+    first = run("-q", "x", "--model", "groq/llama-9", home=home, env=groq)
+    assert first.status == 3 and "api.groq.com" in first.err
+    again = run("-c", "-q", "x", home=home, env=groq)
+    assert again.status == 3 and "api.groq.com" in again.err and server.requests == []
+    done = run("-c", "-q", "x", home=home, env=here)
+    assert done.status == 0 and server.requests[-1]["model"] == "test-model"
+    (note,) = done.err.splitlines()
+    assert "llama-9" in note and "GROQ_API_KEY" in note
+
+
 def test_the_system_prompt_is_restored(server: ModelServer, home: Path) -> None:
     seed(home, "s", system_prompt="You are a pirate.").close()
     run("-r", "s", "-q", "x", home=home)

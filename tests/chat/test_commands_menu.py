@@ -33,7 +33,7 @@ def test_a_slash_opens_a_menu_that_takes_letters_in_their_order(server: ModelSer
     screen.type("/")
     screen.wait_for("/resume     continue another session")
     screen.type("mdl")
-    screen.wait_for("/model  answer with another model")
+    screen.wait_for("/model  switch to another")
     assert "/resume" not in screen.text()
     screen.press("C-c")
     screen.wait_for("Ctrl-D or /quit leaves.")

@@ -96,9 +96,9 @@ def test_files_are_changed_with_a_diff_and_put_back_by_undo(
         f"[{folder}/notes.txt: 3 lines, 15 bytes; lines 2 to 2]\nzwei\n",
     ]
     screen.line("/undo")
-    screen.wait_for("Put 2 files back as before")
+    screen.wait_for("Restore 2 files")
     screen.line("y")
-    screen.wait_for("new/made.txt: put back.")
+    screen.wait_for("Removed new/made.txt.")
     assert (folder / "notes.txt").read_text() == "one\ntwo\nthree\n"
     assert (folder / "notes.txt").stat().st_mode & 0o777 == 0o640
     assert not (folder / "new" / "made.txt").exists()
@@ -107,9 +107,9 @@ def test_files_are_changed_with_a_diff_and_put_back_by_undo(
     screen.wait_for("Written.")
     (folder / "notes.txt").write_text("by hand\n")  # somebody else's work is not overwritten
     screen.line("/undo")
-    screen.wait_for("Put the file back as before")
+    screen.wait_for("Restore 1 file")
     screen.line("y")
-    screen.wait_for("left alone: it was changed since.")
+    screen.wait_for("alone: it was changed since.")
     assert (folder / "notes.txt").read_text() == "by hand\n"
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hermes.commands.registry import TERMINAL, load
 from tests.chat.guide import Guide
 from tests.support.guide import GUIDE, agrees
+from tests.support.labs.base import until
 from tests.support.screen import Screen
 
 PAGE = (GUIDE / "chat.md").read_text()
@@ -37,7 +39,7 @@ def shows(screen: Screen, name: str) -> None:
 
 
 def test_the_screens_of_the_page_are_what_a_terminal_shows(
-    server: Guide, open_screen: Callable[..., Screen], tmp_path: Path
+    server: Guide, open_screen: Callable[..., Screen], look: Callable[[Callable[[Any], Any]], Any], tmp_path: Path
 ) -> None:
     (tmp_path / "tests").mkdir()
     for number in range(12):
@@ -50,6 +52,7 @@ def test_the_screens_of_the_page_are_what_a_terminal_shows(
     screen.line("How many tests does it have?")
     screen.wait_for("There are 12 of them.")
     shows(screen, "tools")
+    until(lambda: look(lambda db: db.list_sessions_rich()[0]["title"]), 60, "the title")
     screen.press("C-d")
     screen.wait_until_over()
     shows(screen, "leave")

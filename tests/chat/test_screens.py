@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chat.server import Call, Gate, ModelServer
+from hermes_state import SessionDB
+from tests.chat.server import Call, Gate, ModelServer, Thought
 from tests.support.screen import Screen
 
 Open = Callable[..., Screen]
@@ -55,9 +56,83 @@ def test_a_changed_file_is_shown_as_a_diff_and_a_failed_call_says_why(
     screen.line("/show list")
     screen.wait_for("  3  write_file: long.txt  (")
     screen.line("/context")
-    text = screen.wait_for("Free ")
+    screen.wait_for("Free ")
+    text = screen.wait_for("of 33k tokens")  # the next prompt
     used = re.findall(r"About ([\d,]+) of", text)[-1]
     assert text.split("\n")[-1].endswith(f"{used} of 33k tokens"), text  # the prompt's edge says the same
+
+
+def test_a_window_made_narrower_during_a_reply_keeps_no_trace_of_the_wider_one(
+    server: ModelServer, open_screen: Open
+) -> None:
+    begun, ended = Gate(), Gate()
+    server.scripts = [["one " * 30 + "two ", begun, "three ", ended, "four"]]
+    screen = open_screen(width=100, height=30)
+    screen.wait_for("❯")
+    screen.line("count")
+    screen.wait_for("two")
+    screen.resize(60, 20)
+    begun.open.set()
+    screen.wait_for("three")
+    ended.open.set()
+    screen.wait_for("four")
+    assert len(re.findall(r"\bone\b", screen.history())) == 30
+
+
+def test_reasoning_that_is_shown_scrolls_on_while_the_model_thinks(home: Path, open_screen: Open) -> None:
+    held = Gate()
+    with ModelServer([Thought("First the walrus. " * 20), Thought("Then the ice."), held, "Done."]) as thinking:
+        (home / "config.yaml").write_text(thinking.config())
+        screen = open_screen(**NARROW)
+        screen.wait_for("❯")
+        screen.line("/reasoning show")
+        screen.wait_for("/reasoning hide")
+        screen.line("think")
+        screen.wait_for("Then the ice.")
+        held.open.set()
+        screen.wait_for("Done.")
+
+
+def test_a_stop_before_the_first_word_claims_no_reply(server: ModelServer, open_screen: Open) -> None:
+    held = Gate()
+    server.scripts = [[held, "never"]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("hello")
+    assert held.reached.wait(60)
+    screen.press("C-c")
+    screen.wait_for("Stopped.")
+
+
+def test_a_number_that_is_not_in_the_list_is_asked_for_again(
+    server: ModelServer, open_screen: Open, home: Path
+) -> None:
+    with SessionDB(home / "state.db") as db:
+        for name in ("walrus", "seal"):
+            db.create_session(name, "cli")
+            db.append_message(name, "user", f"about the {name}")
+            db.set_session_title(name, name)
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.line("/resume")
+    screen.wait_for("Which one?")
+    screen.line("7")
+    screen.wait_for("Which one?", times=2)
+    screen.line("1")
+    screen.wait_for("● about the")
+
+
+def test_what_a_command_of_the_users_own_prints_ends_with_a_line_break(
+    server: ModelServer, open_screen: Open, tmp_path: Path
+) -> None:
+    screen = open_screen(cwd=tmp_path)
+    screen.wait_for("❯")
+    screen.line("!printf walrus")
+    screen.wait_for("walrus\nThe model")
+    screen.line("!echo begun; sleep 600")
+    screen.wait_for("begun", times=2)
+    screen.press("C-c")
+    screen.wait_for("^C\nEnded by SIGINT.")
 
 
 def test_the_browser_names_as_many_keys_as_fit(server: ModelServer, open_screen: Open) -> None:
@@ -65,5 +140,8 @@ def test_the_browser_names_as_many_keys_as_fit(server: ModelServer, open_screen:
     screen.wait_for("No conversations yet")
     screen.wait_for("esc Back")
     assert screen.text().split("\n")[-1] == "↵ Resume ⇥ Inside ^r Rename ^x Delete f1 Keys esc Back"
+    screen.press("F1")
+    screen.wait_for("╭")  # the keys stand in a frame
+    screen.press("F1")
     screen.resize(100, 30)
     screen.wait_for("esc Back ^t Preview")

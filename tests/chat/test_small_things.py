@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hermes.tokens import estimate_tokens
 from hermes_state import SessionDB
 from tests.chat.server import Gate, ModelServer
 from tests.faults import can_mount, need
+from tests.support.labs.base import until
 from tests.support.program import PROGRAM, environment, run
 from tests.support.screen import Screen
 
@@ -141,3 +144,22 @@ def test_a_full_disk_gives_the_typed_line_back_and_the_refusal_names_no_save(
         assert "--no-save" in screen.history()
     asked = [one["content"] for one in server.requests[-1]["messages"] if one["role"] == "user"]
     assert asked[-1] == "once more" and "hello walrus" not in asked
+
+
+def test_the_window_of_a_resumed_conversation_counts_the_tools_of_mcp_servers(
+    server: ModelServer, home: Path, open_screen: Open
+) -> None:
+    program = Path(__file__).parents[1] / "agent" / "tools" / "mcp_plain_server.py"
+    with (home / "config.yaml").open("a") as config:
+        config.write(f"mcp_servers: {{plain: {{command: {sys.executable}, args: [{program}]}}}}\n")
+    assert run("-q", "hello", home=home).status == 0
+    sent = estimate_tokens((), server.requests[-1]["tools"])
+    assert any(tool["function"]["name"].startswith("plain__") for tool in server.requests[-1]["tools"])
+    screen = open_screen("-c", width=100, height=40)
+    screen.wait_for("❯")
+
+    def counted() -> bool:
+        screen.line("/context")
+        return f"Tools {sent:>21,}" in screen.wait_for("is summarised")
+
+    until(counted)  # once the server has answered

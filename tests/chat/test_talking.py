@@ -336,7 +336,7 @@ def test_ctrl_c_at_a_question_means_no_and_stops_the_turn(
     screen.line("remove it")
     screen.wait_for("[y/N]")
     screen.press("C-c")
-    screen.wait_for("Stopped; the reply so far is kept.")
+    screen.wait_for("Stopped.")
     assert (tmp_path / "precious.txt").exists() and len(server.requests) == 1
     assert [role for role, _ in look(said)] == ["user", "assistant", "tool"]
     screen.line("remove it again")

@@ -128,7 +128,7 @@ def test_set_tightens_the_mode_and_follows_a_link(hermes_home: Path, config_file
     [
         ("sessions.retention_days", "soon", 1, "hermes: sessions.retention_days: expected a number, got 'soon'\n"),
         ("store.durability", "ful", 1, "hermes: store.durability: expected one of full, normal, got 'ful'; did you mean full?\n"),
-        ("model.defalt", "x", 1, "hermes: unknown configuration key: model.defalt; did you mean model.default?\n"),
+        ("model.defalt", "x", 1, "hermes: unknown configuration key: model.defalt; did you mean default?\n"),
         ("api_key", "x", 1, "hermes: unknown configuration key: api_key; did you mean model.api_key?\n"),
         ("model..default", "x", 1, "hermes: 'model..default' is not a configuration key; join names with dots, as in model.default\n"),
         ("", "x", 1, "hermes: '' is not a configuration key; join names with dots, as in model.default\n"),
@@ -136,7 +136,7 @@ def test_set_tightens_the_mode_and_follows_a_link(hermes_home: Path, config_file
         ("owner", "me", 1, "hermes: owner.1: expected PLATFORM:USER, such as telegram:12345, got 'me'\n"),
         ("mcp_servers.x.args", "[a]", 1, "hermes: mcp_servers.x: needs command (a program to start) or url (an address), and has neither\n"),
         ("model", "gpt-5", 1, "hermes: model: expected a section (default, base_url, api_key, …), got 'gpt-5'\n"),
-        ("hooks.on_session_rest", "x", 1, "hermes: unknown configuration key: hooks.on_session_rest; did you mean hooks.on_session_reset?\n"),
+        ("hooks.on_session_rest", "x", 1, "hermes: unknown configuration key: hooks.on_session_rest; did you mean on_session_reset?\n"),
         ("sessions.retention_days", "-1", 1, "hermes: sessions.retention_days: expected 0 or more, got '-1'\n"),
     ],
 )  # fmt: skip
@@ -440,7 +440,7 @@ def test_killed_at_any_time_the_file_is_old_or_new_never_half(hermes_home: Path,
 def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None:
     if os.geteuid() == 0:
         program = (  # imports first: others may not be allowed to read the libraries
-            "import os, sys, click, yaml, hermes.config.editing, ruamel.yaml, hermes.cli.config, hermes.cli.common\n"
+            "import os, sys, click, locale, yaml, hermes.config.editing, ruamel.yaml, hermes.cli.config, hermes.cli.common\n"
             "from hermes.cli.main import main\nos.setgid(65534); os.setuid(65534)\n"
         )
         for folder in [hermes_home, *hermes_home.parents]:
@@ -536,10 +536,6 @@ CUTS = [  # a file, a key, a value, and the file afterwards (None: left alone)
     ("display: {\n  busy: queue,  # c\n}\n", "display.x", "y", "display: {busy: queue, x: y}\n"),
     ("model:\r\n  default: a # c\r\ntimezone: UTC\r\n", "model.x", "y", "model:\r\n  default: a # c\r\n  x: y\r\ntimezone: UTC\r\n"),
     ("---\nmodel:\n  default: a\n...\n", "timezone", "UTC", "---\nmodel:\n  default: a\ntimezone: UTC\n"),
-    ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.e", "y", "s:\n  a: &b\n    c: x\n  d: *b\n  e: y\n# end\n"),
-    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.a.c", "y", None),
-    ("s:\n  a: &b\n    c: x\n  d: *b\n", "s.d", "y", "s:\n  a:\n    c: x\n  d: y\n"),
-    ("s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n", "s.d.c", "y", "s:\n  a: &b\n    c: x\n  d:\n    <<: *b\n    c: y\n"),
 ]  # fmt: skip
 
 
@@ -563,7 +559,6 @@ def test_only_the_value_is_cut_whatever_stands_around_it(text: str, key: str, va
         ("d: {a: 1, b: 2, c: 3}\n", "d.c", "d: {a: 1, b: 2}\n"),
         ("d: {a: 1}  # x\ne: 1\n", "d.a", "e: 1\n"),
         ("h:\n  x: |\n    a\n    # b\n\n# end\ne: 1\n", "h.x", "    # b\n# end\ne: 1\n"),
-        ("s:\n  a: &b\n    c: x\n  d: *b\n# end\n", "s.d", "s:\n  a:\n    c: x\n# end\n"),
     ],
 )
 def test_a_removed_key_takes_only_its_own_text_along(text: str, key: str, after: str) -> None:

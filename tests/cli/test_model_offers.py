@@ -58,8 +58,8 @@ def test_the_list_has_packages_servers_and_files(hermes_home: Path, tmp_path: Pa
         assert done.status == 0 and first.startswith("Now: qwen3:4b on this machine (Ollama")
         rows = [re.split(r" {2,}", line.strip()) for line in table[2:]]
         assert rows[:3] == [
-            ["qwen3:4b", "Ollama", "2600 MB", "yes", "hermes model use qwen3:4b"],
-            ["tiny:latest", "Ollama", "90 MB", "yes", "hermes model use tiny:latest"],
+            ["qwen3:4b", "Ollama", "yes", "hermes model use qwen3:4b"],
+            ["tiny:latest", "Ollama", "yes", "hermes model use tiny:latest"],
             ["smollm2", "package", "98 MB", "no", "hermes model install smollm2"],
         ]
         assert rows[3][:4] == ["gemma-3-1b", "file", "2 MB", "no"] and "llama-server -m" in rows[3][-1]

@@ -101,13 +101,3 @@ def test_beside_a_wrong_value_the_error_names_the_wrong_value(home: Path) -> Non
     done = run("-q", "hello", home=home, env=QUIET)
     assert done.status == 1 and "line 2: display.resume_display: expected one of full, minimal" in done.err
     assert "provider" not in done.err and "more)" not in done.err
-
-
-def test_a_setting_of_an_earlier_version_is_ignored_with_a_hint(home: Path) -> None:
-    (home / "config.yaml").write_text("store: {timeout: 5}\ngateway: {http: {header_seconds: 2}}\n")
-    for words in (("sessions", "list"), ("-q", "hello")):
-        done = run(*words, home=home, env=QUIET)
-        assert done.status == 0 and "store.timeout is no longer a setting; remove it" in done.err, done.err
-    refused = run("config", "set", "terminal.continue", "here", home=home)
-    assert refused.status == 1 and "hermes -c --here" in refused.err
-    assert run("config", "unset", "store.timeout", home=home).status == 0

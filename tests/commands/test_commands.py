@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -355,6 +356,24 @@ def test_sessions_lists_and_searches(talk: Talk, server: ModelServer) -> None:
     talk.db.create_session("long", "cli")
     talk.db.replace_messages("long", [{"role": "user", "content": f"zebra {number}"} for number in range(500)])
     assert all(one in talk.type("/sessions zebra") for one in ("long", zebra))
+
+
+def test_why_names_the_conversation_of_a_line(
+    talk: Talk, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("greet.py").write_text("print('good morning')\n")
+    arguments = json.dumps({"path": str(tmp_path / "greet.py"), "content": "print('good morning')\n"})
+    talk.db.create_session("old", "cli")
+    talk.db.append_message("old", "user", "Greet people")
+    calls = [{"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": arguments}}]
+    talk.db.append_message("old", "assistant", "I write greet.py.", tool_calls=calls)
+    said = talk.type("/why greet.py:1")
+    assert "Greet people" in said and "hermes -r old" in said
+    assert "other.py" in talk.type("/why other.py")
+    assert "there is no line 5" in talk.type("/why greet.py:5")
+    assert "/why" in talk.type("/why")
+    assert server.requests == []
 
 
 def test_ids_of_different_length_leave_the_columns_even(talk: Talk) -> None:

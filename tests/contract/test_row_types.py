@@ -72,6 +72,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "get_messages": lambda db: db.get_messages("s"),
     "get_messages_as_conversation": lambda db: db.get_messages_as_conversation("s", include_ancestors=True),
     "search_messages": lambda db: db.search_messages("lynx", limit=None),
+    "file_changes": lambda db: db.file_changes(session_id="s"),
+    "change_reasons": lambda db: db.change_reasons([1, 2, 3]),
     "get_session_events": lambda db: db.get_session_events("s"),
     "export_session": lambda db: db.export_session("s"),
     "export_all": lambda db: db.export_all(),

@@ -114,7 +114,7 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         assert "pairing approve" in first.shown(who="mallory")[0]
         for lab in labs:
             lab.say("/sethome")
-            until(lambda lab=lab: any("This is home now" in text for text in lab.shown()), 20, str(lab.shown()))
+            until(lambda lab=lab: any("home chat now" in text for text in lab.shown()), 20, str(lab.shown()))
         assert gateway.store.read(approvals.home, "plain") != gateway.store.read(approvals.home, "plain/work")
 
 

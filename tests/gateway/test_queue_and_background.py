@@ -82,7 +82,7 @@ def test_a_queued_message_is_no_answer_to_a_question(
 def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("/queue")
-        until(lambda: lab.shown() and "Nothing waits" in lab.shown()[0], 20)
+        until(lambda: lab.shown() and "Nothing is waiting" in lab.shown()[0], 20)
         lab.say("pause=60 for a while")
         begun(model, "for a while")
         lab.say("/queue")
@@ -162,7 +162,7 @@ def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
         assert precious.exists() and any("no one can be asked here" in text for text in lab.shown())
         assert not any(STOPPED in text or "Reply **yes**" in text for text in lab.shown())
         lab.say("/background")
-        until(lambda: any("what shall be asked" in text for text in lab.shown()), 20)
+        until(lambda: any("want to ask" in text for text in lab.shown()), 20)
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -210,3 +210,14 @@ def test_an_older_chat_that_was_resumed_is_read_from_the_file_that_goes_on(tmp_p
     assert told(before)[-1] == ("user", "thanks")
     assert "1 session already here" in brought_in(tmp_path / "tmp", home)
     assert everything(home) == before
+
+
+def test_the_file_that_a_resumption_leaves_hides_nothing(tmp_path: Path) -> None:
+    home, chats = tmp_path / "home", tmp_path / ".gemini" / "tmp" / "parser" / "chats"
+    context = user("m0", "<session_context>today</session_context>")
+    lines(chats / "session-2026-03-03T08-00-77777777.jsonl", [HEADER, context, user("m1", "which files?"), REPLY])
+    lines(chats / "session-2026-03-03T09-00-77777777.jsonl", [HEADER, {"$set": {"messages": [context]}}])
+    for _ in range(2):
+        brought_in(tmp_path / ".gemini", home)
+        session = sessions(home)[f"gemini-{NAME}"]
+        assert len(session["messages"]) == 4 and not hidden(session)

@@ -8,8 +8,30 @@ from typing import Any
 
 import pytest
 
-from hermes.interop.histories import claude_code, codex, copilot, gemini, goose, pi, qwen
-from tests.interop import test_claude_code, test_codex, test_copilot, test_gemini, test_qwen
+from hermes.interop.histories import (
+    antigravity,
+    claude_code,
+    codex,
+    copilot,
+    gemini,
+    goose,
+    grok,
+    kimi,
+    pi,
+    qwen,
+    vscode_copilot,
+)
+from tests.interop import (
+    test_antigravity,
+    test_claude_code,
+    test_codex,
+    test_copilot,
+    test_gemini,
+    test_grok,
+    test_kimi,
+    test_qwen,
+    test_vscode_copilot,
+)
 from tests.interop.importing import lines
 
 AT = "2026-03-07T10:00:00.000Z"
@@ -82,6 +104,24 @@ SAMPLES: dict[str, tuple[Any, str, list[Any], list[list[Any]]]] = {
         [test_copilot.event(9, "session.start", sessionId="another", context={})], [test_copilot.event(9, "session.resume")],
         [test_copilot.event(9, "tool.execution_complete", result=None)], [test_copilot.event(9, "assistant.message", content="")],
         [test_copilot.event(9, "session.model_change", newModel=None)], [{"type": "user.message"}],
+    ]),
+    "kimi": (kimi, "wire.jsonl", test_kimi.talk(), [
+        test_kimi.talk()[:1], [test_kimi.event(9, "step.end", uuid="s2", usage={})], [{"type": "config.update", "modelAlias": None}],
+        [test_kimi.event(9, "content.part", stepUuid="s2", part={"type": "text", "text": ""})], [{"type": "context.clear"}],
+        [{"type": "context.undo", "count": 0}], [{"type": "context.apply_compaction", "summary": "So far."}], [{"type": "context.append_message"}],
+    ]),
+    "grok": (grok, "updates.jsonl", test_grok.talk(), [
+        [test_grok.update(9, "turn_completed", usage={})], [test_grok.update(9, "tool_call_update", toolCallId="c1", status="failed")],
+        [test_grok.chunk(9, "agent_message_chunk", "", "p2")], [test_grok.update(9, "compaction_checkpoint", checkpoint_file="gone")],
+        [{"method": "session/update"}], [test_grok.chunk(9, "user_message_chunk", "", hideFromScrollback=True)],
+    ]),
+    "vscode-copilot": (vscode_copilot, "c.jsonl", test_vscode_copilot.log(test_vscode_copilot.agent_request(), customTitle="Two"), [
+        [{"kind": 1, "k": ["requests", 0, "followups"], "v": []}], [{"kind": 2, "k": ["requests"]}], [{"kind": 1, "k": ["inputState"]}],
+        [{"kind": 2, "k": ["requests"], "v": [test_vscode_copilot.request(9, "", [])]}], [{"kind": 1, "k": ["requests", 9, "vote"], "v": 1}],
+    ]),
+    "antigravity": (antigravity, "logs/transcript.jsonl", test_antigravity.talk(), [
+        [test_antigravity.step(7, "MODEL", "PLANNER_RESPONSE", "")], test_antigravity.talk(), [test_antigravity.step(0, "USER_EXPLICIT", "USER_INPUT")],
+        [test_antigravity.step(9, "SYSTEM", "CHECKPOINT")], [{"step_index": 3, "tool_calls": []}], [{"content": "?"}],
     ]),
     "goose": (goose, "old.jsonl", GOOSE, [
         [GOOSE[1]], GOOSE, [{"working_dir": None, "description": ""}], [{"id": "g2", "role": "assistant", "content": []}],

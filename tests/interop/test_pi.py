@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.importing import brought_in, hidden, lines, sessions, told
+from tests.interop.importing import PIXEL, brought_in, hidden, lines, sessions, told
 from tests.support import program
 
 
@@ -46,6 +48,39 @@ def test_openclaw_in_its_usual_place(tmp_path: Path) -> None:
     assert done.status == 0 and "1 session with 1 message imported" in done.out, done
     session = sessions(tmp_path / "home")["openclaw-claw-1"]
     assert (session["source"], told(session)) == ("openclaw", [("user", "hello claw")])
+
+
+def test_oh_my_pi_with_a_picture_beside_it_and_a_sub_agent(tmp_path: Path) -> None:
+    home, folder, at = tmp_path / "home", tmp_path / ".omp" / "agent", "2026-03-07T10:00:00.000Z"
+
+    def entry(number: int, kind: str, **more: Any) -> dict[str, Any]:
+        parent = f"{number - 1}" if number > 1 else None
+        return {"type": kind, "id": f"{number}", "parentId": parent, "timestamp": at, **more}
+
+    data = base64.b64decode(PIXEL)
+    name = hashlib.sha256(data).hexdigest()
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "blobs" / name).write_bytes(data)
+    pictures = [{"type": "image", "mimeType": "image/png", "data": f"blob:sha256:{one}"} for one in (name, "0" * 64)]
+    header = {"type": "session", "version": 3, "id": "o1", "timestamp": at, "cwd": "/work", "title": "Birds"}
+    lines(folder / "sessions" / "--work--" / "1_o1.jsonl", [
+        header, entry(1, "message", message={"role": "user", "content": [{"type": "text", "text": "which bird?"}, *pictures]}),
+        entry(2, "mode_change", mode="plan"), entry(3, "ttsr_injection", injectedRules=["a"]),
+        entry(4, "message", message={"role": "pythonExecution", "code": "1+1", "output": "2"}),
+        entry(5, "message", message={"role": "developer", "content": "a rule"}),
+    ])  # fmt: skip
+    lines(folder / "sessions" / "--work--" / "2_o2.jsonl", [
+        {**header, "id": "o2", "title": None, "parentSession": "o1"}, entry(1, "session_init", systemPrompt="Look.", task="look"),
+        entry(2, "message", message={"role": "user", "content": "look"}),
+    ])  # fmt: skip
+    done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
+    assert done.status == 0 and "2 sessions with 4 messages imported" in done.out and "unknown" not in done.err, done
+    found = sessions(home)
+    session, child = found["omp-o1"], found["omp-o2"]
+    asked, typed, rule = session["messages"]
+    assert session["title"] == "Birds" and name in str(asked["content"]) and "[picture]" in str(asked["content"])
+    assert (typed["content"], rule["role"]) == (">>> 1+1\n2", "system")
+    assert (child["kind"], child["parent_session_id"], child["system_prompt"]) == ("subagent", "omp-o1", "Look.")
 
 
 def test_a_damaged_line_costs_that_line_and_not_what_was_said_before_it(tmp_path: Path) -> None:

@@ -21,12 +21,8 @@ UNKNOWN: dict[str, list[Any]] = {
         {"type": "session_start", "id": "d1", "title": "New Session", "owner": "me", "version": 2},
         {"type": "message", "id": "m1", "timestamp": AT, "message": {"role": "user", "content": [{"type": "text", "text": "hi"}]}},
     ],
-    "grok": [
-        {"id": "g1", "timestamp": 1772359200, "method": "session/update",
-         "params": {"sessionId": "g", "update": {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "hi"}}}},
-    ],
-    "cursor": [{"role": "user", "message": {"content": "hi"}}],
-    "kimi": [{"type": "context.append_message", "id": "k1", "message": {"role": "user", "content": "hi"}}],
+    "wire": [{"type": "metadata", "protocol_version": "1.3"}, {"timestamp": 1.5, "message": {"type": "TurnBegin", "payload": {}}}],
+    "acp": [{"jsonrpc": "2.0", "method": "session/prompt", "params": {"sessionId": "g", "prompt": []}}],
     "ids": [{"id": "1"}, {"id": "2"}],
 }  # fmt: skip
 

@@ -133,7 +133,9 @@ def test_a_folder_that_comes_with_its_files_is_seen(tmp_path: Path) -> None:
         assert tmp_path / "watched" / "new" / "inner" / "one" in events.wait(30)
         assert not events.appeared
         (tmp_path / "later").mkdir()
-        events.wait(30)
+        tries = iter(range(30))
+        while not events.appeared and next(tries, None) is not None:
+            events.wait(1)
         assert events.appeared
     finally:
         events.close()
@@ -179,5 +181,32 @@ def test_events_name_the_file_that_was_written(tmp_path: Path, by_looking: bool)
         assert tmp_path / "one" in events.wait(30)
         os.replace(tmp_path / "one", tmp_path / "two")
         assert tmp_path / "two" in events.wait(30)
+    finally:
+        events.close()
+
+
+@pytest.mark.parametrize("by_looking", [False, True])
+def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path, by_looking: bool) -> None:
+    """aider's lies in the home, with everything else; other programs' folders may still appear there."""
+    (tmp_path / "work").mkdir()
+    events = FileEvents([tmp_path], [tmp_path / ".claude" / "projects"], alone=[tmp_path])
+    if by_looking:
+        events.close()
+        assert events.wait(0) == set()
+    try:
+        (tmp_path / "work" / "file").write_text("x")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text("x")
+        (tmp_path / ".aider.chat.history.md").write_text("x")
+        found: set[Path] = set()
+        while tmp_path / ".aider.chat.history.md" not in found:
+            found |= events.wait(30)
+        assert not {tmp_path / "work" / "file", tmp_path / "made" / "file"} & (found | events.wait(0.01))
+        assert not events.appeared
+        (tmp_path / ".claude" / "projects").mkdir(parents=True)
+        tries = iter(range(30))
+        while not events.appeared and next(tries, None) is not None:
+            events.wait(1)
+        assert events.appeared
     finally:
         events.close()

@@ -169,6 +169,8 @@ def test_a_conversation_is_stored_before_its_last_message_is_answered(
     assert look(sessions) == [[("user", "hello"), ("assistant", "hi"), *conversation("and now?")]]
     (body,) = server.requests
     assert body["messages"] == said
+    counts = look(lambda db: [row["token_count"] for row in db.get_messages(db.list_sessions_rich(limit=1)[0]["id"])])
+    assert len(counts) == 4 and all(counts)
 
 
 def test_openai_requests_get_openai_responses(server: AnsweringServer, home: Path, tmp_path: Path) -> None:

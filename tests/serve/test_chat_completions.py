@@ -123,6 +123,7 @@ def test_a_conversation_from_elsewhere_is_stored_first_and_then_goes_on(serve: A
         assert [text for _, text in served.said(session_id)] == [
             "hello", "From elsewhere.", "go on", "Fine.", "more", "Good.",
         ]  # fmt: skip
+        assert all(row["token_count"] for row in served.db.get_messages(session_id))
 
 
 def test_an_edited_reply_keeps_what_came_before_it(serve: Any) -> None:

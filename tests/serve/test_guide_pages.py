@@ -63,15 +63,16 @@ def test_the_configuration_shown_is_one(page: str, tmp_path: Path) -> None:
 
 
 def test_the_lines_for_agents_and_editors_are_those_of_doctor() -> None:
-    from hermes.cli.checks_clients import CLIENTS
+    from hermes.cli.checks import CLIENTS
 
     guide = PAGES.parent
-    assert {one.protocol for one in CLIENTS} == {"mcp", "acp"}
-    for one in CLIENTS:
-        page = (guide / f"{one.protocol}.md").read_text()
-        assert f"`{one.line}`" in page and f"| {one.name} |" in page
-        if one.line.startswith('"'):
-            assert json.loads(f"{{{one.line}}}") and f"`{one.file}`" in page
+    assert {one[0] for one in CLIENTS} == {"mcp", "acp"}
+    for protocol, name, _, line in CLIENTS:
+        page = (guide / f"{protocol}.md").read_text()
+        file, _, text = line.removeprefix("in ").partition(": ") if line.startswith("in ") else ("", "", line)
+        assert f"`{text}`" in page and f"| {name} |" in page
+        if text.startswith('"'):
+            assert json.loads(f"{{{text}}}") and f"`{file}`" in page
     blocks = re.findall(r"^```(json|toml)\n(.*?)^```$", (guide / "mcp.md").read_text(), re.MULTILINE | re.DOTALL)
     read = [json.loads(text) if kind == "json" else tomllib.loads(text) for kind, text in blocks]
     assert [next(iter(one)) for one in read] == ["mcpServers", "mcp_servers", "servers"]

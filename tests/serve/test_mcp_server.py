@@ -59,7 +59,7 @@ def test_search_read_list_and_count(home: Path) -> None:
     async def talk() -> None:
         async with session(home) as client:
             tools = {tool.name for tool in (await client.list_tools()).tools}
-            assert tools == {"search_sessions", "read_session", "list_sessions", "session_stats"}
+            assert tools == {"search_sessions", "read_session", "list_sessions", "session_stats", "why"}
             found = await call(client, "search_sessions", query="tokenizer")
             assert {one["session_id"] for one in found["sessions"]} == {"s1", "t1"}
             match = next(one for one in found["sessions"] if one["session_id"] == "s1")["matches"][0]
@@ -197,6 +197,30 @@ def test_a_title_of_another_user_is_refused_without_naming_its_session(home: Pat
             ):
                 told = await client.call_tool(tool, {"session": "s1", **more})
                 assert told.is_error and "no session has the id" in told.content[0].text
+
+    anyio.run(talk)
+
+
+def test_why_names_the_conversation_of_a_file_within_what_the_user_may_see(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "greet.py"
+    file.write_text("print('good morning')\n")
+    call_ = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": json.dumps(
+        {"path": str(file), "content": file.read_text()})}}  # fmt: skip
+    with SessionDB(home / "state.db") as db:
+        db.append_message("s1", "user", "Greet people")
+        db.append_message("s1", "assistant", "I write greet.py.", tool_calls=[call_])
+
+    async def talk() -> None:
+        async with session(home) as client:
+            found = await call(client, "why", where=f"{file}:1")
+            (change,) = found["changes"]
+            assert found["matched"] == "line" and change["session_id"] == "s1"
+            assert "Greet people" in change["request"] and "I write greet.py." in change["text"]
+            assert change["request"].startswith("<quoted-history>")
+            assert (await client.call_tool("why", {"where": f"{file}:9"})).is_error
+        async with session(home, "--user", "telegram:42") as client:
+            found = await call(client, "why", where=f"{file}:9")  # no file of this machine is read for them
+            assert found["matched"] == "nothing" and found["changes"] == []
 
     anyio.run(talk)
 

@@ -5,8 +5,8 @@ called while the session is still unchanged; the change itself is one transactio
 session keeps two processes from compressing it at the same time.
 
 What stays word for word is measured in tokens: `room` is what all messages together may take afterwards. The last messages
-get half of it (and at most a third of the window), the summary a third, the first exchange a sixth. Decisions, commands and
-files are copied into the summary from the messages themselves, whatever the model wrote.
+get a third of it (and at most a third of the window), the summary two fifths, the first exchange a sixth. Decisions, commands
+and files are copied into the summary from the messages and from earlier summaries, newest first, whatever the model wrote.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _written(
     tokens: int,
 ) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
-    words = min(tokens, answer_tokens) // 2  # a token is less than a word, and the copied lines need room, too
+    words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room, too
     earlier = [_notes_in(message) for message in messages if _is_notes(message)]
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
@@ -266,7 +266,7 @@ def _notes_in(message: Mapping[str, Any]) -> str:
 
 def summary_tokens(room: int) -> int:
     """How long a summary may be, the copied lines included, where the messages have `room` tokens."""
-    return max(300, min(MOST_TOKENS, room // 3))
+    return max(300, min(MOST_TOKENS, room * 2 // 5))
 
 
 def _with_header(
@@ -283,9 +283,11 @@ def _with_header(
     if request:
         header += f"\n\n{_REQUEST}\n{cut_to(clean(request), tokens // 4)}"
     notes = _FENCE.sub("", summary.strip()).strip()
-    exact = exact_lines(middle, notes, 2 * tokens)
-    left = tokens - text_tokens(header) - text_tokens(exact)
-    return "\n\n".join(part for part in (header, cut_to(notes, max(left, tokens // 4)), exact) if part)
+    left = tokens - text_tokens(header)
+    sure = cut_to(notes, left // 3)  # what the copied lines leave is for the rest of the notes
+    exact = exact_lines(middle, sure, left - text_tokens(sure))
+    notes = cut_to(notes, max(left - text_tokens(exact), text_tokens(sure)))
+    return "\n\n".join(part for part in (header, notes, exact) if part)
 
 
 _REQUEST = "## The request being worked on"
@@ -314,7 +316,7 @@ def edges_of(
 
     The head is the first exchange (`compression.protect_first_n` messages, widened to whole turns, and system messages
     before them) if it is short enough, the tail the last `protect_last_n` messages, widened in the same manner, within
-    a third of the window and half of `room`. It holds at least the last exchange, if that fits; of a turn that is longer
+    a third of the window and of `room`. It holds at least the last exchange, if that fits; of a turn that is longer
     only its last steps. With `shrink` it gets smaller until there is something to leave out. The messages are those of
     get_messages.
     """
@@ -326,7 +328,7 @@ def edges_of(
     steps = cuts(messages)
     turns = [place for place in steps if place in (0, opening, count) or messages[place].get("role") == "user"]
     earliest, latest = opening + max(0, settings.protect_first_n), count - max(0, settings.protect_last_n)
-    tails = _tails(messages, turns, steps, after, (latest, min(window // 3, room // 2), room - summary_tokens(room)))
+    tails = _tails(messages, turns, steps, after, (latest, min(window // 3, room // 3), room * 2 // 3))
     for tail in tails if shrink else tails[:1]:
         head = _at_least(turns, earliest)
         if head > tail:  # one long turn: its question stays

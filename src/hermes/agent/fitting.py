@@ -16,8 +16,8 @@ from hermes.texts import without_middle
 from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, text_tokens
 
 LEAST = 40  # tokens of a message: cut further, it would say nothing any more
-UNSEEN = "left out because the model can't read it"
-UNFIT = "left out because it does not fit into the model's window"
+UNSEEN = "the model takes no {}s"
+UNFIT = "it does not fit into the model's window"
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
@@ -99,10 +99,13 @@ def without_attachments(message: Message, why: str) -> Message:
     content = message.get("content")
     if not attachments_in(message) or not isinstance(content, list):
         return message
-    from hermes.agent.prompt_messages import told
+    from hermes.agent.prompt_messages import left_out
     from hermes.texts import content_text
 
-    return {**message, "content": content_text([told(part, why) if is_attachment(part) else part for part in content])}
+    return {
+        **message,
+        "content": content_text([left_out(part, why) if is_attachment(part) else part for part in content]),
+    }
 
 
 def attachments_in(message: Message) -> int:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from hermes.agent.endpoint.failures import most_tries, pause
-from hermes.agent.fitting import UNSEEN, attachments_in, fitted, longest_part, without_attachments
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
+from hermes.agent.room import Room, looking_up
+from hermes.agent.system_prompt import SystemPrompt
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
@@ -32,7 +33,6 @@ from hermes.agent.turn import (
     EmptyReply,
     Event,
     Events,
-    Followed,
     Notice,
     Restarted,
     Retrying,
@@ -57,11 +57,8 @@ from hermes.errors import (
 )
 from hermes.store.drafts import Draft
 from hermes.store.session_events import MODEL_ERROR
-from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
-    from hermes.agent.model import LooksUp
-    from hermes.agent.project_instructions import Stamps
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
@@ -71,7 +68,6 @@ if TYPE_CHECKING:
 ROUNDS = 40
 _LOOK = 0.2  # seconds between two checks whether another process still runs a turn
 _SHORT_WAIT = 5  # such checks before the user sees a message
-_ALWAYS_FITS = 6_000  # characters
 _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
     " say what you found, what is done and what is left to do."
@@ -122,19 +118,14 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
+        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will bring
         self.confirm = confirm  # asks the user; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
-        self._settled = 0  # the size of the prompt from which on another compression before the call is worth it
-        self._ceiling: int | None = None  # tokens of the messages, in this turn, after the endpoint refused more
-        self._blind: Model | None = None  # a model that refused a picture
-        self._toolless: Model | None = None  # a model whose window has no room for the tools
-        self._uncompressed = False  # whether compressing failed in this turn
-        self._cut = 0  # how many messages were cut for the model in this turn
         self._titling: Titling | None = None
         self._titled = False
-        self._instructions: Stamps | None = None  # of the project, as they were read last
+        self._prompt = SystemPrompt(self)
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
         self.context = Context(
             db=db, config=config, session_id=session_id, home=home or get_hermes_home(), cwd=cwd or Path.cwd(),
@@ -146,6 +137,7 @@ class Agent:
         self._session = TurnSession(
             self.context, source, self.lease, user_id=user_id, parent_session_id=parent_session_id, kind=kind
         )
+        self._room = Room(self, self._session, lambda: self._cancel.is_set())
 
     # ------------------------------------------------------------------------------------------ for the doors
 
@@ -197,15 +189,17 @@ class Agent:
     def _said(self, content: Content, keep: Keep | None) -> Iterator[Event]:
         """Enter the session and store the user's message."""
         session = self._session
-        if (yield from session.enter(self.model, self._new_prompt, later=True)):
+        if (yield from session.enter(self.model, self._prompt.new, later=True)):
             yield Notice("The last reply was cut off by a crash; the part that had arrived was stored.")
-        yield from self._read_instructions_again()
+        if (renewed := self._prompt.read_again(session.prompt or "")) is not None:
+            session.change_prompt(renewed[0])
+            yield Notice(renewed[1])
         try:
             session.say(content, keep)
         except (Fenced, SessionBusy) as error:  # another process used the session meanwhile
             if keep is not None and isinstance(error, Fenced):
                 raise  # and may have stored this message as well
-            yield from session.enter(self.model, self._new_prompt)
+            yield from session.enter(self.model, self._prompt.new)
             session.say(content, keep)
         yield from session.untold()
 
@@ -234,7 +228,7 @@ class Agent:
             if reply is not None:
                 yield Done(reply)
                 return
-            if (yield from self._session.enter(self.model, self._new_prompt)):
+            if (yield from self._session.enter(self.model, self._prompt.new)):
                 yield Restarted("a crash cut the reply off; it starts over")
             self._session.take_up()
             yield from self._answer()
@@ -247,7 +241,7 @@ class Agent:
         with self._underway(cancel):
             if self.db.get_session(self.session_id) is None:
                 raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
-            yield from self._session.enter(self.model, self._new_prompt)
+            yield from self._session.enter(self.model, self._prompt.new)
             if not self._session.take_back():
                 raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
             yield from self._answer()
@@ -341,18 +335,8 @@ class Agent:
                 self.lease.end_turn()
             self._busy.release()
 
-    def _new_prompt(self) -> str:
-        from hermes.agent.prompt_messages import system_prompt
-
-        if self.system is not None:
-            return self.system
-        names = set(self.tools) if self.model.calls_tools else set()
-        cwd = self.cwd if self._is_owners else None
-        prompt = system_prompt(self.config, self.context.home, cwd, tools=names, shared=self.shared)
-        return self._with_instructions(prompt)
-
     @property
-    def _is_owners(self) -> bool:
+    def is_owners(self) -> bool:
         """Whether only the owner of this machine talks here, who may see its files."""
         return self.context.user is None and not self.shared
 
@@ -360,37 +344,9 @@ class Agent:
         """The project instructions (AGENTS.md …) that are part of this conversation's system prompt."""
         from hermes.agent.project_instructions import instruction_files
 
-        if self.system is not None or not self._is_owners or self.context.root is None:
+        if self.system is not None or not self.is_owners or self.context.root is None:
             return []
         return instruction_files(self.context.home, self.context.root)
-
-    def _with_instructions(self, prompt: str) -> str:
-        from hermes.agent.project_instructions import MOST, stamps, with_instructions
-
-        files = self.instruction_files()
-        self._instructions = stamps(files)
-        room = MOST
-        if sum(size for _, _, size in self._instructions) > _ALWAYS_FITS:  # else no server is asked for its window
-            room = min(room, self.model.context_length)  # characters: about a quarter of the window
-        return with_instructions(prompt, files, room)
-
-    def _read_instructions_again(self) -> Iterator[Event]:
-        """Renew the project instructions in the prompt of an earlier turn, where a file was changed since."""
-        from hermes.agent.project_instructions import stamps
-        from hermes.agent.prompt_messages import is_usual_prompt
-
-        old = self._session.prompt or ""
-        if not is_usual_prompt(old) or self.system is not None or not self._is_owners:
-            return
-        files = self.instruction_files()
-        if stamps(files) == self._instructions:
-            return
-        new = self._with_instructions(old)
-        if self.db.masked(new) == self.db.masked(old):
-            return
-        self._session.change_prompt(new)
-        names = ", ".join(str(path) for path in files)
-        yield Notice(f"Project instructions read again: {names}" if files else "The project instructions are gone.")
 
     # ------------------------------------------------------------------------------------------ answering
 
@@ -398,8 +354,8 @@ class Agent:
         """Rounds of model calls and tool calls, until there is a reply without tool calls."""
         if has_price(self.model):
             load_prices()
-        self._ceiling, self._uncompressed, self._cut = None, False, 0
-        local = _looking_up(self.model)
+        self._room.begin_turn()
+        local = looking_up(self.model)
         if local is not None and (unread := local.unread(self._session.messages())):
             yield Notice(unread)
         for number in range(ROUNDS + 1):
@@ -430,33 +386,17 @@ class Agent:
         heard: list[str] = []  # the text shown of this try, or of the last one that had any
         try:
             while True:
-                if (yield from self._make_room()):
+                if (yield from self._room.make()):
                     draft = self._moved(draft)
-                messages = yield from self._messages()
+                messages = yield from self._room.messages()
                 try:
                     reply = yield from self._listen(messages, draft, heard, concluding)
                     return session.keep(reply, model, heard, with_reply)
                 except ContextTooLong as error:
-                    refused = estimate_tokens(messages)
-                    self._ceiling = refused * 2 // 3
-                    if (yield from self._compress(shrink=True)):
+                    if (yield from self._room.shrink(messages, error)):
                         draft = self._moved(draft)
-                    elif estimate_tokens(fitted(messages, self._ceiling)[0]) < refused:
-                        continue
-                    elif self._tool_tokens() > model.context_length // 3:
-                        self._toolless, self._ceiling = model, None
-                        yield Notice(f"The tools don't fit into the window of {model.name}; it answers without them.")
-                    else:
-                        raise ContextTooLong(
-                            f"{str(error).rstrip('.')}; the longest part is {longest_part(messages, self._tool_tokens())}:"
-                            " use a model with a larger window"
-                            + ("" if self.config.compression.enabled else ", or /compress")
-                        ) from error
                 except ModelRefused as error:
-                    if not error.pictures or not any(map(attachments_in, messages)):
-                        raise
-                    self._blind = model
-                    yield Notice(f"{model.name} refused the picture; it gets the message without it.")
+                    self._room.leave_out_pictures(messages, error)
                 except (RateLimited, ModelUnreachable) as error:
                     tries += 1
                     wait = pause(tries, error, first=self.first_wait, heard=bool(heard))
@@ -493,11 +433,11 @@ class Agent:
         """One try at a reply, as it arrives."""
         if self._cancel.is_set():  # interrupted just before
             return Reply(finish_reason="interrupted")
-        schemas = self._schemas()
+        schemas = self._room.schemas()
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
-        if (local := _looking_up(model)) is not None:
+        if (local := looking_up(model)) is not None:
             model = local.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
@@ -549,104 +489,13 @@ class Agent:
         model = auxiliary_model(self.config, "title", self.model) if self.titles_by_model else None
         self._titling = start_titling(self.db, self.session_id, model)
 
-    # ------------------------------------------------------------------------------------------ making room
+    # ------------------------------------------------------------------------------------------ the model's window
 
-    def room(self, most: int | None = None) -> int:
-        """How many tokens the messages of this conversation may take once it is compressed (`most`: with the system prompt)."""
-        row = self.db.get_session(self.session_id)
-        prompt = text_tokens((row and row["system_prompt"]) or "")
-        fixed = prompt + self._tool_tokens()
-        room = self._limits(fixed)[0] - fixed
-        return room if most is None else min(room, most - prompt)
-
-    def _limits(self, fixed: int) -> tuple[int, int]:
-        return limits(self.config.compression.threshold, self.model.context_length, fixed)
-
-    def _schemas(self) -> list[dict[str, Any]]:
-        """The tools as they are offered to the model: none where they leave no room for the conversation."""
-        offered = self.model.calls_tools and self._toolless is not self.model
-        return [tool.schema() for tool in self.tools.values()] if offered else []
-
-    def _tool_tokens(self) -> int:
-        return estimate_tokens((), self._schemas())
-
-    def _messages(self) -> Generator[Event, None, list[Message]]:
-        """The messages to send, cut where they would not fit; the user is told so once a turn."""
-        messages, most = self._session.messages(), self._ceiling
-        if self._blind is self.model:
-            messages = [without_attachments(message, UNSEEN) for message in messages]
-        if most is None:
-            if _looking_up(self.model) is not None or self._session.is_short(_ALWAYS_FITS):  # it chooses what it reads
-                return messages
-            most = self._limits(0)[1] - self._tool_tokens()
-        messages, cut = fitted(messages, most)
-        if cut > self._cut:
-            self._cut = cut
-            which = "A message is" if cut == 1 else f"{cut} messages are"
-            yield Notice(
-                f"{which} too long for {self.model.name} and cut in the middle for it; the record keeps the whole text."
-            )
-        return messages
-
-    def _make_room(self) -> Generator[Event, None, bool]:
-        """Compress before the call when the conversation exceeds its share of the context window.
-
-        Not again before it has grown by a quarter of its room, unless it would have to be cut.
-        """
-        if not self.config.compression.enabled or self.model.kind == "extractive":  # it reads only the question
-            return False
-        if self._ceiling is None and self._session.is_short(
-            _ALWAYS_FITS
-        ):  # no need to ask the server for its window yet
-            return False
-        from hermes.agent.compress import prompt_tokens
-
-        messages, tools = self._session.messages(), self._tool_tokens()
-        soft, hard = self._limits(tools + estimate_tokens(messages[:1]))
-        if self._ceiling is not None:
-            hard = self._ceiling + tools
-        to_cut = estimate_tokens(messages) + tools > hard
-        if not to_cut and prompt_tokens(messages, tools) <= max(soft, self._settled):
-            return False
-        followed = yield from self._compress(shrink=to_cut)
-        self._settled = prompt_tokens(self._session.messages(), tools) + self.room() // 4
-        return followed
-
-    def _compress(self, *, shrink: bool) -> Generator[Event, None, bool]:
-        """Continue in a compressed child; False when that is not possible, and then nothing has changed."""
-        if not self.config.compression.enabled or self._uncompressed:
-            return False
-        from hermes.agent.compress import compress, edges_of
-        from hermes.agent.model_choice import auxiliary_model
-
-        old, window, room = self.session_id, self.model.context_length, self.room(self._ceiling)
-        if edges_of(self._session.history, self.config, room, window, shrink=shrink) is None:
-            return False
-        yield Notice("Context limit reached; compressing the conversation… (nothing is deleted)")
-        try:
-            with self.lease.fenced():
-                child = compress(
-                    self.db, old, auxiliary_model(self.config, "compression", self.model), self.config,
-                    room=room, window=window, shrink=shrink, cancelled=self._cancel.is_set, lease=self.lease,
-                )  # fmt: skip
-        except Fenced:
-            raise
-        except HermesError as error:
-            self._uncompressed = True
-            yield Notice(f"The conversation could not be compressed ({error}); it continues uncompressed.")
-            return False
-        if child == old:
-            return False
-        self._session.go_to(child)
-        yield Followed(old, child)
-        return True
+    def room(self) -> int:
+        """How many tokens the messages of this conversation may take once it is compressed."""
+        return self._room.tokens()
 
     def _moved(self, draft: Draft) -> Draft:
         """The draft for the session the conversation continues in."""
         draft.close(keep=False)
         return self._session.draft(self.model)
-
-
-def _looking_up(model: Model) -> LooksUp | None:
-    """The model, if it looks things up itself. (isinstance() with a protocol takes ten times as long, in every turn.)"""
-    return cast("LooksUp", model) if hasattr(model, "speaking_in") else None

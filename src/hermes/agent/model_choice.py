@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
@@ -124,6 +125,33 @@ def other_model(config: Config, name: str, main: Model) -> Model | None:
     return named_model(name, main)
 
 
+def model_again(main: Model, name: str, about: str | None) -> tuple[Model | None, str]:
+    """The model that a conversation was held with; None, and what is missing, where it is not available.
+
+    `about` is the session's `model_config`, if that is about this model: it says where the model was.
+    """
+    from hermes.agent.endpoint.servers import is_near, listed_models
+    from hermes.config import environment
+
+    here, variables = main.base_url, environment()
+    try:
+        was = json.loads(about or "{}").get("base_url") or here
+    except (ValueError, AttributeError):  # another program's
+        was = here
+    if (name, was) == (main.name, here):
+        return main, ""
+    if was != here and (provider := providers.provider_at(was)) is not None:
+        key = providers.key_of(provider, variables)
+        return (_side_model(name, was, key), "") if key else (None, f"{provider.variables[0]} is not set")
+    place = None if was != here else providers.endpoint_named(name, variables, base_url=here)
+    if place is None and was is not None and (was == here or is_near(was)):
+        place = providers.Endpoint(name, was, getattr(main, "api_key", None) if was == here else None)
+    listed = [] if place is None else listed_models(place.base_url, key=place.api_key) or []
+    if place is None or not any(item["id"] == place.name for item in listed):
+        return None, ""
+    return (named_model(name, main) if was == here else _side_model(name, was, None, kind="local")), ""
+
+
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:
     """The endpoint named by the configuration or the environment, or None."""
     found = providers.configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
@@ -221,17 +249,5 @@ def _beside(
     )  # fmt: skip
 
 
-@lru_cache(maxsize=16)
-def _side_model(
-    name: str,
-    base_url: str | None,
-    key: str | None,
-    context_length: int | None = None,
-    *,
-    kind: str = "endpoint",
-    timeout: float | None = None,
-    provider: str | None = None,
-    setting: str = "model",
-) -> EndpointModel:
-    """One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server."""
-    return EndpointModel(name, base_url, key, context_length, kind, timeout, provider=provider, setting=setting)
+# One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server.
+_side_model = lru_cache(maxsize=16)(EndpointModel)

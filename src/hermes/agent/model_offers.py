@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes.agent.endpoint.providers import PROVIDERS, variable_of
-from hermes.agent.endpoint.servers import FoundServer, ask_json, can_chat, find_servers, listed_models
+from hermes.agent.endpoint.servers import can_chat, find_servers, listed_models
 from hermes.agent.model_files import MODELS, place_of
 from hermes.config import environment
 from hermes.errors import InvalidInput, ModelUnreachable
@@ -33,9 +33,8 @@ def offers(home: Path) -> Iterator[Offer]:
         if variable is not None:
             yield Offer(f"{provider.name}/…", variable, f"hermes model list {provider.name}")
     for found in find_servers():
-        sizes = _sizes(found)
         for name in found.models:
-            yield Offer(name, found.server.name, f"hermes model use {name}", sizes.get(name))
+            yield Offer(name, found.server.name, f"hermes model use {name}")
     for name, model in MODELS.items():
         if model.purpose == "chat":
             ready = place_of(name, home) is not None
@@ -59,16 +58,3 @@ def provider_models(name: str) -> list[str]:
     if listed is None:
         raise ModelUnreachable(f"{provider.base_url} does not list its models; check {variable} and the network")
     return sorted(f"{name}/{item['id'].removeprefix('openrouter/')}" for item in listed if can_chat(item["id"]))
-
-
-def _sizes(found: FoundServer) -> dict[str, int]:
-    """The sizes of Ollama's models, in bytes."""
-    if found.server.name != "Ollama":
-        return {}
-    answer = ask_json(f"{found.server.base_url.removesuffix('/v1')}/api/tags")
-    listed = answer.get("models") if isinstance(answer, dict) else None
-    return {
-        str(one["name"]): one["size"]
-        for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("size"), int) and one.get("name")
-    }

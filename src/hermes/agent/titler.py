@@ -153,28 +153,24 @@ def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model:
         title = _by_model(asked, answered, model) or title_of(asked, answered)
     for _ in range(_TRIES):
         try:
-            db.set_session_title(session_id, _free_title(db, session_id, title, asked, answered), only_if_untitled=True)
+            free = _free_title(db, session_id, title) or db.get_next_title_in_lineage(title)
+            db.set_session_title(session_id, free, only_if_untitled=True)
             break
         except TitleClash:
             continue  # another session took the title between the two calls
 
 
-def _free_title(db: SessionDB, session_id: str, title: str, asked: str, answered: str) -> str:
-    """The title; where another session has it, with a word or the date that distinguishes the two.
+def _free_title(db: SessionDB, session_id: str, title: str) -> str | None:
+    """The title, or with the date of the conversation where another has it; None where these are taken, too.
 
     A number is the last resort: "Title #2" would look as if it continued "Title".
     """
-    holder = db.resolve_session_by_title(title)
-    if holder is None:
-        return title
-    from hermes.agent.offline.title import told_apart
+    from hermes.agent.offline.title import dated
 
     session = db.get_session(session_id)
-    when = session["started_at"] if session else time.time()
-    for candidate in told_apart(title, (asked, answered), first_exchange(db.get_messages(holder)), when):
-        if db.resolve_session_by_title(candidate) is None:
-            return candidate
-    return db.get_next_title_in_lineage(title)
+    candidates = (title, *dated(title, session["started_at"] if session else time.time()))
+    free = (one for one in candidates if len(one) <= _LONGEST and db.resolve_session_by_title(one) is None)
+    return next(free, None)
 
 
 def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
@@ -190,7 +186,7 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         except TitleClash as clash:  # what the store compared: secrets are masked in it
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
-            name = db.get_next_title_in_lineage(taken) if seen else title_apart(db, session_id, taken)
+            name = db.get_next_title_in_lineage(taken) if seen else _title_apart(db, session_id, taken)
         except InvalidInput:  # longer than a title may be, with its secrets masked: one will be made
             break
     return db.get_session_title(session_id) or ""
@@ -212,23 +208,12 @@ def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -
     holder = db.resolve_session_by_title(wanted)
     if holder is None or db.get_session(holder, visible_to=user) is not None:
         return db.get_next_title_in_lineage(wanted)
-    return title_apart(db, session_id, wanted)
+    return _title_apart(db, session_id, wanted)
 
 
-def title_apart(db: SessionDB, session_id: str, title: str) -> str:
-    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it.
-
-    It is made different by a word of this conversation or by its date, like automatic titles.
-    """
-    from hermes.agent.offline.title import told_apart
-
-    session = db.get_session(session_id)
-    when = session["started_at"] if session else time.time()
-    candidates = told_apart(title, first_exchange(db.get_messages(session_id)), (), when)
-    for candidate in (title, *candidates):
-        if len(candidate) <= _LONGEST and db.get_session_by_title(candidate) is None:
-            return candidate
-    return f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
+def _title_apart(db: SessionDB, session_id: str, title: str) -> str:
+    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it."""
+    return _free_title(db, session_id, title) or f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
 
 
 def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:

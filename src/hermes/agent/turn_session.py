@@ -29,7 +29,6 @@ from hermes.store.db import Transactions
 from hermes.store.drafts import Draft
 from hermes.store.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
-from hermes.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -348,11 +347,7 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
     """Store the result of a call; returns its id, and the message for the model."""
     call = result.call
     message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
-    message_id = db.append_message(
-        session_id, "tool", result.text, tool_call_id=call.id, tool_name=call.name or None,
-        token_count=estimate_tokens((message,)),
-    )  # fmt: skip
-    return message_id, message
+    return Transactions(db).store_message(session_id, {**message, "tool_name": call.name or None}), message
 
 
 def recover(db: SessionDB, session_id: str) -> bool:
@@ -373,7 +368,8 @@ def recover(db: SessionDB, session_id: str) -> bool:
         since = rows[ids.index(draft.after) + 1 :]
         if any(row["role"] == "assistant" for row in since):
             return False
-        db.append_message(session_id, "assistant", draft.text, finish_reason="interrupted", model=draft.model)
+        reply = {"role": "assistant", "content": draft.text, "finish_reason": "interrupted", "model": draft.model}
+        Transactions(db).store_message(session_id, reply)
         return True
 
 

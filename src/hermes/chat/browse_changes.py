@@ -116,7 +116,7 @@ class Sure(ModalScreen[bool]):
 class KeyHelp(ModalScreen[None]):
     """The list of keys, until one is pressed."""
 
-    CSS = _WINDOW.format(name="Keys")
+    CSS = _WINDOW.format(name="KeyHelp")
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ _PATIENCE = 3.0  # seconds a command has to end after Ctrl-C
 
 def run_own_command(command: str, folder: Path) -> tuple[str, int]:
     """Run a command in the user's shell, at the terminal; the message about it, and its exit status. Ctrl-C ends it."""
-    kept = b""
+    kept, echoed = b"", False  # whether the terminal has printed ^C
     words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
     with (
         shells_keyboard(),
@@ -33,6 +33,7 @@ def run_own_command(command: str, folder: Path) -> tuple[str, int]:
                     kept = kept[: 4 * TOOL_BUDGET] + kept[-4 * TOOL_BUDGET :]
             status = child.wait()
         except KeyboardInterrupt:  # the command got it, too
+            echoed = True
             try:
                 status = child.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
@@ -41,6 +42,8 @@ def run_own_command(command: str, folder: Path) -> tuple[str, int]:
         except BaseException:
             child.kill()
             raise
+    if echoed or not kept.endswith(b"\n"):
+        print(flush=True)
     output = without_middle(harmless(kept.decode("utf-8", "replace")).strip("\n"), TOOL_BUDGET)
     lines = [OWN_COMMAND, f"$ {command}", output or "(no output)", *([f"[exit status {status}]"] if status else [])]
     return "\n".join(lines), status

@@ -15,7 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.segment import Segment, Segments
+from rich.control import Control
+from rich.segment import ControlType, Segment, Segments
 from rich.text import Text as Styled
 from rich.theme import Theme
 
@@ -37,7 +38,7 @@ from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, s
 from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
     from rich.live import Live
 
 REFRESH_SECONDS = 0.1
@@ -186,7 +187,7 @@ class PlainDisplay(TerminalDisplay):
 
 
 class _Redrawn:
-    """What a function gives at the moment of drawing.
+    """A region of the screen, asked for at the moment of drawing.
 
     rich draws the region again below everything that is printed. Drawn from memory it would still hold the block that was
     just printed, and push as many lines off the screen.
@@ -194,9 +195,17 @@ class _Redrawn:
 
     def __init__(self, region: Callable[[], RenderableType]) -> None:
         self._region = region
+        self._cells: list[int] = []  # of each line that was drawn
 
-    def __rich__(self) -> RenderableType:
-        return self._region()
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._region(), options, pad=False)
+        self._cells = [Segment.get_line_length(line) for line in lines]
+        yield Segments([segment for line in lines for segment in [*line, Segment.line()]])
+
+    def wrapped(self, width: int) -> Control:
+        """Erase the lines that a window made narrower has added to the region by wrapping it."""
+        added = sum(max(0, (cells - 1) // width) for cells in self._cells)
+        return Control(*[(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)] * added)
 
 
 class LiveDisplay(TerminalDisplay):
@@ -213,6 +222,7 @@ class LiveDisplay(TerminalDisplay):
         self._finished: dict[str, ToolFinished] = {}  # of those, the ones that are over
         self._printed: dict[str, str] = {}  # what the running ones have printed last
         self._live: Live | None = None
+        self._redrawn, self._width = _Redrawn(self._region), screen.width
         self._drawn = 0.0
         self._begun = time.monotonic()
         self._above = ""  # what was printed last: "text", "line", or nothing
@@ -248,7 +258,8 @@ class LiveDisplay(TerminalDisplay):
             self._flush()
             self.pause()
             if event.interrupted:
-                self._line(self._dim("Stopped; the reply so far is kept."))
+                kept = "; the reply so far is kept" if event.text else ""
+                self._line(self._dim(f"Stopped{kept}."))
             return
         self.tick()
 
@@ -261,10 +272,13 @@ class LiveDisplay(TerminalDisplay):
             from rich.live import Live
 
             self._live = Live(
-                _Redrawn(self._region), console=self._screen, transient=True, auto_refresh=False,
+                self._redrawn, console=self._screen, transient=True, auto_refresh=False,
                 redirect_stdout=False, redirect_stderr=False, vertical_overflow="crop",
             )  # fmt: skip
             self._live.start()
+        elif self._screen.width < self._width:
+            self._screen.control(self._redrawn.wrapped(self._screen.width))
+        self._width = self._screen.width
         self._live.refresh()
 
     def typing(self, line: str, sent: bool) -> None:
@@ -381,8 +395,9 @@ class LiveDisplay(TerminalDisplay):
             parts += styled_lines(one.name, lines, self._screen.width)
         if not parts:
             left = self._retry_at - time.monotonic()
-            if self._reasoning:
-                parts += styled_lines("", last_lines(self._thought, RUNNING_LINES), self._screen.width)
+            if self._reasoning and self._thought.strip():
+                thought = Styled(self._thought[-_TAIL:].strip(), style="dim italic", overflow="fold")
+                parts += thought.wrap(self._screen, self._screen.width)[-RUNNING_LINES:]
             parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
         if self._typed:
             parts.append(self._input_line())

@@ -84,10 +84,10 @@ class TerminalVoice:
     def choose(self, question: str, options: Sequence[str]) -> int | None:
         for number, option in enumerate(options, 1):
             self.say(f"{number:>3}  {option}")
-        answer = self._read(f"{question} [{'1' if len(options) == 1 else f'1-{len(options)}'}, Enter: none] ").strip()
-        if answer.isascii() and answer.isdigit() and 1 <= int(answer[:6]) <= len(options):
-            return int(answer) - 1
-        if answer:
+        numbers = "1" if len(options) == 1 else f"1-{len(options)}"
+        while answer := self._read(f"{question} [{numbers}, Enter: none] ").strip():
+            if answer.isascii() and answer.isdigit() and 1 <= int(answer[:6]) <= len(options):
+                return int(answer) - 1
             self.say("No such entry. Type a number from the list.")
         return None
 
@@ -271,6 +271,8 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
             voice.screen.print()
             for note in notes:
                 voice.note(f"With {note}")
+            if notes:
+                voice.screen.print()
             conversation.talk(content)
         voice.screen.print()
     except NotSent:
@@ -290,7 +292,8 @@ def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: 
 
     text, status = run_own_command(command, conversation.agent.cwd)
     conversation.show(conversation.agent.hear(text))
-    voice.note(f"{f'Exit status {status}. ' if status else ''}The model sees this with your next message.")
+    how = f"Ended by {signal.Signals(-status).name}. " if status < 0 else f"Exit status {status}. " if status else ""
+    voice.note(f"{how}The model sees this with your next message.")
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:

@@ -93,28 +93,16 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
             gone = shortened_line(row["cwd"], 200)
             move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
             back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
-    if used and used != model.name and not keep_model:
-        same = _same_model(model, used)
-        if same is not None:
-            back.model = same
+    if used and not keep_model:
+        from hermes.agent.model_choice import model_again
+
+        again, remedy = model_again(model, used, row["model_config"] if used == row["model"] else None)
+        if again is not None:
+            back.model = again
         else:
-            was = shortened_line(used, 80)
-            back.notices.append(f"This conversation used {was}, which is not available; continuing with {model.name}.")
+            was = f"{shortened_line(used, 80)}, which is not available{f' ({remedy})' if remedy else ''}"
+            back.notices.append(f"This conversation used {was}; continuing with {model.name}.")
     return back
-
-
-def _same_model(model: Model, name: str) -> Model | None:
-    """The model of this name, at the provider that it names or behind the same endpoint; None where it is not listed."""
-    from hermes.agent.endpoint.providers import Endpoint, endpoint_named
-    from hermes.agent.endpoint.servers import listed_models
-    from hermes.agent.model_choice import named_model
-    from hermes.config import environment
-
-    place = endpoint_named(name, environment(), base_url=model.base_url)
-    if place is None and model.base_url is not None:
-        place = Endpoint(name, model.base_url, getattr(model, "api_key", None))
-    listed = [] if place is None else listed_models(place.base_url, key=place.api_key) or []
-    return named_model(name, model) if place and any(item["id"] == place.name for item in listed) else None
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:

@@ -130,6 +130,7 @@ class TerminalConversation:
                 user=self.user, cwd=cwd,
             )  # fmt: skip
             agent.titles_by_model, agent.titles, agent.system = self._titles_by_model, self.saved, self._system
+            agent.expected_tools = self._toolbox.known
             return agent
 
         self._agents.drop(self.platform)

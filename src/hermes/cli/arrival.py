@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.common import wrapped
 from hermes.cli.shared import index, note, progress
 from hermes.config import Config
 from hermes.errors import StoreReadOnly
@@ -67,7 +68,7 @@ def settle(config: Config, theirs: AgentStore, *, agreed: bool = False, takes: T
                 f"this home belongs to {theirs}, whose record is only read here; `{run}` brings it into a record of your own"
             )
         question = f"This home belongs to {theirs}. Bring them into a record of your own beside it?"
-        if not click.confirm(question, default=True, err=True):
+        if not click.confirm(wrapped(question), default=True, err=True):
             raise StoreReadOnly(
                 f"nothing was changed; reading works (`hermes sessions list`), and `{run}` brings the sessions in later"
             )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +11,7 @@ import click
 from hermes.cli.common import yes_option
 from hermes.cli.completers import complete_files, complete_model
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import note
+from hermes.cli.shared import bar, note, status_line
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 
@@ -170,8 +166,8 @@ def _run(
             batch = Batch(db, config, model, lines, results, _name(db, results, resume), tools=given, **settings)
             status = 0
             try:
-                with _progress() as show:
-                    batch.run(show)
+                with status_line() as show:
+                    batch.run(lambda now: show(lambda: _line(now)))
             except Stopped as why:
                 note(str(why))
                 status = 1
@@ -220,33 +216,13 @@ def _money(now: Standing) -> str:
     return f"${now.cost:.4f} + {counted(now.unpriced, 'reply', 'replies')} without a price"
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[Standing], None]]:
-    """A line on a terminal's stderr: how far, how fast, how much, how long."""
-    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    last = 0.0
-
-    def show(now: Standing) -> None:
-        nonlocal last
-        moment = time.monotonic()
-        if not shown or moment - last < 0.1:
-            return
-        last = moment
-        ended = now.done + now.failed
-        filled = ended * 20 // max(1, now.total)
-        left = now.seconds_left()
-        parts = [f"{'█' * filled}{'░' * (20 - filled)} {ended}/{now.total}", f"{now.rate():.1f}/s", f"${now.cost:.4f}"]
-        parts += [f"{now.failed} failed"] if now.failed else []
-        parts += [f"{_clock(left)} left"] if left is not None else []
-        sys.stderr.write(f"\r\x1b[K{' · '.join(parts)}")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        if last:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+def _line(now: Standing) -> str:
+    """How far, how fast, how much, how long."""
+    ended, left = now.done + now.failed, now.seconds_left()
+    parts = [f"{bar(ended, now.total)} {ended}/{now.total}", f"{now.rate():.1f}/s", f"${now.cost:.4f}"]
+    parts += [f"{now.failed} failed"] if now.failed else []
+    parts += [f"{_clock(left)} left"] if left is not None else []
+    return " · ".join(parts)
 
 
 def _clock(seconds: float) -> str:

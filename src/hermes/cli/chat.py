@@ -28,7 +28,8 @@ _CHOOSE = "\0choose"  # -r without a value
 )  # fmt: skip
 @session_option(
     "-r", "--resume", "resumed", metavar="[SESSION]", is_flag=False, flag_value=_CHOOSE, default=None,
-    text="Continue a session by name; without a name, choose one on a full screen.",
+    text="Continue a session by name, or @claude, @codex, …: the newest one of that program in this folder; without a name,"
+    " choose one on a full screen.",
 )  # fmt: skip
 @click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
@@ -174,6 +175,10 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: boo
     words = resumed if resumed is not None else continued
     if words is None:
         return None
+    if words.startswith("@"):
+        from hermes.interop.other_programs import newest
+
+        return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:
         return end_of_chain(db, find_session(db, words, resuming=True))
     return latest(db, project_folder(Path.cwd()) if here else None)

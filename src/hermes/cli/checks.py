@@ -1,217 +1,129 @@
-"""The checks of `hermes doctor`: each is one function that yields one line or a few.
-
-A check never raises and never changes anything; those that wait for another program or server wait a few
-seconds at most. Wrong (✗) is a defect that keeps something from working, a remark (!) works but deserves a look.
-"""
+"""The doctor's checks of this machine: the program, files, the record, model files, other programs, the terminal."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hermes.cli import checks_clients, checks_models, checks_platforms
-from hermes.cli.doctor import DoctorFinding, Found, remark, well, wrong
-from hermes.config import Config, config_path, load_config
-from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
-from hermes.home import companion, default_database, get_hermes_home
+from hermes.cli.doctor import Found, remark, well, wrong
+from hermes.config import Config, config_path
+from hermes.errors import StoreLocked
+from hermes.home import default_database, get_hermes_home
 from hermes.install_line import install_line, pip_line
+from hermes.store.check import Health
 from hermes.texts import counted
 
-if TYPE_CHECKING:
-    from hermes.store.check import Health
-
-# The libraries every install has, with the oldest version that will do (as in pyproject.toml).
-LIBRARIES = {
-    "click": "8.1", "cronsim": "2.6", "httpx": "0.27", "markdown-it-py": "3", "msgspec": "0.19",
-    "prompt_toolkit": "3.0.43", "PyYAML": "6", "rich": "13.7", "ruamel.yaml": "0.18", "wcwidth": "0.3", "zstandard": "0.23",
-}  # fmt: skip
-EXTRAS = {
-    "chat": {"textual": "textual", "mcp": "mcp", "genai-prices": "genai_prices"},
-    "embedded": {"xllamacpp": "xllamacpp"},
-    "encryption": {
-        "argon2-cffi": "argon2",
-        "cryptography": "cryptography",
-        "keyring": "keyring",
-        "sqlcipher3": "sqlcipher3",
-    },
-}
-OLDEST_PYTHON = (3, 11)
-_MODULES = {"PyYAML": "yaml", "markdown-it-py": "markdown_it"}
+_EXTRAS = ("chat", "embedded", "encryption")  # those of the platforms are checked with them
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\d.]+))?(?:.*extra == ['\"](\w+)['\"])?")
 _MEGABYTE = 1 << 20
-LITTLE_SPACE = 1 << 30
-NO_SPACE = 50 * _MEGABYTE
+LITTLE_SPACE, NO_SPACE = 1 << 30, 50 * _MEGABYTE
 LONG_WAL = 200 * _MEGABYTE
 LONG_TAIL = 5000  # messages
-
-
-def examine() -> Iterator[DoctorFinding]:
-    """Every finding about this home, in order, each as soon as it is known."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an unknown key has a line of its own
-            config = load_config()
-    except HermesError:
-        config = Config()  # the check of config.yaml reports what is wrong with it
-    with ThreadPoolExecutor(max_workers=len(ALL)) as pool:
-        for answer in [pool.submit(_careful, check, config) for check in ALL]:
-            yield from answer.result()
-
-
-def _careful(check: Callable[[Config], Found], config: Config) -> list[DoctorFinding]:
-    try:
-        return list(check(config))
-    except Exception as error:  # a failing check must not hide the others
-        name = check.__name__.replace("_", " ")
-        return [wrong(name, f"this check failed ({type(error).__name__}: {error})", "please report it")]
 
 
 # ------------------------------------------------------------------------------------------------ the program
 
 
-def python(config: Config) -> Found:
-    """The interpreter and the SQLite that comes with the program."""
+def program(config: Config) -> Found:
+    """The versions of the program and of Python."""
     import platform
 
     from hermes import __version__
 
-    text = f"hermes {__version__} on Python {platform.python_version()}"
-    if tuple(map(int, platform.python_version_tuple()[:2])) < OLDEST_PYTHON:
-        yield wrong("program", text, "Python {}.{} or newer is needed".format(*OLDEST_PYTHON))
-    else:
-        yield well("program", text)
+    yield well(f"hermes {__version__} on Python {platform.python_version()}")
 
 
 def libraries(config: Config) -> Found:
-    """The libraries every install has."""
-    for name, least in LIBRARIES.items():
-        version = _version(name, _MODULES.get(name, name))
-        if version is None:
-            yield wrong("libraries", f"{name} is not installed", install_line(options="--force-reinstall"))
-        elif version and _older(version, least):
-            hint = pip_line(f'"{name}>={least}"', "--upgrade")
-            yield wrong("libraries", f"{name} {version} is too old, {least} is needed", hint)
-    found = [f"{name} {_version(name, _MODULES.get(name, name)) or '?'}" for name in ("click", "httpx", "rich")]
-    yield well("libraries", ", ".join(found) + f" and {len(LIBRARIES) - len(found)} more")
+    """The libraries that the package asks for, and those of optional features."""
+    from importlib import metadata
 
-
-def extras(config: Config) -> Found:
-    """The libraries of optional features."""
-    for extra, wanted in EXTRAS.items():
-        missing = [name for name, module in wanted.items() if _version(name, module) is None]
-        if missing:
-            yield well(f"extra {extra}", f"not installed, optional ({', '.join(missing)}): {install_line(extra)}")
+    wanted: dict[str, list[str]] = {}
+    for line in metadata.requires("hermes-sessions") or ():
+        found = _REQUIREMENT.match(line)
+        if found is None or found[3] not in (None, *_EXTRAS):
+            continue
+        name, least, extra = found[1], found[2] or "0", found[3] or ""
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            version = ""
+        if not version and not extra:
+            yield wrong(f"{name} is not installed", install_line(options="--force-reinstall"))
+        elif version and _number(version) < _number(least):
+            yield wrong(f"{name} {version} is too old, {least} is needed", pip_line(f'"{name}>={least}"', "--upgrade"))
+        wanted.setdefault(extra, []).append(f"{name} {version}".strip() if version else f"!{name}")
+    for extra, names in wanted.items():
+        missing = [name[1:] for name in names if name.startswith("!")]
+        if not extra:
+            yield well(f"{', '.join(names[:3])} and {len(names) - 3} more")
+        elif missing:
+            yield well(f"not installed, optional ({', '.join(missing)}): {install_line(extra)}", f"extra {extra}")
         else:
-            yield well(
-                f"extra {extra}", ", ".join(f"{name} {_version(name, module)}" for name, module in wanted.items())
-            )
+            yield well(", ".join(names), f"extra {extra}")
 
 
-def _version(name: str, module: str) -> str | None:
-    """The version of a library ("" if unknown), None when it is not installed."""
-    from importlib import metadata, util
-
-    try:
-        if util.find_spec(module) is None:
-            return None
-    except (ImportError, ValueError):
-        return None
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _older(version: str, least: str) -> bool:
-    import re
-
-    def parts(text: str) -> list[int]:
-        return [int(part) for part in re.findall(r"\d+", text)[:3]]
-
-    return parts(version) < parts(least)
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 # ------------------------------------------------------------------------------------------------ files
 
 
 def home(config: Config) -> Found:
-    """The folder with all files."""
+    """The folder with all files. Its mode protects every file in it."""
     folder = get_hermes_home()
-    try:
-        there = folder.exists()
-    except OSError as error:
-        yield wrong("home", f"{folder} can't be reached ({error.strerror})", "set HERMES_HOME to a place of your own")
-        return
-    if not there:
-        yield well("home", f"{folder} does not exist yet; the first conversation creates it")
+    if not folder.exists():
+        yield well(f"{folder} does not exist yet; the first conversation creates it")
         return
     if not folder.is_dir():
-        yield wrong("home", f"{folder} is a file, not a folder", "move it away, or set HERMES_HOME to another place")
+        yield wrong(f"{folder} is a file, not a folder", "move it away, or set HERMES_HOME to another place")
         return
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield wrong("home", f"{folder} can't be written", f"chmod u+rwx {folder}, or set HERMES_HOME to another place")
+        yield wrong(f"{folder} can't be written", f"chmod u+rwx {folder}, or set HERMES_HOME to another place")
         return
-    mode = folder.stat().st_mode & 0o777
+    mode, free = folder.stat().st_mode & 0o777, shutil.disk_usage(folder).free
     if mode & 0o077:
-        yield remark("home", f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
-    free = shutil.disk_usage(folder).free
-    if free < NO_SPACE:
-        yield wrong("home", f"{folder}: only {_size(free)} are free on that disk", "free some space")
-    elif free < LITTLE_SPACE:
-        yield remark("home", f"{folder}: only {_size(free)} are free on that disk", "free some space soon")
+        yield remark(f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
+    if free < LITTLE_SPACE:
+        say = wrong if free < NO_SPACE else remark
+        yield say(f"{folder}: only {_size(free)} are free on that disk", "free some space")
     elif not mode & 0o077:
-        yield well("home", f"{folder}, {_size(free)} free")
+        yield well(f"{folder}, {_size(free)} free")
 
 
 def configuration(config: Config) -> Found:
-    """config.yaml and .env."""
+    """config.yaml: every mistake in it, and every variable that has no value."""
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
     from hermes.store.check import agent_store
 
-    path = config_path()
-    try:
-        text = read_text(path)
-        read, problems = check_text(text, path) if text is not None else (config, [])
-    except HermesError as error:
-        yield wrong("config", str(error), "`hermes config path` prints its path")
+    path, edit = config_path(), "`hermes config edit` opens and checks it"
+    text = read_text(path)
+    if text is None:
+        yield well(f"{path} does not exist: every key has its default")
         return
-    if theirs := [problem for problem in problems if problem.unknown] if agent_store(default_database()) else []:
-        problems = [problem for problem in problems if not problem.unknown]
-        yield well("config", f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
+    read, problems = check_text(text, path)
+    if agent_store(default_database()) and (theirs := [one for one in problems if one.unknown]):
+        problems = [one for one in problems if not one.unknown]
+        yield well(f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
     for problem in problems[:10]:
         if problem.unknown:
-            yield remark("config", f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
+            yield remark(f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
         else:
-            yield wrong("config", f"{path} {problem}", "`hermes config edit` opens and checks it")
+            yield wrong(f"{path} {problem}", edit)
     if len(problems) > 10:
-        yield wrong("config", f"{path}: {len(problems) - 10} more problems", "`hermes config edit` opens and checks it")
-    if text is None:
-        yield well("config", f"{path} does not exist: every key has its default")
-    elif all(problem.unknown for problem in problems):
-        for key, names in _unset(read).items():
-            said = f"{key} needs {names}, which is not set: the parts that use it do not start"
-            yield wrong("config", said, f"put it into {path.parent / '.env'}")
-        if read.unset or problems:
-            return
-        if _open_to_others(path) and _holds_secrets(text):
-            yield remark("config", f"{path} holds secrets and other users can read it", f"chmod 600 {path}")
-        else:
-            yield well("config", f"{path} is fine")
-
-
-def _unset(config: Config) -> dict[str, str]:
-    """The keys whose variables are not set, with the variables."""
-    found: dict[str, list[str]] = {}
-    for one in config.unset:
-        found.setdefault(one.key, []).append(f"${{{one.variable}}}")
-    return {key: " and ".join(names) for key, names in found.items()}
+        yield wrong(f"{path}: {len(problems) - 10} more problems", edit)
+    if any(not one.unknown for one in problems):
+        return
+    for one in read.unset:
+        said = f"{one.key} needs ${{{one.variable}}}, which is not set: the parts that use it do not start"
+        yield wrong(said, f"put it into {path.parent / '.env'}")
+    if not read.unset and not problems:
+        yield well(f"{path} is fine")
 
 
 def env_file(config: Config) -> Found:
@@ -219,216 +131,205 @@ def env_file(config: Config) -> Found:
     from hermes.config.loading import read_env
 
     path = get_hermes_home() / ".env"
-    if not path.exists():
-        return
-    try:
-        count = len(read_env(path))
-    except HermesError as error:
-        yield wrong(".env", str(error), f"chmod 600 {path}, and save it as UTF-8")
-        return
-    if _open_to_others(path):
-        yield remark(".env", f"{path} can be read by other users", f"chmod 600 {path}")
-    else:
-        yield well(".env", f"{path}, {counted(count, 'variable')}")
-
-
-def _open_to_others(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & 0o077)
-    except OSError:
-        return False
-
-
-def _holds_secrets(text: str) -> bool:
-    from hermes.config.settings_schema import is_secret
-
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        value = value.strip().strip("\"'")
-        if is_secret([key.strip()]) and value and not value.startswith(("${", "null", "~", "#")):
-            return True
-    return False
+    if path.exists():
+        yield well(f"{path}, {counted(len(read_env(path)), 'variable')}")
 
 
 # ------------------------------------------------------------------------------------------------ the record
 
 
 def store(config: Config) -> Found:
-    """The database: whether it opens, is sound, has a complete index, and which processes have it open."""
+    """The record: whether it opens, is sound, has a complete index, and which processes have it open."""
     from hermes.store.check import agent_store, look
     from hermes.store.opening import store_file
 
     path = store_file(config)
     if path is None:
-        yield from _elsewhere(config)
+        yield from _on_a_server(config)
         return
     if theirs := agent_store(default_database()):
         bring = f"hermes sessions import {shlex.quote(str(theirs.path))}"
         if path == theirs.path:
             said = f"{path} belongs to {theirs}; it is only read here"
-            yield remark("store", said, f"`{bring}` brings its sessions into a record of your own beside it")
+            yield remark(said, f"`{bring}` brings its sessions into a record of your own beside it")
             return
-        yield well("other store", f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there")
+        yield well(f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there", "other store")
     if not path.exists():
-        yield well("store", f"{path} does not exist yet: no conversation so far")
+        yield well(f"{path} does not exist yet: no conversation so far")
         return
-    mend = "hermes sessions repair"
     if path.is_dir():
-        yield wrong("store", f"{path} is a folder, not a database", "move it away")
+        yield wrong(f"{path} is a folder, not a database", "move it away")
         return
     try:
         health = look(path)
-    except StoreError as error:
-        if isinstance(error, StoreLocked):
-            mend = "hermes sessions encrypt --help"
-        yield wrong("store", str(error), mend)
+    except StoreLocked as error:
+        yield wrong(str(error), "hermes sessions encrypt --help")
         return
     if health.kind == "foreign-application":
-        yield wrong("store", f"{path} is a database of another program", "move it away")
+        yield wrong(f"{path} is a database of another program", "move it away")
         return
     for damage in health.damage:
-        yield wrong("store", f"{path} is damaged: {' '.join(damage.split())}", mend)
-    if health.kind == "newer":
-        said = f"{path} was written by a newer Hermes Sessions: it is read-only"
-        yield remark("store", said, install_line(options="--upgrade"))
+        yield wrong(f"{path} is damaged: {' '.join(damage.split())}", "hermes sessions repair")
     if not os.access(path, os.W_OK):
-        yield wrong("store", f"{path} can't be written", f"chmod u+rw {path}")
+        yield wrong(f"{path} can't be written", f"chmod u+rw {path}")
     if not health.damage:
-        yield from _contents(path, health)
+        yield from _contents(str(path), health)
 
 
-def _elsewhere(config: Config) -> Found:
-    """A store on a server."""
+def _on_a_server(config: Config) -> Found:
+    from hermes.store.engines.postgres.migrate import rehearse
     from hermes.store.opening import open_existing, store_url
 
-    try:
-        db = open_existing(config)
-        if db is None:
-            from hermes.store.engines.postgres.migrate import rehearse
-
-            rehearse(str(store_url(config)))
-            yield well("store", "the database that store.url names is empty: no conversation so far")
-            return
-        with db:
-            counts = f"{counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"
-            yield well("store", f"{db.where}: {counts}, {_size(db.size())}")
-            if pending := db.index_status()["pending"]:
-                said = f"{counted(pending, 'message')} not indexed yet"
-                yield remark("index", said, "hermes sessions optimize")
-            status = db.meaning_status()
-            made = {one["model"]: one["vectors"] for one in status if one["on"]}
-            yield from _meaning(
-                made if any(one["on"] for one in status) else None, {one["model"]: one["pending"] for one in status}
-            )
-    except MissingExtra as error:
-        yield wrong("store", str(error), error.install)
-    except HermesError as error:
-        yield wrong("store", str(error), "check store.url (hermes config show) and the server")
+    db = open_existing(config)
+    if db is None:
+        rehearse(str(store_url(config)))
+        yield well("the database that store.url names is empty: no conversation so far")
+        return
+    with db:
+        total, models = db.message_count(), db.meaning_status()
+        vectors = {one["model"]: (total - one["pending"], one["vectors"]) for one in models if one["on"]}
+        health = Health(
+            "current", db.size(), 0, db.session_count(), total, db.index_status()["pending"], vectors or None, total
+        )
+    yield from _contents(db.where, health)
 
 
-def _contents(path: Path, health: Health) -> Found:
+def _contents(where: str, health: Health) -> Found:
     from hermes.store.engines.sqlite.connection import has_guard_locks
 
-    if health.kind == "old":
-        yield well("store", f"{path} is of an earlier version; the next conversation upgrades it")
-        return
-    quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
-    if health.kind == "current":
+    if health.kind == "newer":
+        said = f"{where} was written by a newer Hermes Sessions: it is read-only"
+        yield remark(said, install_line(options="--upgrade"))
+    elif health.kind != "current":
+        old = health.kind == "old"
+        yield well(f"{where} " + ("is of an earlier version; the next conversation upgrades it" if old else "is empty"))
+    else:
         counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
-        yield well("store", f"{path}: {counts}, {_size(health.bytes)}{quick}")
-    elif health.kind == "empty":
-        yield well("store", f"{path} is empty: no conversation so far")
-    if health.pending > LONG_TAIL:
-        said = f"{health.pending} messages are not indexed yet: search is slower"
-        yield remark("index", said, "hermes sessions optimize")
-    elif health.kind == "current":
-        left = counted(health.pending, "message")
-        yield well("index", "complete" if not health.pending else f"{left} to index; search finds them all the same")
-    if health.kind == "current":
-        rows_of = health.vectors
-        made = None if rows_of is None else {model: filled for model, (_, filled) in rows_of.items()}
-        waiting = {model: max(0, health.all_rows - rows) for model, (rows, _) in (rows_of or {}).items()}
-        yield from _meaning(made, waiting)
+        quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
+        yield well(f"{where}: {counts}, {_size(health.bytes)}{quick}")
+        if health.pending > LONG_TAIL:
+            said = f"{health.pending} messages are not indexed yet: search is slower"
+            yield remark(said, "hermes sessions optimize", "index")
+        else:
+            left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
+            yield well(left if health.pending else "complete", "index")
+        yield from _meaning(health)
     if health.wal_bytes > LONG_WAL:
-        held = f" (open in {health.used_by})" if health.used_by else ""
-        yield remark("log", f"{path}-wal has grown to {_size(health.wal_bytes)}{held}", "hermes sessions optimize")
+        yield remark(f"{where}-wal has grown to {_size(health.wal_bytes)}", "hermes sessions optimize", "log")
     if health.used_by:
-        yield well("in use", f"also open in {health.used_by}")
+        yield well(f"also open in {health.used_by}", "in use")
     if not has_guard_locks():
         said = "this system lacks the locks that keep the WAL safe from other code in a process that has the store open"
-        yield remark("locks", said, "use SessionDB.sql() there, not another library (docs/format.md)")
+        yield remark(said, "use SessionDB.sql() there, not another library (docs/format.md)", "locks")
 
 
-def _meaning(made: dict[str, int] | None, waiting: dict[str, int]) -> Found:
+def _meaning(health: Health) -> Found:
     """Search by meaning: which models have made how many vectors, and whether they can be used here."""
     from hermes.store.meaning.encoders import installed
 
     here = [encoder.name for encoder in installed()]
-    if made is None:
+    if health.vectors is None:
         if here:
-            yield well("meaning", f"off; `hermes sessions optimize --meaning` switches it on ({', '.join(here)})")
+            said = f"off; `hermes sessions optimize --meaning` switches it on ({', '.join(here)})"
+            yield well(said, "meaning")
         return
-    for model in dict.fromkeys([*here, *made]):
-        count, left = made.get(model, 0), waiting.get(model, 0)
+    for model in dict.fromkeys([*here, *health.vectors]):
+        rows, count = health.vectors.get(model, (0, 0))
+        left, made = health.all_rows - rows, f"{counted(count, 'vector')} of {model}"
         if model not in here:
             extra = "meaning" if model.startswith("arctic") else "multilingual"
-            said = (
-                f"{counted(count, 'vector')} of {model}, which is not installed here: questions are answered by words"
-            )
-            yield remark("meaning", said, f"{install_line(extra)}, hermes model list")
-        elif left > LONG_TAIL or model not in made:
-            yield remark("meaning", f"{model} has to read {counted(left, 'message')}" if left else
-                         f"{model} has made no vectors yet", "hermes sessions optimize --meaning")  # fmt: skip
+            said = f"{made}, which is not installed here: questions are answered by words"
+            yield remark(said, f"{install_line(extra)}, hermes model list", "meaning")
+        elif left > LONG_TAIL or (left > 0 and not count):
+            said = f"{model} has to read {counted(left, 'message')}"
+            yield remark(said, "hermes sessions optimize --meaning", "meaning")
         else:
-            todo = f", {counted(left, 'message')} to do" if left else ""
-            yield well("meaning", f"{counted(count, 'vector')} of {model}{todo}")
-    if not here and not made:
-        yield remark("meaning", "on, but no model is installed", "hermes model install arctic-embed-s")
+            yield well(made + (f", {counted(left, 'message')} to do" if left > 0 else ""), "meaning")
 
 
-def transcripts(config: Config) -> Found:
-    """The folder with a readable copy of every conversation."""
-    from hermes.store.opening import local_file
+def model_files(config: Config) -> Found:
+    """The models that need no network: whether their files are intact."""
+    import hashlib
 
-    file = local_file(config)
-    if config.store.url is not None or config.sessions.transcripts == "off" or not file.exists():
-        return
-    folder = companion(file, "sessions")
-    if folder.exists() and not folder.is_dir():
-        yield wrong("transcripts", f"{folder} is a file, not a folder", "move it away")
-    elif folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
-        yield wrong("transcripts", f"{folder} can't be written", f"chmod u+rwx {folder}")
-    elif folder.exists() and _open_to_others(folder):
-        yield remark("transcripts", f"{folder} can be read by other users", f"chmod 700 {folder}")
-    elif folder.exists():
-        yield well("transcripts", f"{folder}")
+    from hermes.agent.model_files import MODELS, models_folder
+
+    for known in MODELS.values():
+        label = "embedded model" if known.purpose == "chat" else "meaning"
+        for one in known.files:
+            path = models_folder() / one.name
+            if not path.exists():
+                continue
+            with path.open("rb") as file:
+                intact = hashlib.file_digest(file, "sha256").hexdigest() == one.sha256
+            if not intact:
+                yield wrong(f"{path} is damaged (its hash is wrong)", f"hermes model install {known.name}", label)
+            elif one.name == known.file:
+                yield well(f"{known.name} in {path}", label)
 
 
-# ------------------------------------------------------------------------------------------------ the screen
+# ------------------------------------------------------------------------------------------------ around it
+
+# Programs that can use the record (`hermes mcp`) or the agent (`hermes acp`): protocol, name, what shows that one is installed
+# (programs, or a folder in the user's home), and the line that connects it. The guide (mcp.md, acp.md) has the same lines.
+_ZED = ("zed", "zeditor", "~/.config/zed")
+_JETBRAINS = (
+    "idea",
+    "pycharm",
+    "webstorm",
+    "goland",
+    "clion",
+    "rider",
+    "phpstorm",
+    "rubymine",
+    "datagrip",
+    "~/.jetbrains",
+)
+CLIENTS = (
+    ("mcp", "Claude Code", ("claude",), "claude mcp add --scope user hermes -- hermes mcp"),
+    ("mcp", "Codex", ("codex",), "codex mcp add hermes -- hermes mcp"),
+    ("mcp", "VS Code", ("code",), """code --add-mcp '{"name":"hermes","command":"hermes","args":["mcp"]}'"""),
+    ("mcp", "Zed", _ZED,
+     'in ~/.config/zed/settings.json: "context_servers": {"hermes": {"command": "hermes", "args": ["mcp"]}}'),
+    ("acp", "Zed", _ZED, 'in ~/.config/zed/settings.json: "agent_servers": {"Hermes": {"type": "custom",'
+     ' "command": "hermes", "args": ["acp"]}}'),
+    ("acp", "JetBrains", _JETBRAINS,
+     'in ~/.jetbrains/acp.json: "agent_servers": {"Hermes": {"command": "hermes", "args": ["acp"]}}'),
+    ("acp", "Neovim (avante)", ("nvim",), "in avante's setup{…}: "
+     'provider = "hermes", acp_providers = { hermes = { command = "hermes", args = { "acp" } } }'),
+)  # fmt: skip
+
+
+def clients(config: Config) -> Found:
+    """Other agents and editors on this machine, each with the line that connects it."""
+    from hermes.cli.gateway_setup import guide_page
+
+    def is_there(sign: str) -> bool:
+        return os.path.isdir(os.path.expanduser(sign)) if sign.startswith("~") else shutil.which(sign) is not None
+
+    for protocol, what in (("mcp", "lets other agents search the record"), ("acp", "is the agent for editors")):
+        known = [one for one in CLIENTS if one[0] == protocol]
+        found = [(name, line) for _, name, signs, line in known if any(map(is_there, signs))]
+        for name, line in found:
+            yield well(f"{name}: {line}", protocol)
+        if not found:
+            page = guide_page(f"{protocol}.md") or Path(f"docs/guide/{protocol}.md")
+            names = ", ".join(one[1] for one in known)
+            yield well(f"`hermes {protocol}` {what}: {names}; {page} has the line for each", protocol)
 
 
 def terminal(config: Config) -> Found:
     """Whether the terminal can show our output."""
     import locale
 
-    encoding = locale.getpreferredencoding(False)
+    encoding, kind = locale.getpreferredencoding(False), os.environ.get("TERM", "")
     if encoding.lower().replace("-", "") not in ("utf8", "cp65001"):
-        yield remark(
-            "terminal", f"the locale's encoding is {encoding}: some letters can't be shown", "export LANG=C.UTF-8"
-        )
-        return
-    if not sys.stdout.isatty():
-        yield well("terminal", f"{encoding}, output goes to a pipe or file")
-        return
-    kind, width = os.environ.get("TERM", ""), shutil.get_terminal_size().columns
-    if kind in ("", "dumb"):
-        yield remark(
-            "terminal", f"TERM is {kind or 'not set'}: no colour, no full screen", "export TERM=xterm-256color"
-        )
-    elif width < 40:
-        yield remark("terminal", f"only {width} columns wide", "a wider window shows more")
+        yield remark(f"the locale's encoding is {encoding}: some letters can't be shown", "export LANG=C.UTF-8")
+    elif not sys.stdout.isatty():
+        yield well(f"{encoding}, output goes to a pipe or file")
+    elif kind in ("", "dumb"):
+        yield remark(f"TERM is {kind or 'not set'}: no colour, no full screen", "export TERM=xterm-256color")
     else:
-        yield well("terminal", f"{kind}, {width} columns, {encoding}")
+        yield well(f"{kind}, {shutil.get_terminal_size().columns} columns, {encoding}")
 
 
 def _size(size: float) -> str:
@@ -437,10 +338,3 @@ def _size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GB"
-
-
-ALL: tuple[Callable[[Config], Found], ...] = (
-    python, libraries, extras, home, configuration, env_file, store, transcripts, checks_models.model,
-    checks_models.local_servers, checks_models.embedded, checks_models.auxiliaries, checks_models.mcp_servers,
-    checks_platforms.gateway, checks_platforms.platforms, checks_clients.clients, terminal,
-)  # fmt: skip

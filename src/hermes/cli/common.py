@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.completers import complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
+from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
@@ -36,6 +38,22 @@ def source_option(text: str = "Only sessions of this source (cli, telegram, …)
 def session_option(*names: str, text: str, **more: Any) -> Decorator:
     """An option whose value is a session, with sessions offered by the shell."""
     return click.option(*names, **{"metavar": "ID", "shell_complete": complete_session, "help": text, **more})
+
+
+def file_option() -> Decorator:
+    """`--file PATH`, as the argument `file`."""
+    return click.option(
+        "--file", metavar="PATH", type=click.Path(), help="Only sessions that changed this file (see `hermes why`)."
+    )
+
+
+def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
+    """The sessions that changed the file of --file; None where it was not given."""
+    if file is None:
+        return None
+    from hermes.why import sessions_that_changed
+
+    return sessions_that_changed(db, file, Path.cwd())
 
 
 def yes_option(text: str = "Don't ask.") -> Decorator:
@@ -89,13 +107,18 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def wrapped(question: str) -> str:
+    """A question broken between words, with room for the answers that click writes behind it."""
+    return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
+
+
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before something is deleted; without a terminal --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.ClickException(f"no terminal to ask on; add --yes to answer yes: {question}")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(wrapped(question), abort=True, err=True)
 
 
 def days(value: str | float) -> float:

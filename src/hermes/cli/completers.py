@@ -119,16 +119,17 @@ def _keys(context: click.Context, partial: str) -> list[Candidate]:
 
 def _values(context: click.Context, partial: str) -> list[Candidate]:
     """The values of a key, if only a few are allowed."""
-    from hermes.config.settings_schema import CHOICES, in_table, members, type_at
+    from typing import Literal, get_args, get_origin
+
+    from hermes.config.settings_schema import members, type_at
 
     key = str(context.params["key"])
-    keys = key.split(".")
-    entry = in_table(CHOICES, keys)
-    if entry is not None:
-        return [(choice, "") for choice in CHOICES[entry]]
-    if key == "model.default" or (keys[0] == "auxiliary" and keys[-1] == "model"):
+    (kind, *_) = members(type_at(key.split(".")))
+    if get_origin(kind) is Literal:
+        return [(choice, "") for choice in get_args(kind)]
+    if key == "model.default" or (key.startswith("auxiliary.") and key.endswith(".model")):
         return _models(context, partial)
-    return [("true", ""), ("false", "")] if bool in members(type_at(keys)) else []
+    return [("true", ""), ("false", "")] if kind is bool else []
 
 
 def _sources(context: click.Context, partial: str) -> list[Candidate]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,88 +103,55 @@ def unset(key: str) -> None:
 
 @command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
 def edit() -> int:
-    from hermes.config.editing import HEAD
-    from hermes.config.loading import read_text
-
-    before = read_text(Path(os.path.realpath(config_path())))
-    copy = _scratch() / "config.yaml"
-    text = before if before is not None else HEAD
-    copy.write_text(text, encoding="utf-8", newline="")
-    try:
-        done = _edited(copy, before)
-    except BaseException:
-        if _still(copy, text):
-            shutil.rmtree(copy.parent)
-        else:
-            click.echo(f"your text is kept in {copy}", err=True)
-        raise
-    if done is not None:
-        click.echo(f"{done}; your text is kept in {copy}", err=True)
-        return 1
-    shutil.rmtree(copy.parent)
-    return 0
-
-
-def _still(copy: Path, text: str) -> bool:
-    """Whether the copy is unchanged."""
-    try:
-        return copy.read_bytes() == text.encode()
-    except OSError:
-        return False
-
-
-def _edited(copy: Path, before: str | None) -> str | None:
-    """Let the user edit the copy until it is valid, then save it; the reason if it was not saved."""
     from hermes.config.editing import HEAD, locked, write_config
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
-    from hermes.errors import ConfigError
 
+    before = read_text(Path(os.path.realpath(config_path())))
+    # an unknown key that was there before is no reason to refuse; a new one is a mistake
     there = {one.unknown for one in check_text(before or "", config_path())[1]} - {None}
+    old = text = before if before is not None else HEAD
     while True:
-        _open_editor(copy)
-        try:
-            text = read_text(copy) or ""
-            # an unknown key that was there before is no reason to refuse; a new one is a mistake
-            problems: list[Any] = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
-        except ConfigError as error:
-            text, problems = "", [error]
+        text = _in_editor(text)
+        if text == old:
+            click.echo("Nothing was changed.")
+            return 0
+        problems = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
         for problem in problems[:10]:
             click.echo(f"✗ {problem}", err=True)
         if not problems:
             break
         if not sys.stdin.isatty() or not click.confirm("Open it again?", default=True, err=True):
-            return "config.yaml was not changed"
-    if text == (before if before is not None else HEAD):
-        click.echo("Nothing was changed.")
-        return None
+            return _keep(text, "config.yaml was not changed")
     with locked() as (target, now):
-        if now != before:
-            return f"{target} was changed by another process meanwhile, and was not overwritten"
-        write_config(target, text)
-    click.echo(f"{target} was saved.")
-    return None
+        if now == before:
+            write_config(target, text)
+            click.echo(f"{target} was saved.")
+            return 0
+    return _keep(text, f"{target} was changed by another process meanwhile, and was not overwritten")
 
 
-def _open_editor(copy: Path) -> None:
+def _in_editor(text: str) -> str:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not chosen and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.ClickException("no terminal for an editor; `hermes config set KEY VALUE` changes one value")
-    editor = chosen or "vi"
     try:
-        words = shlex.split(editor)
-        status = subprocess.run([*words, str(copy)], check=False).returncode
-    except (OSError, ValueError, IndexError):
-        raise click.ClickException(f"the editor {editor!r} can't be started; set VISUAL or EDITOR to another") from None
-    if status:
-        raise click.ClickException(f"the editor {editor!r} exited with status {status}; config.yaml was not changed")
+        edited = click.edit(text.encode(), extension=".yaml", require_save=False)
+        return (edited or b"").decode("utf-8-sig")
+    except (click.ClickException, ValueError, OSError):  # it can't be started, fails, or writes other than UTF-8
+        raise click.ClickException(
+            f"the editor {chosen or 'vi'!r} failed; config.yaml was not changed; set VISUAL or EDITOR to another"
+        ) from None
 
 
-def _scratch() -> Path:
-    """A folder for the copy that only the user can read: it may hold secrets."""
-    import tempfile
+def _keep(text: str, why: str) -> int:
+    """Say why a text was not saved, and where it is kept."""
+    from hermes.config.editing import write_config
 
-    return Path(tempfile.mkdtemp(prefix="hermes-config-"))
+    file = config_path().with_name("config.yaml.edited")
+    write_config(file, text)
+    click.echo(f"{why}; your text is kept in {file}", err=True)
+    return 1
 
 
 def _now(keys: list[str]) -> Any:

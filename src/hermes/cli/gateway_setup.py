@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.common import wrapped
 from hermes.cli.pairing import make_owner
 from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion
@@ -99,8 +100,8 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         mine, others = people
     else:
         ask = partial(click.prompt, default="", show_default=False)
-        mine = ask("Your own user id there (full access; leave empty to set it later)")
-        others = ask("Other user ids that may talk, separated by commas (empty: none)")
+        mine = ask(wrapped("Your own user id there (full access; leave empty to set it later)"))
+        others = ask(wrapped("Other user ids that may talk, separated by commas (empty: none)"))
     _write(target, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
     home_chat = "" if platform in ANSWERS_ONLY else "; send /sethome in the chat where handoffs should arrive"
     click.echo(f"Written. `hermes gateway` starts it{home_chat}.")
@@ -224,7 +225,7 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
     default = known if known is not None else "" if optional else setting.default
     shown = default is not None and not setting.secret
     answer = click.prompt(
-        f"{setting.help}{keep}", default=default if default is not None else None, hide_input=setting.secret,
+        wrapped(f"{setting.help}{keep}"), default=default if default is not None else None, hide_input=setting.secret,
         show_default=shown, type=setting.kind if setting.kind in (int, float, bool) else str,
     )  # fmt: skip
     if setting.kind is list and isinstance(answer, str):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
     "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
+    "why": ("hermes.cli.why", "Show which conversation made a file or a line, and why."),
     "insights": ("hermes.cli.insights", "Show tokens, cost and activity as bars."),
     "gateway": ("hermes.cli.gateway", "Talk on chat platforms: Telegram, Slack, mail and more."),
     "cron": ("hermes.cli.cron", "Schedule prompts; the gateway runs them."),
@@ -105,7 +106,7 @@ def _show_warnings_as_notes() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if category is UserWarning:
-            print(f"hermes: {message}", file=sys.stderr)
+            streams.complain(str(message))
         else:
             before(message, category, *rest, **more)
 

@@ -148,32 +148,45 @@ def size_of(count: int) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr while something long runs, nothing in a pipe. Call it with the amount done so far."""
-    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    started = last = time.monotonic()
-    drawn = False
+def status_line() -> Iterator[Callable[[Callable[[], str]], None]]:
+    """A line on a terminal's stderr that is drawn again and again while something long runs; nothing in a pipe.
 
-    def step(done: int) -> None:
+    Call it with a function that makes the text; it is called at most ten times a second.
+    """
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    last, drawn = time.monotonic() + 0.2, False
+
+    def show(text: Callable[[], str]) -> None:
         nonlocal last, drawn
-        moment = time.monotonic()
-        if not shown or moment - last < 0.1 or moment - started < 0.3:
-            return
-        last, drawn = moment, True
-        if total:
-            filled = min(20, done * 20 // total)
-            text = f"{label} {'█' * filled}{'░' * (20 - filled)} {min(100, done * 100 // total)}%"
-        else:
-            text = f"{label} {done}"
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        if shown and time.monotonic() - last >= 0.1:
+            sys.stderr.write(f"\r\x1b[K{text()}")
+            sys.stderr.flush()
+            last, drawn = time.monotonic(), True
 
     try:
-        yield step
+        yield show
     finally:
         if drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of twenty cells."""
+    filled = min(20, done * 20 // max(1, total))
+    return f"{'█' * filled}{'░' * (20 - filled)}"
+
+
+def amount(label: str, done: int, total: int | None) -> str:
+    """How much of something is done: a bar and a percentage where the total is known."""
+    return f"{label} {bar(done, total)} {min(100, done * 100 // total)}%" if total else f"{label} {done}"
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar; call it with the amount done so far."""
+    with status_line() as show:
+        yield lambda done: show(lambda: amount(label, done, total))
 
 
 def index(db: SessionDB) -> int:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import repeat
 from typing import NamedTuple, TextIO
 
 from hermes.texts import one_line
@@ -19,7 +20,6 @@ PIPE_WIDTH = 120
 GAP = "  "
 RULE = "─"
 CUT = "…"
-_JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
 _LEFT_TO_RIGHT = "\u200e"
 
 
@@ -39,52 +39,22 @@ def screen_width(stream: TextIO | None = None) -> int:
 
 # ------------------------------------------------------------------------------------------------ cells
 
-# Most text is made of these, and then the library with the whole of Unicode need not be loaded (10 ms).
-_PLAIN = (
-    (0x20, 0x2FF, 1), (0x370, 0x482, 1), (0x48A, 0x52F, 1), (0x2010, 0x2027, 1), (0x2500, 0x257F, 1), (0x3001, 0x3029, 2),
-    (0x3041, 0x3096, 2), (0x30A1, 0x30FA, 2), (0x30FC, 0x30FF, 2), (0x4E00, 0x9FFF, 2), (0xAC00, 0xD7A3, 2), (0xFF01, 0xFF60, 2),
-)  # fmt: skip
-
-
-@cache
-def _cell(character: str) -> int:
-    code = ord(character)
-    for first, last, width in _PLAIN:
-        if first <= code <= last:
-            return width
-    from wcwidth import wcwidth
-
-    return max(0, wcwidth(character))
+# Characters of one cell each: where a text has no others, the library with the whole of Unicode need not be loaded (10 ms).
+_NARROW = re.compile("[ -~\xa0-\xac\xae-\u02ff\u2010-\u2027\u2500-\u257f]*")
 
 
 def clusters(text: str) -> Iterator[tuple[str, int]]:
     """The pieces of a text that must stay together, each with the cells it takes."""
-    held, width, flag = "", 0, False
-    for character in text:
-        cell = _cell(character)
-        is_flag = "\U0001f1e6" <= character <= "\U0001f1ff"
-        joins = held and (
-            cell == 0
-            or (held[-1] == _JOINER and width == 2 and not character.isalnum() and not character.isascii())
-            or "\U0001f3fb" <= character <= "\U0001f3ff"
-            or (is_flag and flag)
-        )
-        if not joins:
-            if held:
-                yield held, width
-            held, width, flag = character, cell, is_flag
-            continue
-        held += character
-        if character == _EMOJI_STYLE or is_flag:
-            width = 2
-        flag = False
-    if held:
-        yield held, width
+    if _NARROW.fullmatch(text):
+        return zip(text, repeat(1), strict=False)
+    from wcwidth import iter_graphemes, width
+
+    return ((piece, width(piece)) for piece in iter_graphemes(text))
 
 
 def cells(text: str) -> int:
     """How many cells a line takes on a terminal."""
-    return len(text) if text.isascii() else sum(width for _, width in clusters(text))
+    return len(text) if _NARROW.fullmatch(text) else sum(width for _, width in clusters(text))
 
 
 def cut(text: str, width: int) -> str:
@@ -94,7 +64,7 @@ def cut(text: str, width: int) -> str:
     if width <= 0:
         return ""
     kept, room = [], width - 1
-    for piece, size in ((c, 1) for c in text) if text.isascii() else clusters(text):
+    for piece, size in clusters(text):
         if size > room:
             break
         kept.append(piece)
@@ -109,62 +79,43 @@ def pad(text: str, width: int) -> str:
 
 def wrap(text: str, width: int) -> list[str]:
     """A line of text in lines that fit, broken at spaces where there are any. Indentation stays on the first."""
-    width = max(1, width)
+    width, out = max(1, width), list[str]()
+    for line in _joined(re.findall(r"\s*\S+|\s+", text), width):
+        out += _broken(line, width) if cells(line) > width else [line.rstrip()]
+    return out or [""]
+
+
+def _joined(pieces: Iterable[str], width: int) -> list[str]:
+    """Pieces of a text in as few lines as hold them."""
     out: list[str] = []
-    current, used = "", 0
-    for word in re.findall(r"\s*\S+|\s+", text):
-        size = cells(word)
-        if used and used + size > width:
-            out.append(current)
-            word = word.lstrip()
-            current, used, size = "", 0, cells(word)
-        current, used = current + word, used + size
-        if used > width:  # a word longer than the line
-            *whole, current = _broken(current, width)
-            out += whole
-            used = cells(current)
-    if current or not out:
-        out.append(current)
-    return [one.rstrip() for one in out]
-
-
-def message(text: str, stream: TextIO) -> str:
-    """A message as it fits a terminal: broken between words, but never inside a `command`, which people copy."""
-    if not stream.isatty():
-        return text
-    return "\n".join(message_lines(text, screen_width(stream)))
-
-
-def message_lines(text: str, width: int) -> list[str]:
-    """The lines of a message: broken between words; a `command` or a path that is longer stays whole."""
-    out: list[str] = []
-    for line in text.split("\n"):
-        if cells(line) <= width:
-            out.append(line)
-            continue
-        held = ""
-        for piece in re.findall(r"\s*(?:[^\s`]*`[^`]*`\S*|\S+)", line):
-            if held and cells(held + piece) > width:
-                out.append(held)
-                piece = piece.lstrip()
-                held = ""
-            held += piece
-        out.append(held)
+    for piece in pieces:
+        if out and cells(out[-1] + piece) <= width:
+            out[-1] += piece
+        else:
+            out.append(piece.lstrip() if out else piece)
     return out
 
 
 def _broken(word: str, width: int) -> list[str]:
     """A word longer than a line, in pieces that fit."""
-    if word.isascii():
-        return [word[start : start + width] for start in range(0, len(word), width)]
-    out, held, used = [], list[str](), 0
+    out, room = [""], width
     for piece, size in clusters(word):
-        if held and used + size > width:
-            out.append("".join(held))
-            held, used = [], 0
-        held.append(piece)
-        used += size
-    return [*out, "".join(held)]
+        if size > room and out[-1]:
+            out, room = [*out, ""], width
+        out[-1] += piece
+        room -= size
+    return out
+
+
+def message(text: str, stream: TextIO) -> str:
+    """A message as it fits a terminal: broken between words, but never inside a `command`, which people copy."""
+    return "\n".join(message_lines(text, screen_width(stream))) if stream.isatty() else text
+
+
+def message_lines(text: str, width: int) -> list[str]:
+    """The lines of a message: broken between words; a `command` or a path that is longer stays whole."""
+    pieces = re.compile(r"\s*(?:[^\s`]*`[^`]*`\S*|\S+)")
+    return [part for line in text.split("\n") for part in _joined(pieces.findall(line), width) or [""]]
 
 
 # ------------------------------------------------------------------------------------------------ tables

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol, cast
 
-from hermes.commands.registry import GATEWAY, Host, command
+from hermes.commands.registry import CHATS_ONLY, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import counted
 from hermes.times import zone_of
@@ -22,7 +22,7 @@ class _TakesFiles(Protocol):
     def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None: ...
 
 
-@command("insights", "[days]", "what was used in the last days (30)", frozenset({GATEWAY}))
+@command("insights", "[days]", "show usage of the last days (30)", CHATS_ONLY)
 def insights(host: Host, arguments: str) -> None:
     days = int(arguments) if arguments.isdecimal() else 30
     if (arguments and not arguments.isdecimal()) or not 1 <= days <= _LONGEST_DAYS:
@@ -38,12 +38,9 @@ def insights(host: Host, arguments: str) -> None:
     ]
     cost = found["cost"]
     if cost["usd"] is not None:
-        unknown = (
-            f" ({counted(cost['unknown_sessions'], 'session')} without a known price)"
-            if cost["unknown_sessions"]
-            else ""
-        )
-        lines.append(f"- Cost: ${cost['usd']:.2f}{unknown}")
+        unknown = counted(cost["unknown_sessions"], "session")
+        without = f" ({unknown} without a known price)" if cost["unknown_sessions"] else ""
+        lines.append(f"- Cost: ${cost['usd']:.2f}{without}")
     lines += [
         f"- {one['model'] or 'unknown model'}: {counted(one['sessions'], 'session')}, {_tokens(one['tokens'])} tokens"
         for one in found["by_model"][:5]
@@ -57,17 +54,17 @@ def _tokens(tokens: InsightsTokens) -> str:
     return f"{tokens['input'] + tokens['cache_read'] + tokens['cache_write']:,} in, {tokens['output']:,} out"
 
 
-@command("queue", "TEXT", "ask after the running reply, without stopping it; alone: what waits", frozenset({GATEWAY}))
+@command("queue", "TEXT", "ask after the current reply, or list what waits", CHATS_ONLY)
 def queue(host: Host, arguments: str) -> None:
-    host.say("Nothing waits. `/queue TEXT` asks it after the running reply, without stopping that.")
+    host.say("Nothing is waiting. `/queue TEXT` asks it after the current reply, without stopping that reply.")
 
 
-@command("background", "TEXT", "ask beside this conversation; the answer comes when it is ready", frozenset({GATEWAY}))
+@command("background", "TEXT", "ask in a session of its own, while this one goes on", CHATS_ONLY)
 def background(host: Host, arguments: str) -> None:
-    raise InvalidInput("what shall be asked? `/background TEXT` asks it in a session of its own")
+    raise InvalidInput("what do you want to ask? `/background TEXT` asks it in a session of its own")
 
 
-@command("save", "[md | html | jsonl]", "send this conversation as a file", frozenset({GATEWAY}))
+@command("save", "[md | html | jsonl]", "send this conversation as a file", CHATS_ONLY)
 def save(host: Host, arguments: str) -> None:
     wanted = arguments.strip().lower() or "md"
     if wanted not in _FORMATS:

@@ -6,14 +6,14 @@ import sys
 from base64 import b64encode
 
 from hermes.commands.info_commands import whole_number
-from hermes.commands.registry import TERMINAL, Host, command
+from hermes.commands.registry import TERMINAL_ONLY, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted
 
 MOST = 74_000  # bytes; terminals ignore longer ones
 
 
-@command("copy", "[n]", "copy the last code block (or n), or the reply", frozenset({TERMINAL}))
+@command("copy", "[n]", "copy the last code block (or the n-th), else the reply", TERMINAL_ONLY)
 def copy(host: Host, arguments: str) -> None:
     rows = host.db.get_messages(host.session_id)
     reply = next((content_text(row["content"]) for row in reversed(rows) if row["role"] == "assistant"), "").strip()
@@ -25,7 +25,7 @@ def copy(host: Host, arguments: str) -> None:
         raise InvalidInput(f"the last reply has {counted(len(blocks), 'code block')}")
     text = blocks[number - 1] if blocks else reply
     if len(text.encode()) > MOST:
-        raise InvalidInput("this is too long for a terminal's clipboard")
+        raise InvalidInput(f"this is too long for a terminal's clipboard (more than {MOST:,} bytes)")
     sys.stdout.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07")
     sys.stdout.flush()
     what = f"code block {number} of {len(blocks)}" if blocks else "the reply"

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from hermes.store.rows import MessageRow
 
 
-@command("title", "[text]", "name this session; alone: show its name")
+@command("title", "[text]", "name this session, or show its name")
 def title(host: Host, arguments: str) -> None:
     row = host.db.get_session(host.session_id)
     if not arguments:
         name = row["title"] if row else host.pending_title
-        host.say(f"Title: {name}" if name else "This session has no title yet: /title some words")
+        host.say(f"Title: {name}" if name else "This session has no title yet. /title some words sets one.")
         return
     wanted = host.db.sanitize_title(arguments)
     if wanted is None:
-        raise InvalidInput("this title has no visible characters; use letters, digits or signs")
+        raise InvalidInput("this title has no visible characters; use letters, digits or symbols")
     holder = host.db.get_session_by_title(wanted, visible_to=host.user)
     if holder is not None and holder["id"] != host.session_id:
         raise TitleClash(f'session {holder["id"]} is already called "{wanted}"; choose another title')
@@ -41,7 +41,7 @@ def _tags_here(host: Host) -> list[str]:
     return host.db.get_tags(host.session_id)
 
 
-@command("tag", "[words | -word]", "add tags, or remove one; alone: show them", complete=_tags_here)
+@command("tag", "[words | -word]", "add or remove tags, or list them", complete=_tags_here)
 def tag(host: Host, arguments: str) -> None:
     if not _exists(host, "tag"):
         return
@@ -49,24 +49,28 @@ def tag(host: Host, arguments: str) -> None:
     add = [word.lstrip("#") for word in words if not word.startswith("-")]
     remove = [word.lstrip("-#") for word in words if word.startswith("-")]
     if any(not word for word in (*add, *remove)):
-        raise InvalidInput("a tag needs letters: /tag work, /tag -work")
+        raise InvalidInput("a tag needs at least one letter: /tag work, /tag -work")
     if add:
         host.db.tag_session(host.session_id, *add)
     if remove:
         host.db.untag_session(host.session_id, *remove)
     tags = host.db.get_tags(host.session_id)
     host.say(
-        "Tags: " + " ".join(f"#{one}" for one in tags) if tags else "This session has no tags: /tag word adds one."
+        "Tags: " + " ".join(f"#{one}" for one in tags) if tags else "This session has no tags. /tag word adds one."
     )
 
 
-@command("pin", "[off]", "never prune this session; off: unpin it", complete=lambda host: ["off"])
+@command("pin", "[off]", "protect this session from pruning; off: unpin it", complete=lambda host: ["off"])
 def pin(host: Host, arguments: str) -> None:
     if arguments not in ("", "on", "off"):
-        raise InvalidInput(f"/pin or /pin off, not {arguments!r}")
+        raise InvalidInput(f"expected /pin or /pin off, got {arguments!r}")
     if _exists(host, "pin"):
         host.db.pin_session(host.session_id, arguments != "off")
-        host.say("Not pinned any more." if arguments == "off" else "Pinned: it is never pruned. /pin off unpins it.")
+        host.say(
+            "Not pinned any more."
+            if arguments == "off"
+            else "Pinned: this session is never pruned. /pin off unpins it."
+        )
 
 
 def _exists(host: Host, what: str) -> bool:
@@ -76,12 +80,7 @@ def _exists(host: Host, what: str) -> bool:
     return False
 
 
-@command(
-    "undo",
-    "[n | redo]",
-    "undo the last n exchanges; redo: restore them",
-    complete=lambda host: ["redo"],
-)
+@command("undo", "[n | redo]", "undo the last n exchanges (1); redo restores them", complete=lambda host: ["redo"])
 def undo(host: Host, arguments: str) -> None:
     if arguments == "redo":
         back = host.db.unrewind(host.session_id) if host.db.get_session(host.session_id) else 0
@@ -99,13 +98,13 @@ def undo(host: Host, arguments: str) -> None:
     about = shortened_line(content_text(rows[first]["content"]), 60)
     host.say(
         f'Undid {counted(number, "exchange")} ({counted(hidden, "message")}), from "{about}" on.'
-        " /undo redo restores it."
+        " /undo redo restores them."
     )
     _offer_files(host, rows[first:])
 
 
 def _offer_files(host: Host, undone: list[MessageRow]) -> None:
-    """Offer to put back the files that the undone turns changed."""
+    """Offer to restore the files that the undone turns changed."""
     from hermes.agent.tools.file_snapshots import changes_in, put_back
 
     changes = changes_in(undone) if host.is_owner else []
@@ -114,13 +113,13 @@ def _offer_files(host: Host, undone: list[MessageRow]) -> None:
     here = host.agent.cwd.resolve()
     shown = {one: str(one.path.relative_to(here) if one.path.is_relative_to(here) else one.path) for one in changes}
     names = ", ".join(shortened_line(name, 60) for name in list(shown.values())[:5]) + " …" * (len(shown) > 5)
-    what = "the file" if len(changes) == 1 else f"{len(changes)} files"
-    if not host.ask(f"Put {what} back as before ({names})?"):
+    if not host.ask(f"Restore {counted(len(changes), 'file')} ({names})?"):
         host.say("The files stay as they are.")
         return
     for one in changes:
         problem = put_back(host.db, one)
-        host.say(f"{shown[one]}: {'put back' if problem is None else f'left alone: {problem}'}.")
+        done = "Removed" if one.was is None else "Restored"
+        host.say(f"{done} {shown[one]}." if problem is None else f"Left {shown[one]} alone: {problem}.")
 
 
 def exchanges(rows: list[MessageRow]) -> list[int]:
@@ -143,7 +142,7 @@ def retry(host: Host, arguments: str) -> None:
     host.show(host.agent.retry())
 
 
-@command("compress", "[focus]", "summarise the middle; nothing is deleted")
+@command("compress", "[focus]", "summarise the middle of the conversation; nothing is deleted")
 def compress(host: Host, arguments: str) -> None:
     if not _exists(host, "compress"):
         return
@@ -151,7 +150,7 @@ def compress(host: Host, arguments: str) -> None:
     from hermes.agent.model_choice import auxiliary_model
 
     old = host.session_id
-    host.say("Making a summary…")
+    host.say("Compressing the conversation…")
     model = auxiliary_model(host.config, "compression", host.model)
     with host.agent.at_work(host.stop) as cancelled:
         new = make_summary(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.commands.registry import CHATS_ONLY, TERMINAL, Host, command
 from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _offered(host: Host) -> str:
     names = [name for name in _platforms(host) if name != host.platform and not host.config.why_answers_only(name)]
     if not names:
         return "No chat platform is set up; run `hermes gateway setup`."
-    return "There are: " + ", ".join(names)
+    return "Available: " + ", ".join(names)
 
 
 def has_home(db: SessionDB, config: Config, platform: str) -> bool:
@@ -131,12 +131,12 @@ def wait(db: SessionDB, session_id: str, *, stopped: Callable[[], bool] = lambda
     return LATER
 
 
-@command("sethome", "", "send handoffs and deliveries to this chat", frozenset({GATEWAY}))
+@command("sethome", "", "send handoffs and deliveries to this chat", CHATS_ONLY)
 def sethome(host: Host, arguments: str) -> None:
     if not host.is_owner:
         platform = host.platform.partition("/")[0]
         who = f"{platform}:{host.user[1]}" if host.user else platform
-        raise InvalidInput(f"only the owner can say that. If this is you, put `owner: [{who}]` into config.yaml")
+        raise InvalidInput(f"only the owner can do that. If that is you, put `owner: [{who}]` into config.yaml")
     from hermes.store import approvals
     from hermes.store.gateway_db import GatewayDB
 
@@ -146,4 +146,4 @@ def sethome(host: Host, arguments: str) -> None:
     if place is None:
         raise InvalidInput("this is not a chat")
     GatewayDB(host.db).write(approvals.set_home, host.platform, place, host.platform)
-    host.say(f"This is home now: `/handoff {host.platform}` in the terminal moves a conversation here.")
+    host.say(f"This is the home chat now: `/handoff {host.platform}` in the terminal moves a conversation here.")

@@ -1,14 +1,15 @@
-"""Commands that only show something: /help, /start, /status, /usage, /history, /sessions."""
+"""Commands that only show something: /help, /start, /status, /usage, /history, /sessions, /search, /why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.registry import ALIASES, GATEWAY, TERMINAL, Host, command, known
+from hermes.commands.registry import ALIASES, CHATS_ONLY, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
-from hermes.texts import content_text, counted, harmless, shortened_line
+from hermes.texts import content_text, counted, harmless, one_line, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 LISTED = 10
 _CUT = 200
+_CHANGES = 5  # of a file that /why shows
 
 
-@command("help", "", "this list")
+@command("help", "", "show this list")
 def help_(host: Host, arguments: str) -> None:
     wanted = ALIASES.get(arguments.lstrip("/"), arguments.lstrip("/"))
     rows = known(host.where)
@@ -29,24 +31,24 @@ def help_(host: Host, arguments: str) -> None:
     if host.where == TERMINAL and len(rows) > 1:
         lines += [
             "",
-            "Alt-Enter: a new line · Ctrl-C: stop a reply · Ctrl-D: leave",
-            "@path: a file with the question · Ctrl-O: as /show",
-            "!command: run it yourself; the model sees what it prints.",
-            "//text and !!text send a text that begins with a slash or an exclamation mark.",
+            "Alt-Enter: new line · Ctrl-C: stop a reply · Ctrl-D: leave",
+            "@path: attach a file · Ctrl-O: the last tool output, as /show",
+            "!command: run a shell command; the model sees its output.",
+            "//text and !!text send text that begins with / or !.",
         ]
     elif len(rows) > 1:
-        lines += ["", "`//text` sends a text that begins with a slash."]
+        lines += ["", "`//text` sends text that begins with a slash."]
     host.say("\n".join(lines))
 
 
-@command("start", "", "", frozenset({GATEWAY}))
+@command("start", "", "", CHATS_ONLY)
 def start(host: Host, arguments: str) -> None:
     """The command that some platforms send when a user opens a chat for the first time."""
-    host.say("Hello! I am Hermes, and I remember what we talk about. Just write to me.")
+    host.say("Hello! I'm Hermes, and I remember what we talk about. Just send me a message.")
     help_(host, "")
 
 
-@command("status", "", "which session and model this is")
+@command("status", "", "show this session and its model")
 def status(host: Host, arguments: str) -> None:
     row = host.db.get_session(host.session_id, visible_to=host.user)
     facts = {"Session": host.session_id if row else "not saved yet: it begins with your first message"}
@@ -58,10 +60,10 @@ def status(host: Host, arguments: str) -> None:
         facts["Messages"] = f"{message_count(host.db, row):,}, {counted(tool_call_count(host.db, row), 'tool call')}"
         facts["Started"] = clock(row["started_at"], zone_of(host.config.timezone))
         if row["parent_session_id"]:
-            facts["Continues" if row["kind"] == "compression" else "Comes from"] = row["parent_session_id"]
+            facts["Continues" if row["kind"] == "compression" else "Branch of"] = row["parent_session_id"]
         marks = [*(f"#{tag}" for tag in host.db.get_tags(host.session_id)), *(["pinned"] if row["pinned_at"] else [])]
         if marks:
-            facts["Marked"] = " ".join(marks)
+            facts["Tags"] = " ".join(marks)
         if row["cwd"] and host.where == TERMINAL:
             facts["Folder"] = row["cwd"]
     chosen = host.model.name != host.default_model.name
@@ -69,7 +71,7 @@ def status(host: Host, arguments: str) -> None:
     host.say("\n".join(_listed(host, facts)))
 
 
-@command("usage", "", "tokens and cost of this conversation")
+@command("usage", "", "show tokens and cost of this conversation")
 def usage(host: Host, arguments: str) -> None:
     if host.db.get_session(host.session_id, visible_to=host.user) is None:
         host.say("Nothing was used yet.")
@@ -82,7 +84,7 @@ def usage(host: Host, arguments: str) -> None:
     sent = total["input_tokens"] + cached + total["cache_write_tokens"]
     facts = {"Model calls": f"{total['api_call_count']:,}"}
     if total["api_call_count"] and not sent and not total["output_tokens"]:
-        facts["Tokens"] = "not counted: the model does not report them"
+        facts["Tokens"] = "unknown: the model does not report them"
     else:
         facts["Input"] = f"{sent:,} tokens" + (f", {cached:,} of them from the cache" if cached else "")
         facts["Output"] = f"{total['output_tokens']:,} tokens"
@@ -92,7 +94,7 @@ def usage(host: Host, arguments: str) -> None:
     if side := _side_tasks([used for part in chain if (used := host.db.get_side_usage(part)) is not None]):
         facts["Side tasks"] = side
     if len(rows) > 1:
-        parts = ["what was compressed before it"] if len(chain) > 1 else []
+        parts = ["those it was compressed from"] if len(chain) > 1 else []
         parts += [counted(len(helpers), "sub-agent")] if helpers else []
         facts["Counted"] = f"{counted(len(rows), 'session')}: this one and {' and '.join(parts)}"
     host.say("\n".join(_listed(host, facts)))
@@ -161,7 +163,7 @@ def _listed(host: Host, facts: dict[str, str], *, code: bool = False) -> list[st
     return [f"- `{name}` {value}" if code else f"- **{name}:** {value}" for name, value in facts.items()]
 
 
-@command("history", "[n]", "the last n exchanges (10), with their numbers")
+@command("history", "[n]", "show the last n exchanges (10) with message numbers")
 def history(host: Host, arguments: str) -> None:
     number = whole_number(arguments, "/history", default=LISTED)
     rows = host.db.get_messages(host.session_id, visible_to=host.user)
@@ -202,11 +204,11 @@ def whole_number(words: str, name: str, *, default: int) -> int:
     if not words:
         return default
     if not (words.isascii() and words.isdigit()) or len(words) > 9 or int(words) == 0:
-        raise InvalidInput(f"expected a number of 1 or more, got {words!r}: {name} 3")
+        raise InvalidInput(f"expected a number from 1, got {words!r}; for example {name} 3")
     return int(words)
 
 
-@command("sessions", "[words]", "recent sessions, or those with these words")
+@command("sessions", "[words]", "list recent sessions, or search them")
 def sessions(host: Host, arguments: str) -> None:
     if arguments:
         host.say(_search(host, arguments))
@@ -221,8 +223,23 @@ def sessions(host: Host, arguments: str) -> None:
 @command("search", "<words>", "find messages in all sessions")
 def search(host: Host, arguments: str) -> None:
     if not arguments:
-        raise InvalidInput("search for which words? /search parser error")
+        raise InvalidInput("which words? For example /search parser error")
     host.say(_search(host, arguments))
+
+
+@command("why", "<file[:line]>", "which conversation made a file or a line, and why")
+def why_(host: Host, arguments: str) -> None:
+    from hermes.why import described, parsed, why
+
+    if not arguments:
+        raise InvalidInput("which file or line? /why src/app.py:42")
+    is_local = host.user is None or host.is_owner
+    row = host.db.get_session(host.session_id, visible_to=host.user)
+    folder = Path.cwd() if host.where == TERMINAL or row is None or not row["cwd"] else Path(row["cwd"])
+    path, lines = parsed(arguments, folder if is_local else Path())
+    answer = why(host.db, path, lines, limit=_CHANGES, visible_to=host.user, is_local=is_local)
+    told = "\n".join(described(answer, zone_of(host.config.timezone)))
+    host.say(harmless(told) if answer["changes"] else f"No conversation in the record changed {one_line(arguments)}.")
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
@@ -259,4 +276,4 @@ def _search(host: Host, words: str) -> str:
     for session_id, (hit, *_) in found.items():
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
-    return "\n".join(lines) + "\n\n/resume with an id (or its beginning) continues one of them."
+    return "\n".join(lines) + "\n\n/resume with an id (or its first characters) continues one of them."

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from hermes.commands.registry import TERMINAL, Host, command
+from hermes.commands.registry import TERMINAL, TERMINAL_ONLY, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, shortened_line
 from hermes.tokens import estimate_tokens, limits
@@ -50,7 +50,7 @@ def _choices(host: Host) -> list[str]:
     return [name for name in model_names(host.model) if name != host.model.name]
 
 
-@command("model", "[name | default]", "answer with another model; alone: choose one", complete=_choices)
+@command("model", "[name | default]", "switch to another model, or choose one", complete=_choices)
 def model(host: Host, arguments: str) -> None:
     if not host.is_owner:
         raise InvalidInput("only the owner of this assistant can choose the model")
@@ -60,15 +60,11 @@ def model(host: Host, arguments: str) -> None:
         host.say(f"Model: {now.describe()}")
         others = [name for name in names if name != now.name]
         if not others:
-            host.say("There is no other model to choose from here; config.yaml names the endpoint (model.base_url).")
+            host.say("This endpoint has no other model. `hermes model` shows what you can use.")
             return
         if host.where != TERMINAL:
-            back = (
-                "" if now.name == host.default_model.name else f" `/model {DEFAULT}` goes back to the configured one."
-            )
-            host.say(
-                "\n".join(f"- `{name}`" for name in others[:_LISTED]) + f"\n\n`/model name` uses one of them.{back}"
-            )
+            listed = "\n".join(f"- `{name}`" for name in others[:_LISTED])
+            host.say(f"{listed}\n\n`/model name` uses one of them, `/model {DEFAULT}` the configured one.")
             return
         place = host.choose("Which one?", others[:_LISTED])
         if place is None:
@@ -85,13 +81,10 @@ def model(host: Host, arguments: str) -> None:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
     from hermes.agent.model_choice import other_model
 
-    chosen: Model | None = default
-    if name != default.name:
-        chosen = other_model(host.config, name, now)
+    chosen = default if name == default.name else other_model(host.config, name, now)
     if chosen is None:
-        raise InvalidInput(
-            f"no server on this machine has {shortened_line(name, 60)}; `hermes model install` lists models"
-        )
+        wanted = shortened_line(name, 60)
+        raise InvalidInput(f"no server on this machine has {wanted}; `hermes model install` lists models")
     host.choose_model(None if chosen is default else name)
     host.agent.model = chosen
     back = "" if chosen is default else f" /model {DEFAULT} goes back to {default.name}."
@@ -108,29 +101,23 @@ def _meant(words: str, names: list[str], now: Model) -> str:
     from difflib import get_close_matches
 
     close = parts or get_close_matches(words, names, n=3, cutoff=0.4)
-    hint = (
-        f"; did you mean {', '.join(close[:5])}?" if close else f"; {counted(len(names), 'model')}: /model lists them"
-    )
-    raise InvalidInput(f"the endpoint has no model {shortened_line(words, 60)!r}{hint}")
+    hint = f"did you mean {', '.join(close[:5])}?" if close else f"/model lists its {counted(len(names), 'model')}"
+    raise InvalidInput(f"the endpoint has no model {shortened_line(words, 60)!r}; {hint}")
 
 
-@command(
-    "reasoning",
-    "[show | hide]",
-    "how the model came to its reply; show: always",
-    frozenset({TERMINAL}),
-    complete=lambda host: ["show", "hide"],
-)
+_REASONING = {
+    "show": "Reasoning is shown from now on; /reasoning hide folds it.",
+    "hide": "Reasoning is folded from now on; /reasoning shows that of the last reply.",
+}
+
+
+@command("reasoning", "[show | hide]", "show the model's reasoning", TERMINAL_ONLY, complete=lambda host: [*_REASONING])
 def reasoning(host: Host, arguments: str) -> None:
     if arguments:
-        if arguments not in ("show", "hide"):
-            raise InvalidInput(f"/reasoning, /reasoning show or /reasoning hide, not {arguments!r}")
+        if arguments not in _REASONING:
+            raise InvalidInput(f"expected /reasoning, /reasoning show or /reasoning hide, got {arguments!r}")
         cast(_ShowsReasoning, host).shows_reasoning = arguments == "show"
-        host.say(
-            "Reasoning is shown from now on; /reasoning hide folds it."
-            if arguments == "show"
-            else "Reasoning is one line from now on; /reasoning shows that of the last reply."
-        )
+        host.say(_REASONING[arguments])
         return
     rows = host.db.get_messages(host.session_id, visible_to=host.user)
     last = max((place for place, row in enumerate(rows) if row["role"] == "user"), default=0)
@@ -149,11 +136,11 @@ def _is_elsewhere(words: str, now: Model) -> bool:
     if named is None or (now.base_url and (here is None or here.slashes)):
         return False
     if endpoint_named(words, environment(), base_url=now.base_url, key=getattr(now, "api_key", None)) is None:
-        raise InvalidInput(f"there is no key for {named[0].name}: set {named[0].variables[0]}")
+        raise InvalidInput(f"no API key for {named[0].name}: set {named[0].variables[0]}")
     return True
 
 
-@command("context", "", "what fills the model's window", frozenset({TERMINAL}))
+@command("context", "", "show what fills the context window", TERMINAL_ONLY)
 def context(host: Host, arguments: str) -> None:
     parts = context_parts(host)
     window = host.model.context_length
@@ -173,7 +160,7 @@ def context(host: Host, arguments: str) -> None:
     settings = host.config.compression
     if settings.enabled:
         limit, _ = limits(settings.threshold, window, parts["System prompt"] + parts["Tools"])
-        lines += ["", f"From {limit:,} tokens on the middle is summarised; /compress does it now."]
+        lines += ["", f"From {limit:,} tokens on, the middle is summarised; /compress does it now."]
     host.say("\n".join(lines))
 
 
@@ -194,10 +181,8 @@ def context_parts(host: Host) -> dict[str, int]:
         parts["System prompt"] = estimate_tokens([{"content": usual}])
         parts["Instructions"] = estimate_tokens([{"content": project}]) if project else 0
     tools = list(host.agent.tools.values())
-    if not tools and row and host.model.calls_tools:  # it gets them with its first turn
-        from hermes.agent.tools.toolbox import builtin_tools
-
-        tools = builtin_tools(host.config)
+    if not tools and row and host.model.calls_tools:
+        tools = host.agent.expected_tools()
     parts["Tools"] = estimate_tokens((), [tool.schema() for tool in tools])
     for message in host.db.get_messages_as_conversation(host.session_id) if row else ():
         _count(parts, message)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 TERMINAL = "cli"
 GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
+TERMINAL_ONLY, CHATS_ONLY = frozenset({TERMINAL}), frozenset({GATEWAY})
 _ORDER = (
-    "new clear title resume sessions search branch undo retry compress handoff sethome save model context history show reasoning"
-    " copy status usage insights allowed tag pin stop queue background quit help"
+    "new clear title resume sessions search why branch undo retry compress handoff sethome save model context history show"
+    " reasoning copy status usage insights allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 
@@ -204,7 +205,7 @@ def _unknown(name: str, where: str) -> str:
     names = [one.name for one in known(where)]
     close = get_close_matches(name, names, n=1, cutoff=0.5) or [one for one in names if name and one.startswith(name)]
     hint = f"did you mean /{close[0]}?" if close else "/help lists them."
-    return f"There is no command /{name}; {hint} To send a text that begins with a slash, type //{name}."
+    return f"There is no command /{name}; {hint} To send text that begins with a slash, type //{name}."
 
 
 def _places(where: frozenset[str]) -> str:

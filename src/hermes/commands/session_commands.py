@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.commands.info_commands import recent, session_lines
-from hermes.commands.registry import GATEWAY, TERMINAL, Host, command
+from hermes.commands.registry import GATEWAY, TERMINAL, TERMINAL_ONLY, Host, command
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput
 from hermes.store.title_rules import MAX_TITLE
@@ -13,15 +13,15 @@ USER_EXIT = "user_exit"
 BRANCHED = "branched"
 
 
-@command("new", "", "a new session; this one stays stored")
+@command("new", "", "start a new session; this one is kept")
 def new(host: Host, arguments: str) -> None:
     kept = host.db.get_session(host.session_id) is not None
     old = host.session_id
     host.switch(None, ending=USER_EXIT)
-    host.say(f"A new session. /resume {old} returns to the old one." if kept else "A new session.")
+    host.say(f"A new session. /resume {old} returns to the previous one." if kept else "A new session.")
 
 
-@command("clear", "", "clear the screen and begin a new session", frozenset({TERMINAL}))
+@command("clear", "", "clear the screen and start a new session", TERMINAL_ONLY)
 def clear(host: Host, arguments: str) -> None:
     host.clear()
     new(host, "")
@@ -32,7 +32,7 @@ def _names(host: Host) -> list[str]:
     return [row["title"] or row["id"] for row in recent(host, 200)]
 
 
-@command("resume", "[id | title]", "continue another session; alone: choose one", complete=_names)
+@command("resume", "[id | title | @program]", "continue another session, or choose one", complete=_names)
 def resume(host: Host, arguments: str) -> None:
     target = _named(host, arguments) if arguments else _chosen(host)
     if target is None:
@@ -58,6 +58,10 @@ def _arrived(host: Host, session_id: str) -> str:
 
 
 def _named(host: Host, words: str) -> str | None:
+    if words.startswith("@") and host.where == TERMINAL:
+        from hermes.interop.other_programs import newest
+
+        return continued(host.db, newest(host.db, words[1:], host.agent.cwd))
     found = find(host.db, words, visible_to=host.user, resuming=True)
     if found.session_id is not None:
         return continued(host.db, found.session_id)
@@ -98,7 +102,7 @@ def branch(host: Host, arguments: str) -> None:
         return
     number = arguments.lstrip("#")
     if number and not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise InvalidInput(f"{arguments!r} is not a message's number; /history shows the numbers")
+        raise InvalidInput(f"{arguments!r} is not a message number; /history shows the numbers")
     from hermes.agent.conversations import new_session_id
 
     name = _branch_title(host, row["title"]) if row["title"] else None
@@ -133,6 +137,6 @@ def stop(host: Host, arguments: str) -> None:
         host.say(f"Nothing runs in the background{hint}")
 
 
-@command("quit", "", "leave; the session stays stored", frozenset({TERMINAL}))
+@command("quit", "", "leave; the session is kept", TERMINAL_ONLY)
 def quit_(host: Host, arguments: str) -> None:
     host.leave()

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.info_commands import LISTED, whole_number
-from hermes.commands.registry import TERMINAL, Host, command
+from hermes.commands.registry import TERMINAL_ONLY, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, one_line, shortened_line
 
@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 
 
 @command(
-    "show",
-    "[n | list]",
-    "whole output of the last (n-th last) tool call",
-    frozenset({TERMINAL}),
-    complete=lambda host: ["list"],
+    "show", "[n | list]", "show all output of a tool call (the last)", TERMINAL_ONLY, complete=lambda host: ["list"]
 )
 def show(host: Host, arguments: str) -> None:
     rows = host.db.get_messages(host.session_id, visible_to=host.user)
     results = [row for row in rows if row["role"] == "tool"]
     if not results:
-        host.say("No tool was used in this conversation yet.")
+        host.say("No tools have been used in this conversation yet.")
         return
     calls = _calls(rows)
     if arguments == "list":
@@ -34,7 +30,7 @@ def show(host: Host, arguments: str) -> None:
         return
     number = whole_number(arguments, "/show", default=1)
     if number > len(results):
-        host.say(f"There are only {counted(len(results), 'tool call')} in this conversation.")
+        host.say(f"This conversation has only {counted(len(results), 'tool call')}.")
         return
     row = results[-number]
     host.say(f"{_about(calls, row, 1000)}\n{_output(host, calls, row) or '(no output)'}")
@@ -85,25 +81,19 @@ def _listed(calls: dict[str, dict[str, Any]], row: MessageRow, number: int) -> s
     return f"{number:>3}  {_about(calls, row, 60)}  ({counted(lines, 'line')})"
 
 
-@command(
-    "allowed",
-    "[remove n]",
-    "commands that run without asking; remove one to be asked again",
-    frozenset({TERMINAL}),
-    complete=lambda host: ["remove"],
-)
+@command("allowed", "[remove n]", "list or remove permission rules", TERMINAL_ONLY, complete=lambda host: ["remove"])
 def allowed(host: Host, arguments: str) -> None:
     found = host.config.permissions
     rules = [("allow", rule) for rule in found.allow] + [("deny", rule) for rule in found.deny]
     if not arguments:
         lines = [f"{number:>3}  {_rule(kind, rule)}" for number, (kind, rule) in enumerate(rules, 1)]
-        nothing = "No rules yet: you are asked about every command that is not known to only read."
+        nothing = "No rules yet: every command that is not known to be read-only asks first."
         host.say("\n".join(lines) if lines else nothing)
         return
     word, _, number = arguments.partition(" ")
     chosen = whole_number(number.strip(), "/allowed remove", default=0) if word == "remove" else 0
     if not 1 <= chosen <= len(rules):
-        raise InvalidInput("which one? /allowed lists them, /allowed remove 1 removes the first")
+        raise InvalidInput("remove which rule? /allowed lists them, /allowed remove 1 removes the first")
     from hermes.config.editing import change_list
 
     kind, rule = rules[chosen - 1]
@@ -115,5 +105,5 @@ def allowed(host: Host, arguments: str) -> None:
 
 def _rule(kind: str, rule: str | PermissionRule) -> str:
     command, folder = (rule, None) if isinstance(rule, str) else (rule.command, rule.folder)
-    never = "never: " if kind == "deny" else ""
+    never = "never runs: " if kind == "deny" else ""
     return f"{never}{one_line(command)}  {'everywhere' if folder is None else f'in {folder}'}"

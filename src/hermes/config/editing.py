@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
 from hermes.config.reading import check_text, composed, in_words
-from hermes.config.settings_schema import suggestion
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import make_private
 from hermes.whole_files import sync_folder, write_whole
@@ -28,47 +27,37 @@ HEAD = """\
 """
 Rule = dict[str, str]  # {command, folder}
 _PART = re.compile(r'"([^"]+)"|([^."]+)')
+_KEY = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))*")
 
 
 def split_key(key: str) -> list[str]:
     """The parts of `model.api_key`; a name with a dot in it goes in double quotes: `mcp_servers."my.server".url`."""
-    parts, at = [], 0
-    while True:
-        found = _PART.match(key, at)
-        if found is None:
-            raise InvalidInput(f"{key!r} is not a configuration key; join names with dots, as in model.default")
-        parts.append(found[1] or found[2])
-        at = found.end()
-        if at == len(key):
-            return parts
-        if key[at] != ".":
-            raise InvalidInput(f"{key!r} is not a configuration key; join names with dots, as in model.default")
-        at += 1
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(f"{key!r} is not a configuration key; join names with dots, as in model.default")
+    return [quoted or plain for quoted, plain in _PART.findall(key)]
 
 
 def known_type(keys: list[str]) -> Any:
     """The type of a key; InvalidInput (with the name that was probably meant) when it is unknown."""
-    try:
-        return table.type_at(keys)
-    except KeyError:
-        name = ".".join(keys)
-        if name in table.REMOVED:
-            raise InvalidInput(f"{name} is no longer a setting; {table.REMOVED[name]}") from None
-        hint = suggestion(name, table.keys_beside(keys)) or suggestion(name, table.every_key())
-        if not hint:
-            same = [key for key in table.every_key() if key.split(".")[-1] == keys[-1]]
-            hint = f"; did you mean {same[0]}?" if same else "; `hermes config show --all` lists them"
-        raise InvalidInput(f"unknown configuration key: {name}{hint}") from None
+    for number in range(len(keys)):
+        try:
+            kind = table.type_at(keys[: number + 1])
+        except KeyError:
+            known = table.fields_of(table.members(table.type_at(keys[:number]))[0])
+            hint = table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
+            raise InvalidInput(f"unknown configuration key: {'.'.join(keys)}{hint}") from None
+    return kind
 
 
 def parsed(text: str, kind: Any, name: str) -> Any:
     """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
     import yaml
 
-    members = table.members(kind)
+    members = [get_args(one)[0] if get_origin(one) is Annotated else one for one in table.members(kind)]
+    is_list = any(get_origin(one) is list for one in members)
     if text in ("null", "~") and (table.may_be_null(kind) or table.is_section(members[0])):
         return None
-    if str in members and not (text.lstrip().startswith("[") and any(get_origin(one) is list for one in members)):
+    if get_origin(members[0]) is Literal or (str in members and not (is_list and text.lstrip().startswith("["))):
         return text
     try:
         value = yaml.safe_load(text)
@@ -77,7 +66,7 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     if table.is_section(members[0]) and not isinstance(value, dict):  # `model: NAME` would drop the rest of the section
         raise InvalidInput(f"{name}: expected {in_words(members[0])}, got {text!r}")
     if get_origin(members[0]) is list and not isinstance(value, list):
-        return [] if value is None else [text if get_args(members[0]) == (str,) else value]
+        return [] if value is None else [value if isinstance(value, dict) else text]
     return value
 
 
@@ -85,30 +74,25 @@ def set_value(key: str, text: str) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     keys = split_key(key)
     value = parsed(text, known_type(keys), key)
-    with locked() as (target, before):
-        _must_be_readable(before or "", target)
-        _write_checked(target, before or "", with_value(before or HEAD, keys, value), keys)
+    _edit(keys, lambda before: with_value(before or HEAD, keys, value))
 
 
 def unset(key: str) -> bool:
     """Take a key out of config.yaml, so that its default holds again; False when it was not there."""
     keys = split_key(key)
-    with locked() as (target, before):
-        _must_be_readable(before or "", target)
-        try:
-            after = without(before or "", keys)
-        except KeyError:
-            known_type(keys)
-            return False
-        _write_checked(target, before or "", after, keys)
-        return True
+    try:
+        _edit(keys, lambda before: without(before, keys))
+    except KeyError:
+        known_type(keys)
+        return False
+    return True
 
 
 def change_list(keys: list[str], *, add: str | Rule | None = None, remove: str | Rule | None = None) -> None:
     """Add a text or a rule to a list in config.yaml, or take one out of it; an empty list goes away with its key."""
-    with locked() as (target, before):
-        _must_be_readable(before or "", target)
-        there: Any = _yaml(before or "")[1]
+
+    def changed(before: str) -> str:
+        there: Any = _yaml(before)[1]
         for key in keys:
             there = there.get(key) if isinstance(there, dict) else None
         listed: list[str | Rule] = [
@@ -119,18 +103,10 @@ def change_list(keys: list[str], *, add: str | Rule | None = None, remove: str |
         if add is not None and add not in kept:
             kept.append(add)
         if kept:
-            _write_checked(target, before or "", with_value(before or HEAD, keys, kept), keys)
-        elif there is not None:
-            write_config(target, without(before or "", keys))
+            return with_value(before or HEAD, keys, kept)
+        return before if there is None else without(before, keys)
 
-
-def _must_be_readable(text: str, target: Path) -> None:
-    import yaml
-
-    try:
-        composed(text)
-    except (yaml.YAMLError, RecursionError, UnicodeError):
-        parse_config(text, target)  # says what is wrong, and where
+    _edit(keys, changed)
 
 
 # ------------------------------------------------------------------------------------------------ the text
@@ -145,7 +121,7 @@ def with_value(text: str, keys: list[str], value: Any) -> str:
     for key in keys[:-1]:
         if not isinstance(place.get(key), dict):
             place[key] = CommentedMap()
-        place = _unshared(place[key], keys)
+        place = place[key]
     place[keys[-1]] = _on_one_line(value)
     return _written(yaml, top, text)
 
@@ -157,7 +133,7 @@ def without(text: str, keys: list[str]) -> str:
     for key in keys[:-1]:
         if not isinstance(sections[-1], dict):
             raise KeyError(key)
-        sections.append(_unshared(sections[-1][key], keys))
+        sections.append(sections[-1][key])
     if not isinstance(sections[-1], dict) or keys[-1] not in sections[-1]:
         raise KeyError(keys[-1])
     for section, key in reversed(list(zip(sections, keys, strict=True))):
@@ -183,16 +159,6 @@ def _yaml(text: str) -> tuple[Any, Any]:
         return yaml, yaml.load(text)
     except YAMLError:  # a key given twice, say
         raise ConfigError("config.yaml can't be changed automatically; change it with `hermes config edit`") from None
-
-
-def _unshared(section: Any, keys: list[str]) -> Any:
-    """A section; ConfigError when other lines refer to it, since they would change as well."""
-    anchor = getattr(section, "anchor", None)
-    if anchor is not None and anchor.value:
-        raise ConfigError(
-            f"{'.'.join(keys)} can't be changed automatically in this file; change it with `hermes config edit`"
-        )
-    return section
 
 
 def _on_one_line(value: Any) -> Any:
@@ -248,16 +214,26 @@ def _says_the_same(one: str, other: str) -> bool:
 # ------------------------------------------------------------------------------------------------ the file
 
 
-def _write_checked(target: Path, before: str, after: str, keys: list[str]) -> None:
-    """Write the file, unless the edit made something wrong; what was wrong before is no reason to refuse."""
-    known = {problem.text for problem in check_text(before, target)[1]}
-    problems = [one for one in check_text(after, target)[1] if one.text not in known]
-    about = [one for one in problems if _related(one.text.partition(": ")[0], ".".join(keys))]
-    if about:  # what was just asked for is wrong: the line number of a file that is not written is no help
-        raise InvalidInput(about[0].text)
-    if any(not one.unknown for one in problems):
-        parse_config(after, target, ignore_unknown=True)
-    write_config(target, after)
+def _edit(keys: list[str], change: Callable[[str], str]) -> None:
+    """Replace the text of the file, unless that makes something wrong; what was wrong before is no reason to refuse."""
+    import yaml
+
+    with locked() as (target, text):
+        before = text or ""
+        try:
+            composed(before)
+        except (yaml.YAMLError, RecursionError, UnicodeError):
+            parse_config(before, target)  # says what is wrong, and where
+        after = change(before)
+        known = {problem.text for problem in check_text(before, target)[1]}
+        problems = [one for one in check_text(after, target)[1] if one.text not in known]
+        for one in problems:  # the line number of a file that is not written is no help
+            if _related(one.text.partition(": ")[0], ".".join(keys)):
+                raise InvalidInput(one.text)
+        if any(not one.unknown for one in problems):
+            parse_config(after, target, ignore_unknown=True)
+        if after != before:
+            write_config(target, after)
 
 
 def _related(name: str, other: str) -> bool:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -19,10 +19,8 @@ from hermes.config import settings_schema as table
 from hermes.config.loading import environment, expanded, hidden, unhidden, unset_in
 from hermes.config.settings_schema import MOST_BYTES, Config, Unset, suggestion
 
-_MOST_VALUES = 50_000  # a few aliases of aliases can stand for billions
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
-_KNOWN_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "value", "merge", "map", "seq"}
 _WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
@@ -54,10 +52,6 @@ class _Missing:
 _MISSING = _Missing()
 
 
-class _TooMuch(Exception):
-    """More values than a person writes by hand."""
-
-
 def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     """The configuration in a text, and what is wrong with it (`path` is where it lies, or would)."""
     import yaml
@@ -71,10 +65,7 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         return Config(), [_not_yaml(error, text)]
     reader = _NodeReader(environment(path.parent) if "${" in text else {})
-    try:
-        found = reader.value(Config, root, [], 1) if root is not None else _MISSING
-    except (_TooMuch, RecursionError):
-        return Config(), [ConfigProblem(1, "nested too deeply, or its aliases expand to too many values")]
+    found = reader.value(Config, root, [], 1) if root is not None else _MISSING
     problems = sorted(reader.problems, key=lambda problem: problem.line)
     config = found if isinstance(found, Config) else Config()
     config.__dict__["unset_variables"] = tuple(dict.fromkeys(reader.unset))
@@ -83,19 +74,19 @@ def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
 
 
 def composed(text: str) -> Any:
-    """The nodes of a YAML text (None: there are none). Too deep a nesting is RecursionError: the library would crash."""
+    """The nodes of a YAML text (None: there are none). Neither aliases nor tags; too deep a nesting is RecursionError."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = hidden(text)
     depth = 0
     for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _DEEPEST:
-                raise RecursionError
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            what = "alias" if isinstance(event, yaml.AliasEvent) else "tag"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=event.start_mark)  # type: ignore[arg-type]
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise RecursionError
     return yaml.compose(text, Loader=loader)
 
 
@@ -106,38 +97,34 @@ class _NodeReader:
         self.problems: list[ConfigProblem] = []
         self.unset: list[Unset] = []
         self._variables = variables
-        self._left = _MOST_VALUES
 
     def value(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
         """What a node says, as a value of a type; missing where it says nothing, or nothing that fits."""
-        self._left -= 1
-        if self._left < 0 or len(keys) > _DEEPEST:
-            raise _TooMuch
-        if not self._plain_tag(node, keys, line):
-            return _MISSING
         said = _said(node)
         missing = unset_in(said, self._variables) if said is not None else []
         self.unset += [Unset(_name(keys), variable) for variable in missing]
         text = None if missing else expanded(said, self._variables) if said is not None else ""
-        if text is None or node.tag == f"{_TAG}null" or (not text and table.is_unset_by_empty_text(keys)):
+        empty = said == "" and kind is not Any and table.may_be_null(kind)
+        if text is None or node.tag == f"{_TAG}null" or empty:
             return None if table.may_be_null(kind) else _MISSING
         is_name = node.id == "scalar" and node.tag == f"{_TAG}str" and not _TELLTALE.match(text)
         if kind is table.ModelSettings and is_name:  # `model: NAME`, as other programs write it
             return table.ModelSettings(default=text)
+        wanted = []
         for member in table.members(kind):
-            found = self._as(member, node, text, keys, line)
-            if found is not _MISSING:
-                return self._checked(found, keys, line, node)
-            if self._fits(member, node):
+            base = get_args(member)[0] if get_origin(member) is Annotated else member
+            found = self._as(base, node, text, keys, line)
+            broken = None if found is _MISSING or base is member else _broken_rule(found, member.__metadata__[0])
+            if found is not _MISSING and broken is None:
+                self._check_password(found, keys, line)
+                return found
+            if self._fits(base, node):
                 return _MISSING  # what is wrong is inside, and said
-        self._wrong(kind, node, keys, line)
+            wanted.append(broken or in_words(base))
+        known = get_args(kind) if get_origin(kind) is Literal else _timezones() if keys == ["timezone"] else ()
+        hint = suggestion(text, known) if _may_show(node, keys) else ""
+        self._say(line, f"{_name(keys)}: expected {' or '.join(wanted)}{_instead(node, keys)}{hint}")
         return _MISSING
-
-    def _plain_tag(self, node: Any, keys: list[str], line: int) -> bool:
-        if node.tag.removeprefix(_TAG) in _KNOWN_TAGS:
-            return True
-        self._say(line, f"{_name(keys)}: YAML tags (!…) are not supported; a value that begins with ! needs quotes")
-        return False
 
     @staticmethod
     def _fits(kind: Any, node: Any) -> bool:
@@ -152,27 +139,17 @@ class _NodeReader:
         if self._fits(kind, node):
             if table.is_section(kind):
                 return self._section(kind, node, keys, line)
-            inner = get_args(kind)[-1]
             if get_origin(kind) is dict:
-                return self._mapping(inner, node, keys)
-            return [
-                item
-                for number, child in enumerate(node.value)
-                if (item := self.value(inner, child, [*keys, str(number + 1)], child.start_mark.line + 1))
-                is not _MISSING
-            ]
+                return self._mapping(kind, node, keys)
+            items = (
+                self.value(get_args(kind)[0], child, [*keys, str(number)], child.start_mark.line + 1)
+                for number, child in enumerate(node.value, 1)
+            )
+            return [item for item in items if item is not _MISSING]
         return _scalar(kind, text) if node.id == "scalar" else _MISSING
 
     def _section(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
-        fields = table.fields_of(kind)
-        values = {}
-        for key, at, child in self._entries(node, keys):
-            if key not in fields:
-                self._unknown([*keys, key], at, list(fields))
-                continue
-            value = self.value(fields[key], child, [*keys, key], at)
-            if value is not _MISSING:
-                values[key] = value
+        values = self._mapping(kind, node, keys)
         names = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
         found = kind(**{names[key]: value for key, value in values.items()})
         whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
@@ -181,46 +158,33 @@ class _NodeReader:
             self._say(line, f"{_name(keys)}: needs {said}, {'not both' if found.url else 'and has neither'}")
         return found
 
-    def _mapping(self, inner: Any, node: Any, keys: list[str]) -> dict[str, Any]:
-        entry = table.in_table(table.NAMES, keys)
-        names = None if entry is None else table.NAMES[entry]
-        values = {}
+    def _mapping(self, kind: Any, node: Any, keys: list[str]) -> dict[str, Any]:
+        """The values of a mapping or section by their keys; unknown keys are said and left out."""
+        fields, values = table.fields_of(kind), {}
         for key, at, child in self._entries(node, keys):
-            if names is not None and key not in names:
-                self._unknown([*keys, key], at, list(names))
+            if fields and key not in fields:
+                self._unknown([*keys, key], at, list(fields))
                 continue
+            inner = fields[key] if fields else Any if kind is Any else get_args(kind)[1]
             value = self.value(inner, child, [*keys, key], at)
+            if value is _MISSING and not fields and table.is_section(inner) and child.tag == f"{_TAG}null":
+                value = self.value(inner, _empty_like(child), [*keys, key], at)
             if value is not _MISSING:
                 values[key] = value
-            elif table.is_section(inner) and child.tag == f"{_TAG}null":
-                values[key] = self.value(inner, _empty_like(child), [*keys, key], at)
         return values
 
     def _entries(self, node: Any, keys: list[str]) -> Iterator[tuple[str, int, Any]]:
-        """The keys of a mapping with their lines and values; `<<` is followed, a key given twice is an error."""
+        """The keys of a mapping with their lines and values; a key given twice is an error."""
         seen: dict[str, int] = {}
-        merged = []
         for key_node, child in node.value:
             line = key_node.start_mark.line + 1
-            if key_node.tag == f"{_TAG}merge":
-                merged.append(child)
-            elif (key := _said(key_node)) is None:
+            if (key := _said(key_node)) is None:
                 self._say(line, f"{_name(keys)}: a key must be text, not a list or a mapping")
             elif key in seen:
-                name = _name([*keys, key])
-                self._say(line, f"{name}: given twice (first in line {seen[key]}); keep one")
+                self._say(line, f"{_name([*keys, key])}: given twice (first in line {seen[key]}); keep one")
             else:
                 seen[key] = line
                 yield key, line, child
-        for child in merged:
-            for part in child.value if child.id == "sequence" else [child]:
-                self._left -= 1
-                if part.id != "mapping" or self._left < 0 or len(keys) > _DEEPEST:
-                    raise _TooMuch
-                for key, line, inner in self._entries(part, [*keys, "<<"]):
-                    if key not in seen:
-                        seen[key] = line
-                        yield key, line, inner
 
     def _anything(self, node: Any, text: str, keys: list[str]) -> Any:
         """A value without a prescribed type: YAML's guess, as far as JSON could say it too."""
@@ -237,61 +201,48 @@ class _NodeReader:
 
     # what can be wrong
 
-    def _checked(self, value: Any, keys: list[str], line: int, node: Any) -> Any:
-        """The value, after the tables had their say."""
-        entry = table.in_table(table.CHOICES, keys)
-        if entry is not None and value not in table.CHOICES[entry]:
-            allowed = table.CHOICES[entry]
-            hint = suggestion(str(value), allowed) if _may_show(node, keys) else ""
-            self._say(line, f"{_name(keys)}: expected one of {', '.join(allowed)}{_instead(node, keys)}{hint}")
-        entry = table.in_table(table.RANGES, keys)
-        if entry is not None and isinstance(value, (int, float)):
-            least, most = table.RANGES[entry]
-            if (least is not None and value < least) or (most is not None and value > most):
-                self._say(line, f"{_name(keys)}: expected {_range(least, most)}{_instead(node, keys)}")
-        if table.in_table(table.ADDRESSES, keys) and not re.match(r"https?://[^/\s]", str(value)):
-            self._say(line, f"{_name(keys)}: expected a URL that begins with http:// or https://{_instead(node, keys)}")
-        if (keys == ["store", "url"] or table.in_table(table.ADDRESSES, keys)) and table.is_torn(str(value)):
+    def _check_password(self, value: Any, keys: list[str], line: int) -> None:
+        if isinstance(value, str) and "://" in value and table.is_torn(value):
             said = "write / @ : ? # % and spaces in the password as %2F %40 %3A %3F %23 %25 %20, or keep it in .env and write"
             self._say(line, f"{_name(keys)}: {said} ${{NAME}} in its place")
-        if keys[:1] == ["owner"] and len(keys) == 2 and not re.fullmatch(r"[^\s:]+:\S+", str(value)):
-            self._say(line, f"{_name(keys)}: expected PLATFORM:USER, such as telegram:12345{_instead(node, keys)}")
-        if keys == ["timezone"]:
-            self._check_timezone(str(value), node, line)
-        return value
-
-    def _check_timezone(self, name: str, node: Any, line: int) -> None:
-        from zoneinfo import ZoneInfo, available_timezones
-
-        try:
-            ZoneInfo(name)
-        except (KeyError, ValueError, OSError):
-            known = available_timezones()
-            if known:  # else this machine has no list to compare with
-                hint = suggestion(name, known)
-                self._say(line, f"timezone: expected a name such as Europe/Berlin{_instead(node, ['timezone'])}{hint}")
-
-    def _wrong(self, kind: Any, node: Any, keys: list[str], line: int) -> None:
-        wanted = " or ".join(in_words(member) for member in table.members(kind))
-        self._say(line, f"{_name(keys)}: expected {wanted}{_instead(node, keys)}")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
-        if (advice := table.REMOVED.get(_name(keys))) is not None:
-            self._say(line, f"{_name(keys)} is no longer a setting; {advice}", unknown=_name(keys))
-            return
-        hint = suggestion(keys[-1], known)
-        if not hint:
-            elsewhere = [name for name in table.every_key() if name.split(".")[-1] == keys[-1]]
-            hint = f"; did you mean {elsewhere[0]}?" if elsewhere else ""
-        self._say(line, f"unknown configuration key: {_name(keys)}{hint}", unknown=_name(keys))
+        self._say(line, f"unknown configuration key: {_name(keys)}{table.meant(keys, known)}", unknown=_name(keys))
 
     def _say(self, line: int, text: str, *, unknown: str | None = None) -> None:
         self.problems.append(ConfigProblem(line, text, unknown=unknown))
 
 
+def _broken_rule(value: Any, rule: msgspec.Meta) -> str | None:
+    """What a value should be instead, if it breaks the rule of its type."""
+    if (rule.ge is not None and value < rule.ge) or (rule.le is not None and value > rule.le):
+        return f"a number from {rule.ge:g} to {rule.le:g}" if rule.le is not None else f"{rule.ge:g} or more"
+    if rule.pattern is not None and not re.search(rule.pattern, value):
+        return rule.description
+    return None if rule.pattern or rule.ge is not None or _is_timezone(value) else rule.description
+
+
+def _is_timezone(name: str) -> bool:
+    """Whether a time zone is known; also where this machine has no list of them."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return bool(ZoneInfo(name))
+    except (KeyError, ValueError, OSError):
+        return not _timezones()
+
+
+def _timezones() -> set[str]:
+    from zoneinfo import available_timezones
+
+    return available_timezones()
+
+
 def _scalar(kind: Any, text: str) -> Any:
     if kind is str:
         return text
+    if get_origin(kind) is Literal:
+        return text if text in get_args(kind) else _MISSING
     if kind is bool:
         return _BOOLEANS.get(text.lower(), _MISSING)
     if kind not in (int, float):
@@ -315,16 +266,12 @@ def _empty_like(node: Any) -> Any:
 
 def in_words(kind: Any) -> str:
     """The name of a type in a message."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
     if table.is_section(kind):
         known = list(table.fields_of(kind))
         return f"a section ({', '.join(known[:3])}{', …' if len(known) > 3 else ''})"
     return {dict: "a mapping", list: "a list"}.get(get_origin(kind)) or _WORDS.get(kind, "a value")
-
-
-def _range(least: float | None, most: float | None) -> str:
-    if least is not None and most is not None:
-        return f"a number from {least:g} to {most:g}"
-    return f"{least:g} or more" if least is not None else f"{most:g} or less"
 
 
 def _said(node: Any) -> str | None:
@@ -358,45 +305,24 @@ def _name(keys: list[str]) -> str:
 _SAYINGS = {
     "mapping values are not allowed": "unexpected colon (check the indentation; a value with ': ' needs quotes)",
     "cannot start any token": "a value can't begin with a tab, @, ` or % (indent with spaces, put such values in quotes)",
-    "could not find expected ':'": "a key without a colon",
-    "did not find expected key": "does not fit the lines above it (check indentation, quotes and brackets)",
     "did not find expected ',' or": "a bracket is opened and not closed",
-    "did not find expected node content": "a value is missing inside the brackets",
-    "did not find expected '-' indicator": "does not fit the list above it (check the indentation)",
     "unexpected end of stream": "a quote is opened and not closed",
-    "unexpected document indicator": "a quote is opened and not closed",
-    "undefined alias": "undefined alias (a value that begins with * needs quotes)",
+    "alias": "aliases (*name) are not supported; a value that begins with * needs quotes",
+    "tag": "tags (!name) are not supported; a value that begins with ! needs quotes",
     "another document": "a second document begins here (---); only one is allowed",
-    "document start": "unexpected text after the end of the document (check the indentation)",
-    "escape": "unknown escape inside double quotes (use single quotes)",
-    "block end": "does not fit the lines above it (check indentation, quotes and brackets)",
+    "control characters": "a control character; remove it",
 }
 
 
 def _not_yaml(error: BaseException, text: str) -> ConfigProblem:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = str(getattr(error, "problem", None) or "")
-    if mark is not None:
-        words = next((plain for saying, plain in _SAYINGS.items() if saying in said), None)
-        words = words or re.sub(r"['\"<].*['\"<>]", "…", said) or "it can't be understood"
-        return ConfigProblem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)
+    """A problem from the library's error, in our words."""
     if isinstance(error, RecursionError):
         return ConfigProblem(1, "nested too deeply")
-    bad = next((number for number, sign in enumerate(text) if not _printable(sign)), None)
-    if bad is None:
-        return ConfigProblem(1, "not valid YAML")
-    line = text.count("\n", 0, bad) + 1
-    column = bad - (text.rfind("\n", 0, bad) + 1) + 1
-    return ConfigProblem(line, f"the character U+{ord(text[bad]):04X} must not be in a YAML file; remove it", column)
-
-
-def _printable(sign: str) -> bool:
-    """Whether YAML allows a character."""
-    code = ord(sign)
-    return (
-        sign in "\t\n\r\x85"
-        or 0x20 <= code <= 0x7E
-        or 0xA0 <= code <= 0xD7FF
-        or 0xE000 <= code <= 0xFFFD
-        or code > 0xFFFF
-    )
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    said = str(getattr(error, "problem", None) or getattr(error, "reason", ""))
+    usual = "does not fit the lines above it (check indentation, quotes and brackets)"
+    words = next((plain for saying, plain in _SAYINGS.items() if saying in said), usual)
+    if mark is None:
+        before = text[: getattr(error, "position", 0)]
+        return ConfigProblem(before.count("\n") + 1, f"not valid YAML: {words}")
+    return ConfigProblem(mark.line + 1, f"not valid YAML: {words}", mark.column + 1)

@@ -1,19 +1,35 @@
 """The keys of config.yaml: each with its type and its default, and what may stand there.
 
-The classes are the list of keys; the tables below say what a type alone can't (choices, ranges, known names).
-In a table `*` stands for any name.
+The classes are the list of keys, and their types say everything that is checked: choices, ranges, patterns, known names.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
 from hermes.errors import ConfigError
 
 MOST_BYTES = 1_000_000  # a configuration written by hand is shorter
+
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Amount = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Hour = Annotated[int, Meta(ge=0, le=23)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Url = Annotated[str, Meta(pattern=r"^https?://[^/\s]", description="a URL that begins with http:// or https://")]
+Person = Annotated[str, Meta(pattern=r"^[^\s:]+:\S+$", description="PLATFORM:USER, such as telegram:12345")]
+Timezone = Annotated[str, Meta(description="a name such as Europe/Berlin")]
+Busy = Literal["interrupt", "queue"]
+HookName = Annotated[str, Meta(extra={"names": ("on_session_finalize", "on_session_reset")})]
+ResetMode = Literal["none", "idle", "daily", "both"]
 
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -24,25 +40,25 @@ class ModelSettings(Section):
     """Who answers. Nothing set: a server on this machine, then the embedded model."""
 
     default: str | None = None
-    base_url: str | None = None
+    base_url: Url | None = None
     api_key: str | None = None
-    context_length: int | None = None
+    context_length: Positive | None = None
 
 
 class Auxiliary(Section):
     """A model for a side task; what is not set is the main model's."""
 
     model: str | None = None
-    base_url: str | None = None
+    base_url: Url | None = None
     api_key: str | None = None
-    timeout: float | None = None
+    timeout: Annotated[float, Meta(ge=0.1)] | None = None
 
 
 class Summary(Auxiliary):
     """The model that sums up what session_search found, and how much it may say."""
 
-    max_chars: int = 12_000
-    max_concurrency: int = 3
+    max_chars: Annotated[int, Meta(ge=100)] = 12_000
+    max_concurrency: Annotated[int, Meta(ge=1, le=64)] = 3
 
 
 class Auxiliaries(Section):
@@ -57,28 +73,28 @@ class Compression(Section):
     """When a long conversation is summed up, and what stays word for word."""
 
     enabled: bool = True
-    threshold: float = 0.5
-    protect_first_n: int = 1
-    protect_last_n: int = 20
+    threshold: Share = 0.5
+    protect_first_n: Count = 1
+    protect_last_n: Count = 20
 
 
 class DisplaySettings(Section):
     """What is shown."""
 
-    resume_display: str = "full"
-    busy: str = "interrupt"
-    platforms: dict[str, dict[str, Any]] = {}
+    resume_display: Literal["full", "minimal"] = "full"
+    busy: Busy = "interrupt"
+    platforms: dict[str, dict[Annotated[str, Meta(extra={"names": ("busy",)})], Busy]] = {}
 
 
 class Sessions(Section):
     """How long conversations are kept."""
 
     auto_prune: bool = False
-    retention_days: float = 90
+    retention_days: Amount = 90
     vacuum_after_prune: bool = True
-    min_interval_hours: float = 24
-    transcripts: str = "all"
-    trash_days: float = 7
+    min_interval_hours: Amount = 24
+    transcripts: Literal["all", "gateway", "off"] = "all"
+    trash_days: Amount = 7
 
 
 class Privacy(Section):
@@ -92,7 +108,7 @@ class Store(Section):
 
     url: str | None = None
     path: str | None = None
-    durability: str = "full"
+    durability: Literal["full", "normal"] = "full"
     key_file: str | None = None
     passphrase_file: str | None = None
 
@@ -109,14 +125,14 @@ class McpServer(Section):
     command: str | None = None
     args: list[str] = []
     env: dict[str, str] = {}
-    url: str | None = None
+    url: Url | None = None
     headers: dict[str, str] = {}
 
 
 class Terminal(Section):
     """Which commands the agent asks about."""
 
-    approval: str = "ask"
+    approval: Literal["ask", "all", "never"] = "ask"
 
 
 class PermissionRule(Section):
@@ -136,29 +152,29 @@ class Permissions(Section):
 class ResetOverride(Section):
     """When a new session begins on one platform or in one type of chat; what is None follows session_reset."""
 
-    mode: str | None = None
-    idle_minutes: float | None = None
-    at_hour: int | None = None
+    mode: ResetMode | None = None
+    idle_minutes: Amount | None = None
+    at_hour: Hour | None = None
     notify: bool | None = None
 
 
 class SessionReset(Section):
     """When a chat begins a new session."""
 
-    mode: str = "none"
-    idle_minutes: float = 1440
-    at_hour: int = 4
+    mode: ResetMode = "none"
+    idle_minutes: Amount = 1440
+    at_hour: Hour = 4
     notify: bool = True
     by_platform: dict[str, ResetOverride] = {}
-    by_type: dict[str, ResetOverride] = {}
+    by_type: dict[Annotated[str, Meta(extra={"names": ("dm", "group", "channel")})], ResetOverride] = {}
 
 
 class StreamingSettings(Section):
     """How a reply grows on a chat platform."""
 
     enabled: bool = True
-    edit_interval: float = 1.0
-    buffer_threshold: int = 40
+    edit_interval: Amount = 1.0
+    buffer_threshold: Positive = 40
     cursor: str = " ▉"
 
 
@@ -167,21 +183,21 @@ class Media(Section):
 
     vision_model: str | None = None
     stt_model: str | None = None
-    max_mb: float = 20
+    max_mb: Amount = 20
 
 
 class BrakeSettings(Section):
     """Rate limit per sender, so that two programs do not answer each other without end; 0 disables it."""
 
-    per_minute: int = 30
+    per_minute: Count = 30
 
 
 class Listen(Section):
     """The port that platforms call: webhooks of all adapters share it."""
 
     host: str = "127.0.0.1"
-    port: int = 8644
-    public_url: str | None = None
+    port: Port = 8644
+    public_url: Url | None = None
 
 
 class WatchSettings(Section):
@@ -194,7 +210,7 @@ class WatchSettings(Section):
 class GatewaySettings(Section):
     """The messengers."""
 
-    debounce_seconds: float = 1.0
+    debounce_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
     listen: Listen = msgspec.field(default_factory=Listen)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
@@ -207,7 +223,7 @@ class ApiServerSettings(Section):
 
     enabled: bool = False
     host: str = "127.0.0.1"
-    port: int = 8642
+    port: Port = 8642
     token: str | None = None
     keys: dict[str, str] = {}
 
@@ -216,9 +232,9 @@ class WebSettings(Section):
     """The page (`hermes web`), where others than the person at this machine reach it."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: Port = 0
     password: str | None = None
-    url: str | None = None
+    url: Url | None = None
     user_header: str | None = None
     proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1", "::1"])
     users: dict[str, str] = {}
@@ -234,7 +250,7 @@ class WebhookRouteSettings(Section):
     """One address that other programs call."""
 
     secret: str | None = None
-    scheme: str = "github"
+    scheme: Literal["github", "gitlab", "standard", "stripe", "x-signature"] = "github"
     prompt: str | None = None
     deliver: str | None = None
 
@@ -243,7 +259,7 @@ class Webhooks(Section):
     """Addresses that other programs call."""
 
     host: str = "127.0.0.1"
-    port: int = 8644
+    port: Port = 8644
     routes: dict[str, WebhookRouteSettings] = {}
 
 
@@ -285,8 +301,8 @@ class Config(Section, dict=True):
     sessions: Sessions = msgspec.field(default_factory=Sessions)
     privacy: Privacy = msgspec.field(default_factory=Privacy)
     store: Store = msgspec.field(default_factory=Store)
-    owner: list[str] = []
-    timezone: str | None = None
+    owner: list[Person] = []
+    timezone: Timezone | None = None
     memory: Memory = msgspec.field(default_factory=Memory)
     mcp_servers: dict[str, McpServer] = {}
     terminal: Terminal = msgspec.field(default_factory=Terminal)
@@ -300,7 +316,7 @@ class Config(Section, dict=True):
     web: WebSettings = msgspec.field(default_factory=WebSettings)
     mcp: McpSettings = msgspec.field(default_factory=McpSettings)
     webhooks: Webhooks = msgspec.field(default_factory=Webhooks)
-    hooks: dict[str, str | list[str]] = {}
+    hooks: dict[HookName, str | list[str]] = {}
 
     @property
     def unset(self) -> tuple[Unset, ...]:
@@ -328,7 +344,7 @@ class Config(Section, dict=True):
         """
         unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
         for key, said in unknown.items():
-            if key not in REMOVED and any(key.startswith(f"{part}.") for part in parts):
+            if any(key.startswith(f"{part}.") for part in parts):
                 raise ConfigError(said)
 
     def changed(self, **values: Any) -> Config:
@@ -372,82 +388,6 @@ class Config(Section, dict=True):
         return [one for one in found if not one.key.startswith(others) or one.key.startswith(f"{mine}.")]
 
 
-# Values of which only a few are allowed.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "display.resume_display": ("full", "minimal"),
-    "display.busy": ("interrupt", "queue"),
-    "display.platforms.*.busy": ("interrupt", "queue"),
-    "sessions.transcripts": ("all", "gateway", "off"),
-    "store.durability": ("full", "normal"),
-    "terminal.approval": ("ask", "all", "never"),
-    "session_reset.mode": ("none", "idle", "daily", "both"),
-    "session_reset.by_platform.*.mode": ("none", "idle", "daily", "both"),
-    "session_reset.by_type.*.mode": ("none", "idle", "daily", "both"),
-    "webhooks.routes.*.scheme": ("github", "gitlab", "standard", "stripe", "x-signature"),
-}
-
-
-# Numbers: the least and the most; None is no limit.
-RANGES: dict[str, tuple[float | None, float | None]] = {
-    "model.context_length": (1, None),
-    "auxiliary.*.timeout": (0.1, None),
-    "auxiliary.summary.max_chars": (100, None),
-    "auxiliary.summary.max_concurrency": (1, 64),
-    "compression.threshold": (0, 1),
-    "compression.protect_first_n": (0, None),
-    "compression.protect_last_n": (0, None),
-    "sessions.retention_days": (0, None),
-    "sessions.min_interval_hours": (0, None),
-    "sessions.trash_days": (0, None),
-    "session_reset.idle_minutes": (0, None),
-    "session_reset.at_hour": (0, 23),
-    "session_reset.by_platform.*.idle_minutes": (0, None),
-    "session_reset.by_platform.*.at_hour": (0, 23),
-    "session_reset.by_type.*.idle_minutes": (0, None),
-    "session_reset.by_type.*.at_hour": (0, 23),
-    "gateway.streaming.edit_interval": (0, None),
-    "gateway.streaming.buffer_threshold": (1, None),
-    "gateway.media.max_mb": (0, None),
-    "gateway.debounce_seconds": (0, 60),
-    "gateway.brake.per_minute": (0, None),
-    "gateway.listen.port": (0, 65535),
-    "api_server.port": (0, 65535),
-    "web.port": (0, 65535),
-    "webhooks.port": (0, 65535),
-}
-
-# Settings of earlier versions, and what to do instead. In a file they are ignored with a warning.
-REMOVED: dict[str, str] = {
-    "store.prepared_statements": "remove it: a connection pooler is recognised",
-    "store.timeout": "remove it: 30 seconds hold",
-    "store.patience": "remove it: 15 seconds hold",
-    "sessions.retention_by_source": "run `hermes sessions prune --source S --older-than D` instead",
-    "display.theme": "remove it: the browser follows the terminal (COLORFGBG)",
-    "terminal.confirm": "use terminal.approval (ask, all, never)",
-    "terminal.allow": "use permissions.allow",
-    "terminal.continue": "use `hermes -c --here`",
-    "terminal.list_oneshots": "use `hermes sessions list --no-oneshots`",
-    "gateway.brake.alike": "remove it: gateway.brake.per_minute is the limit",
-    "gateway.http": "remove it: the limits are fixed",
-    "mcp.host": "use `hermes mcp --http --host ADDRESS`",
-}
-
-# Mappings whose keys are free in type, but not in name.
-NAMES: dict[str, tuple[str, ...]] = {
-    "hooks": ("on_session_finalize", "on_session_reset"),
-    "display.platforms.*": ("busy", "resume_display"),
-    "session_reset.by_type": ("dm", "group", "channel"),
-}
-
-# Addresses of web servers.
-ADDRESSES = ("gateway.listen.public_url", "model.base_url", "web.url", "auxiliary.*.base_url", "mcp_servers.*.url")
-
-
-def is_unset_by_empty_text(keys: list[str]) -> bool:
-    """Whether an empty text under a key stands for no value."""
-    return keys == ["timezone"] or in_table(ADDRESSES, keys) is not None
-
-
 _SECRET = re.compile(
     r"(?:^|[_-])(?:api_?key|token|secret|password|passphrase|credentials?|authorization|cookie)$", re.I
 )
@@ -462,19 +402,6 @@ _SOUND_URL = re.compile(
     re.I,
 )
 _SECRET_IN_QUERY = re.compile(r"([?&](?:\w*password|\w*token|\w*secret|\w*key)=)[^&]+", re.I)
-
-
-def in_table(table: Any, keys: list[str]) -> str | None:
-    """The entry of a table that speaks of a key, or None."""
-    name = ".".join(keys)
-    if name in table:
-        return name
-    for entry in table:
-        if "*" in entry:
-            parts = entry.split(".")
-            if len(parts) == len(keys) and all(part in ("*", key) for part, key in zip(parts, keys, strict=True)):
-                return str(entry)
-    return None
 
 
 def is_secret(keys: list[str]) -> bool:
@@ -517,9 +444,19 @@ def suggestion(name: str, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def meant(keys: list[str], known: Iterable[str]) -> str:
+    """'; did you mean X?' for an unknown key: one of those `known` beside it, else one of its name elsewhere."""
+    elsewhere = [key for key in every_key() if key.split(".")[-1] == keys[-1]]
+    return suggestion(keys[-1], known) or (f"; did you mean {elsewhere[0]}?" if elsewhere else "")
+
+
 def fields_of(kind: Any) -> dict[str, Any]:
-    """The keys of a section and their types."""
-    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_section(kind) else {}
+    """The known keys of a section or a mapping, and their types; none where every key is allowed."""
+    if is_section(kind):
+        return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    if get_origin(kind) is dict and get_origin(get_args(kind)[0]) is Annotated:
+        return dict.fromkeys(get_args(kind)[0].__metadata__[0].extra["names"], get_args(kind)[1])
+    return {}
 
 
 def is_section(kind: Any) -> bool:
@@ -529,9 +466,6 @@ def is_section(kind: Any) -> bool:
 
 def members(kind: Any) -> tuple[Any, ...]:
     """The types a value may have, without None."""
-    from types import NoneType, UnionType
-    from typing import Union, get_args, get_origin
-
     if get_origin(kind) in (UnionType, Union):
         return tuple(part for part in get_args(kind) if part is not NoneType)
     return (kind,)
@@ -539,43 +473,19 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 def may_be_null(kind: Any) -> bool:
     """Whether null is a value of its own here."""
-    from types import NoneType
-    from typing import get_args
-
     return kind is Any or NoneType in get_args(kind)
 
 
 def type_at(keys: list[str]) -> Any:
     """The type of the value under a key; KeyError at the first unknown name."""
-    from typing import get_args, get_origin
-
     kind: Any = Config
-    for number, key in enumerate(keys):
+    for key in keys:
         inner = members(kind)[0]
-        if is_section(inner):
-            kind = fields_of(inner)[key]
-        elif get_origin(inner) is dict:
-            above = ".".join(keys[:number])
-            if above in NAMES and key not in NAMES[above]:
-                raise KeyError(key)
-            kind = get_args(inner)[1]
-        elif inner is Any:
+        if inner is Any:
             return Any
-        else:
-            raise KeyError(key)
+        known = fields_of(inner)
+        kind = get_args(inner)[1] if get_origin(inner) is dict and not known else known[key]
     return kind
-
-
-def keys_beside(keys: list[str]) -> list[str]:
-    """The names that could stand where the first unknown one of these does."""
-    for number in range(len(keys) - 1, -1, -1):
-        above = keys[:number]
-        try:
-            known = [*fields_of(members(type_at(above))[0]), *NAMES.get(".".join(above), ())]
-        except KeyError:
-            continue
-        return [".".join([*above, name]) for name in known]
-    return []
 
 
 def every_key(kind: Any = Config, above: tuple[str, ...] = ()) -> list[str]:
@@ -583,10 +493,8 @@ def every_key(kind: Any = Config, above: tuple[str, ...] = ()) -> list[str]:
     found = []
     for name, inner in fields_of(kind).items():
         section = members(inner)[0]
-        if is_section(section):
-            if may_be_null(inner):
-                found.append(".".join((*above, name)))
-            found += every_key(section, (*above, name))
-        else:
+        if not is_section(section) or may_be_null(inner):
             found.append(".".join((*above, name)))
+        if is_section(section):
+            found += every_key(section, (*above, name))
     return found

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN
+from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
 Session = Mapping[str, Any]
+_SAME_TIME = 0.002  # seconds: other programs write milliseconds
+_COPY = "@"  # in a message's foreign id, before the copy of its session in which it was said
 
 
 def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -> Iterator[Session]:
@@ -41,20 +43,31 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     origin = db.get_session(one[ORIGIN])
     if origin is None:
         return one
+    # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
+    is_followed = "imported" in mapping(from_json(origin.get("meta")))
+    names = {
+        copied_id(one["id"], message) if is_followed else message["platform_message_id"]: message
+        for message in one["messages"]
+        if HERE not in message
+    }
+    ours = {message[HERE]: message["timestamp"] for message in one["messages"] if HERE in message}
     stored: list[Mapping[str, Any]] = [*db.get_messages(origin["id"])]
-    ours = {message[HERE] for message in one["messages"] if HERE in message}
-    fresh = [message for message in one["messages"] if HERE not in message]
-    if not fresh:
+    times = {message["id"]: message["timestamp"] for message in stored if message["id"] in ours}
+    if not times or any(abs(ours[number] - at) > _SAME_TIME for number, at in times.items()):
+        return one  # written from another record, where messages have other numbers
+    shared = [message for message in stored if message["id"] in ours or message.get("platform_message_id") in names]
+    is_end = ours.keys() == times.keys() and shared[-1:] == stored[-1:]
+    known = db.foreign_message_ids(origin["id"])
+    if not names or (not is_end and names.keys() <= known):
         counts["skipped"] += 1
         return {}
-    names = {message["platform_message_id"] for message in fresh}
-    since = [message for message in stored if message["id"] not in ours]
-    is_end = len(stored) - len(since) == len(ours) and all(m.get("platform_message_id") in names for m in since)
     if is_end and origin.get("end_reason") != "compression":
+        fresh: list[Session] = [{**message, "platform_message_id": name} for name, message in names.items()]
         return _continued(db, {**one, "id": origin["id"]}, stored, fresh, counts)
-    carried = [{**message, "session_id": origin["id"]} for message in stored if message["id"] in ours]
+    new = [message for name, message in names.items() if name not in known]
+    carried = [{**message, "session_id": origin["id"]} for message in shared]
     top = max((int(message["id"]) for message in carried), default=0)
-    made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(fresh, 1)]}
+    made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(new, 1)]}
     made |= {"parent_session_id": origin["id"], "kind": "branch"}
     return _referring(
         {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
@@ -90,10 +103,21 @@ def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
     if ORIGIN in one:  # said here, and written there by an export
         known = db.foreign_message_ids(one["id"])
         shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
+    if any(_COPY in name for name in db.foreign_message_ids(one["id"])):
+        shown += [m for m in db.get_messages(one["id"]) if _COPY in (m.get("platform_message_id") or "")]
     if is_branch:
         others = {m.get("platform_message_id") for m in db.get_messages(one["id"]) if m["session_id"] != one["id"]}
-        shown = [message for message in shown if message.get("platform_message_id") not in others - {None}]
+        shown = [
+            message
+            for message in shown
+            if {message.get("platform_message_id"), copied_id(one["id"], message)}.isdisjoint(others - {None})
+        ]
     return {**_without(one), "messages": shown}
+
+
+def copied_id(session_id: str, message: Mapping[str, Any]) -> str:
+    """The foreign id of a message that was said in a copy of its session."""
+    return f"{message.get('platform_message_id')}{_COPY}{session_id}"
 
 
 def _referring(one: Session) -> Session:

@@ -9,6 +9,8 @@ A format is a row here and a module with some of these functions:
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
     files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
     usual_places() -> list[Path]                                                    where the program keeps them
+    kept_at(name: str, session: ExportedSession) -> Path                            where the program looks for a session of
+                                                                                    this id; only with `writes` and `resume`
 
 Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
 of their format is read or written.
@@ -46,15 +48,17 @@ class Format:
     writer: str = "write"  # its function, where one module writes several formats
     reads: bool = False
     program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
+    by_folder: bool = True  # whether that program's sessions belong to folders
+    resume: str = ""  # the words that resume a session there, before its id
 
     def load(self) -> ModuleType:
         """The module, imported now."""
         return import_module(self.module)
 
 
-def _history(name: str, program: str, told: str, *, writes: bool = False) -> Format:
+def _history(name: str, program: str, told: str, **more: Any) -> Format:
     module = f"hermes.interop.histories.{name.replace('-', '_')}"
-    return Format(name=name, module=module, help=told, program=program, reads=True, writes=writes)
+    return Format(name=name, module=module, help=told, program=program, reads=True, **more)
 
 
 # The order in which files are sniffed.
@@ -67,18 +71,26 @@ BUILT_IN = (
            writer="write_chatml"),
     Format(name="sharegpt", module="hermes.interop.training", help="from and value, a conversation a line", writes=True,
            writer="write_sharegpt"),
-    _history("claude-code", "Claude Code", "sessions of Claude Code", writes=True),
-    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True),
-    _history("gemini", "Gemini CLI", "chats of Gemini CLI"),
-    _history("qwen", "Qwen Code", "sessions of Qwen Code"),
-    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI"),
-    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export"),
-    _history("goose", "Goose", "Goose's database or session files"),
-    _history("llm", "llm", "the log of llm"),
-    _history("pi", "Pi", "sessions of Pi and OpenClaw"),
-    _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db"),
-    _history("chatgpt", "ChatGPT", "ChatGPT's data export"),
-    _history("claude-ai", "Claude.ai", "Claude.ai's data export"),
+    _history("claude-code", "Claude Code", "sessions of Claude Code", aliases=("claude",), writes=True, resume="claude --resume"),
+    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True, resume="codex resume"),
+    _history("gemini", "Gemini CLI", "chats of Gemini CLI", resume="gemini --resume"),
+    _history("qwen", "Qwen Code", "sessions of Qwen Code", resume="qwen --resume"),
+    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", resume="copilot --resume"),
+    _history("kimi", "Kimi Code", "sessions of Kimi Code"),
+    _history("grok", "Grok Build", "sessions of Grok Build"),
+    _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
+    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", resume="opencode --session"),
+    _history("goose", "Goose", "Goose's database or session files", resume="goose session --resume --session-id"),
+    _history("llm", "llm", "the log of llm", by_folder=False),
+    _history("pi", "Pi", "sessions of Pi, Oh My Pi and OpenClaw", writes=True, resume="pi --session"),
+    _history("cursor", "Cursor", "conversations of Cursor, the editor and the command line"),
+    _history("vscode-copilot", "VS Code Copilot Chat", "chats of Copilot in VS Code and its kin"),
+    _history("zed", "Zed", "Zed's conversations"),
+    _history("antigravity", "Antigravity", "transcripts of Antigravity"),
+    _history("aider", "aider", "aider's chat history"),
+    _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db", by_folder=False),
+    _history("chatgpt", "ChatGPT", "ChatGPT's data export", by_folder=False),
+    _history("claude-ai", "Claude.ai", "Claude.ai's data export", by_folder=False),
     Format(name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True),
     Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again",
            endings=(".jsonl", ".ndjson", ".json"), writes=True, reads=True),
@@ -92,6 +104,7 @@ class Export:
 
     sessions: Iterable[ExportedSession]  # as SessionDB.export_session gives them
     title: str = "Hermes sessions"
+    name: str | None = None  # the id that the session gets in another program's format; None: made of its own
     zone: tzinfo | None = None  # of the times shown; None: the machine's
     attachments: Read | None = None  # the bytes of an attachment by its hash: SessionDB.read_attachment
     contents: Iterable[SessionRow] = ()  # the sessions (at least their ids) for a list of contents

@@ -66,7 +66,7 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             roots, missing = self._watched()
-            events = FileEvents(roots, missing)
+            events = FileEvents(roots, missing, alone={place.parent for place in self._places() if place.is_file()})
             try:
                 began = time.monotonic()
                 self.catch_up(self.found())
@@ -83,9 +83,12 @@ class HistoryWatcher:
 
     def _watched(self) -> tuple[list[Path], list[Path]]:
         """The folders to watch, and the places that don't exist yet."""
-        places = self._folders or usual_places()
+        places = self._places()
         roots = [place if place.is_dir() else place.parent for place in places if place.exists()]
         return list(dict.fromkeys(roots)), [place for place in places if not place.exists()]
+
+    def _places(self) -> list[Path]:
+        return self._folders or usual_places()
 
     def found(self) -> Iterator[tuple[Format, Path]]:
         """Every history, except files that are as they were when this watcher last looked at them."""
@@ -255,10 +258,14 @@ _POLL_SHARE = 100  # a look at the times is followed by this many times its own 
 
 
 class FileEvents:
-    """Watches folders and everything below them, and waits for places that don't exist yet."""
+    """Watches folders and everything below them, and waits for places that don't exist yet.
 
-    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = ()) -> None:
+    Of a folder in `alone` only its own files are watched: a history that is one file may lie in a home or a project.
+    """
+
+    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = (), alone: Iterable[Path] = ()) -> None:
         self._roots, self._awaited = list(folders), list(awaited)
+        self._alone = frozenset(alone)
         self._descriptor = -1
         self._folders: dict[int, Path] = {}
         self._ways: dict[int, set[str]] = {}  # by the number of a watch, the names that are awaited in that folder
@@ -287,9 +294,10 @@ class FileEvents:
         missing = place
         while not missing.parent.is_dir() and missing.parent != missing:
             missing = missing.parent
-        if any(missing.parent == root or root in missing.parent.parents for root in self._roots):
+        whole = [root for root in self._roots if root not in self._alone]
+        if any(missing.parent == root or root in missing.parent.parents for root in whole):
             return  # watched already; and a second watch of a folder would replace the first
-        mask = _CREATE | _MOVED_TO
+        mask = _MASK if missing.parent in self._alone else _CREATE | _MOVED_TO
         number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
         if number >= 0:
             self._ways.setdefault(number, set()).add(missing.name)
@@ -308,7 +316,7 @@ class FileEvents:
                 self.close()
                 return
             # Listed when it is watched already: a folder that is made meanwhile is listed, or has an event, or both.
-            waiting += _subfolders(path)
+            waiting += _subfolders(path) if path not in self._alone else ()
 
     def wait(self, seconds: float) -> set[Path]:
         """The files (or folders) that were written to; empty when nothing happened for so long."""
@@ -347,7 +355,8 @@ class FileEvents:
             if folder is None:
                 continue
             path = folder / os.fsdecode(name) if name else folder
-            if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and self._descriptor >= 0:
+            is_new_folder = mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO)
+            if is_new_folder and folder not in self._alone and self._descriptor >= 0:
                 self._watch(path)
                 changed |= _files_below(path)  # those that were written before the watch began
             changed.add(path)
@@ -356,7 +365,9 @@ class FileEvents:
     def _looked(self) -> dict[Path, tuple[int, int]]:
         found: dict[Path, tuple[int, int]] = {}
         for root in self._roots:
-            for path, _, names in os.walk(root):
+            for path, below, names in os.walk(root):
+                if root in self._alone:
+                    below.clear()
                 for name in names:
                     try:
                         seen = os.stat(os.path.join(path, name))

@@ -135,8 +135,17 @@ def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
 def open_text(path: Path) -> Any:
     """A file's bytes, unpacked where it is compressed with zstd."""
     if path.suffix == ".zst":
-        return io.BufferedReader(_Unpacked(path))
+        return io.BufferedReader(_Unpacked(path.open("rb")))
     return path.open("rb")
+
+
+def unpacked(data: bytes) -> bytes:
+    """The content of bytes that are compressed with zstd; ValueError where they are damaged, or hold too much."""
+    with io.BufferedReader(_Unpacked(io.BytesIO(data))) as stream:
+        content = stream.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise ValueError(f"longer than {LONGEST >> 20} MB")
+    return content
 
 
 class CutShort(ValueError):
@@ -146,13 +155,13 @@ class CutShort(ValueError):
 class _Unpacked(io.RawIOBase):
     """The content of a file compressed with zstd. CutShort where it is damaged; what comes before was read by then."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         import zstandard
 
         self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
-        self._file = path.open("rb")
+        self._file = file
         self._packed = self._ready = b""
 
     def readable(self) -> bool:

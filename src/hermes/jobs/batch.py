@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import ConfigError, Fenced, HermesError, InvalidInput, StoreError
+from hermes.store.db import Transactions
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -270,10 +271,8 @@ class Batch:
             self._db.create_session(session_id, SOURCE, model=model.name, cwd=str(self._cwd))
         stored = self._db.get_messages(session_id)
         for message in before[len(stored) :]:
-            self._db.append_message(
-                session_id, message["role"], message["content"], tool_calls=message.get("tool_calls"),
-                tool_call_id=message.get("tool_call_id"),
-            )  # fmt: skip
+            kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
+            Transactions(self._db).store_message(session_id, kept)
         if len(stored) > len(before):
             turn = agent.go_on(stored[len(before)]["id"])
         else:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.model import Message, Model
-from hermes.agent.prompt_messages import system_prompt
+from hermes.agent.system_prompt import system_prompt
 from hermes.agent.turn_session import Also
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import ApiRequest
+from hermes.store.db import Transactions
 from hermes.store.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
@@ -156,13 +157,10 @@ class RequestSessions:
 
     def store(self, session_id: str, message: Message) -> None:
         """Store a message from elsewhere."""
-        name = None
+        kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
         if message["role"] == "tool":
-            name = self._name_of(session_id, message["tool_call_id"])
-        self._db.append_message(
-            session_id, message["role"], message.get("content"), tool_calls=message.get("tool_calls"),
-            tool_call_id=message.get("tool_call_id"), tool_name=name,
-        )  # fmt: skip
+            kept["tool_name"] = self._name_of(session_id, message["tool_call_id"])
+        Transactions(self._db).store_message(session_id, kept)
 
     def _name_of(self, session_id: str, call_id: str) -> str | None:
         """The tool that a call was for."""

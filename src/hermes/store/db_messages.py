@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
-from hermes.store import codec, lineage, message_reading, messages, retention, session_events, sessions
+from hermes.store import codec, file_changes, lineage, message_reading, messages, retention, session_events, sessions
 from hermes.store import usage as _usage
 from hermes.store.attachments import references
 from hermes.store.db_open import OpenStore, R, read_again
@@ -17,7 +17,15 @@ from hermes.store.message_values import Ready
 from hermes.store.visibility import User
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ChatMessage, MeaningStatus, MessageRow, SearchHit, SessionEvent
+    from hermes.store.rows import (
+        ChangeReason,
+        ChatMessage,
+        FileChangeRow,
+        MeaningStatus,
+        MessageRow,
+        SearchHit,
+        SessionEvent,
+    )
 
 Also = Callable[[Tx, int], None]  # writes what belongs to the message with this id
 
@@ -287,6 +295,28 @@ class MessageCalls(OpenStore):
         )  # fmt: skip
         with self._engine.searching() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to, by)
+
+    def file_changes(
+        self, names: Sequence[str] | None = None, *, session_id: str | None = None, visible_to: User | None = None
+    ) -> list[FileChangeRow]:
+        """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
+
+        A name is the last component of a path; `path` is as the tool call told it, so a relative one is below `cwd` of its
+        session. Calls that failed are left out. `lines` has the hashes of the added lines (docs/format.md).
+        """
+        from hermes.store.search.scope import Filters, scope_of
+
+        given = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
+
+        def asked(tx: Tx) -> list[FileChangeRow]:
+            scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
+            return file_changes.changes(tx, given, session_id, visible_to, scope)
+
+        return self._read(asked)
+
+    def change_reasons(self, message_ids: Sequence[int], *, visible_to: User | None = None) -> dict[int, ChangeReason]:
+        """By message, the user's `request` that led to it and the agent's `words` beside it; none that may not be seen."""
+        return self._read(file_changes.reasons, list(message_ids), visible_to)
 
     def index_status(self) -> dict[str, int]:
         """The state of the full-text index: {"indexed_to": message id, "pending": messages}. Search never waits."""

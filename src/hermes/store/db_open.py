@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from hermes.errors import AttachmentNotFound, InvalidInput, StoreError, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
-from hermes.store import leases, lineage, message_reading, message_values, sessions
+from hermes.store import file_changes, leases, lineage, message_reading, message_values, sessions
 from hermes.store.arguments import checked_number, checked_text
 from hermes.store.attachments import DIGEST, Attachments, TableAttachments
 from hermes.store.engines import file_of, open_engine
@@ -128,6 +128,8 @@ class OpenStore:
         self._engine.on_parts = self._lift_parts
         self._transcripts.complete_marked()
         self._engine.start_background()
+        self._backfill = file_changes.Backfill(self._engine)
+        self._backfill.start()
 
     def _keeps_everything_inside(self) -> bool:
         """Whether the file is encrypted; then it has tables for what lies in files beside a plain one."""
@@ -192,6 +194,7 @@ class OpenStore:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         if self._process == os.getpid():
             self._meaning.stop()
+            self._backfill.stop()
             self._stop_pruning()
             self._transcripts.settle()
         self._engine.close()

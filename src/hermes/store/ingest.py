@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hermes.errors import InvalidInput
 from hermes.store import codec, lineage, message_reading, messages, session_events, sessions, transcript_replay
 from hermes.store.attachments import ABSENT, Attachments, listed, references
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
 from hermes.store.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
 from hermes.store.message_values import Mask, Ready, make_ready, masked_session
 from hermes.store.retention import BACKUP, META_LAST_PRUNE, SHREDDING
@@ -326,7 +326,12 @@ class _Follow:
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
             self._take(one)
         undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
-        if undone:  # hidden as by a rewind, which can be undone
+        compacted = {one["platform_message_id"] for one in rewound if one.get("hidden") == COMPACTED}
+        for row in (row for name, row in self.stored.items() if row.id in undone and name in compacted):
+            self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (COMPACTED, row.id))
+            undone.remove(row.id)
+            self.done.revised += 1
+        if undone and not self.data.get("keeps_lost"):  # hidden as by a rewind, which can be undone
             sql = "SELECT max(id) FROM messages WHERE session_id = ? AND hidden IS NULL AND id < ?"
             ours.append(lineage.new_rewind(self.tx, self.id, self.tx.value(sql, (self.id, min(undone))) or 0))
             for number in undone:
@@ -372,10 +377,12 @@ class _Follow:
         assert row is not None
         *values, title, base = row
         was = dict(zip(_FOLLOWED, values, strict=True))
-        if was["end_reason"] in _ENDS:
+        if was["end_reason"] in _ENDS or self._ended_there(was["end_reason"]):
             new = {name: self.data[name] for name in _FOLLOWED if self.data.get(name) not in (None, was[name])}
             self.into.set_columns(self.id, new)
             self.done.revised += len(new)
+            if self.source is not None and "end" in self.source and "end_reason" in new:
+                self._record(end=new["end_reason"])
         there = self.data.get("title")
         if self.source is None or there is None or there == (known := self.source.get("title")):
             return
@@ -384,6 +391,15 @@ class _Follow:
             self.into.set_title(self.id, there)
             self._record(title=there)
             self.done.revised += 1
+
+    def _ended_there(self, reason: Any) -> bool:
+        """Whether a session is as the other program ended it (or has not yet), and nothing was said in it here."""
+        said = "SELECT 1 FROM messages WHERE session_id = ? AND platform_message_id IS NULL AND hidden IS NULL LIMIT 1"
+        return (
+            "end" in (self.source or {})
+            and reason == (self.source or {})["end"]
+            and not self.tx.value(said, (self.id,))
+        )
 
     def _record(self, **values: Any) -> None:
         self.source = {**(self.source or {}), **values}
@@ -401,7 +417,7 @@ class _Follow:
 # Keys in which a store records its own index, changes and tables.
 OWN_KEYS = (
     "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "session_events", "sync_store",
-    "meaning",
+    "meaning", "file_changes_below",
 )  # fmt: skip
 _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when

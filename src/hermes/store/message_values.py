@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from hermes.errors import InvalidInput
 from hermes.store import arguments, codec
 from hermes.store.attachments import Lifted, as_told, references
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
+from hermes.store.file_edits import Noted, is_failure, noted
 from hermes.store.index_text import plain_parts
 from hermes.store.title_rules import MAX_TITLE
 
@@ -41,6 +42,8 @@ class Ready:
     size: int
     text: str | None = None  # the whole content, as its transcript line has it
     lifted: Lifted = ()  # attachments: hash, mime, bytes
+    changes: Sequence[Noted] = ()  # the files that its tool calls change
+    failed: bool = False  # it is the result of a tool call that changed nothing
 
     @property
     def form(self) -> str | None:
@@ -104,8 +107,10 @@ def make_ready(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift | No
         if (value := get(name)) is not None:
             values[name] = encode(codec.json_field(value) or "")
     preview = preview_of(shown) if role == "user" and shown else None
-    calls = count_calls(get("tool_calls"))
-    return Ready(values, calls, timestamp, preview or None, size, whole, lifted)
+    made = get("tool_calls")
+    changes = noted(made) if made and role == "assistant" else ()
+    failed = role == "tool" and is_failure(shown, get("meta"))
+    return Ready(values, count_calls(made), timestamp, preview or None, size, whole, lifted, changes, failed)
 
 
 def count_calls(calls: Any) -> int:

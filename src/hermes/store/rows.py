@@ -141,6 +141,27 @@ class SearchContext(TypedDict):
     content: str
 
 
+class FileChangeRow(TypedDict):
+    """A file that a tool call changed: `file_changes`."""
+
+    message_id: int
+    session_id: str
+    source: str
+    title: str | None
+    cwd: str | None
+    path: str
+    kind: str
+    time: float
+    lines: bytes
+
+
+class ChangeReason(TypedDict):
+    """The user's request that led to a message, and what the agent said beside it: `change_reasons`."""
+
+    request: str
+    words: str
+
+
 class SearchHit(MessagePlace):
     """A message that was found: `search_messages`."""
 

@@ -16,7 +16,6 @@ TOOLS: dict[str, dict[str, Any]] = {
     "slow": {"seconds": NUMBER},
     "environment": {"name": {"type": "string"}},
     "die": {},
-    "die_once": {},
     "process_id": {},
 }
 
@@ -32,7 +31,6 @@ def listed() -> list[dict[str, Any]]:
             "name": name,
             "description": f"The tool {name}.",
             "inputSchema": {"type": "object", "properties": properties, "required": list(properties)},
-            "annotations": {"readOnlyHint": name == "die_once"},
         }
         for name, properties in TOOLS.items()
     ]
@@ -40,7 +38,7 @@ def listed() -> list[dict[str, Any]]:
 
 def called(name: str, given: dict[str, Any]) -> str | None:
     """What a tool answers; None: nothing yet."""
-    if name == "die" or (name == "die_once" and starts() < 2):
+    if name == "die":
         os._exit(3)
     if name == "slow":
         return None

@@ -12,7 +12,6 @@ import sys
 
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
 
 server = MCPServer("test")
 
@@ -58,14 +57,6 @@ def environment(name: str) -> str:
 def die() -> str:
     """Ends the server in the middle of the call."""
     os._exit(3)
-
-
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))
-def die_once() -> str:
-    """Ends the server the first time; safe to repeat."""
-    if starts() < 2:
-        os._exit(3)
-    return "survived"
 
 
 @server.tool()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,12 +19,13 @@ from hermes.agent.endpoint.failures import explained, of_setting, refusal_in, re
 from hermes.agent.endpoint.providers import OPENAI, headers_for, provider_at
 from hermes.agent.endpoint.servers import context_length as window_of
 from hermes.agent.endpoint.servers import is_near, without_password
-from hermes.agent.endpoint.transport import END, NOTHING_YET, Connection, Connections, PendingCall, encoded, events
+from hermes.agent.endpoint.transport import END, NOTHING_YET, PendingCall, encoded, events, new_client
 from hermes.agent.model import Message, Piece, Reply, side_task_done
+from hermes.agent.side_tasks import without_thinking
 from hermes.errors import HermesError, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:
-    from httpx import Response
+    from httpx import Client, Response
 
 
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
@@ -62,13 +63,16 @@ class EndpointModel:
         self.provider: str | None = provider or provider_of(base_url or OPENAI)
         if context_length is not None:
             self.context_length = context_length
-        self._connections = Connections(self._address, timeout)
         self._left_out: set[str] = set()  # fields that this server rejected
 
     @cached_property
     def context_length(self) -> int:
         """How many tokens fit: as configured, else queried from the server (once), else known by name."""
         return window_of(self.name, self._address, self.api_key)
+
+    @cached_property
+    def _http(self) -> Client:
+        return new_client(self._address, self.timeout)
 
     @property
     def _address(self) -> str:
@@ -77,7 +81,7 @@ class EndpointModel:
     @property
     def where(self) -> str:
         """The endpoint for display: without its password."""
-        return without_password(self._address)
+        return "the embedded model" if self.kind == "embedded" else without_password(self._address)
 
     def describe(self) -> str:
         """A one-line description for the user."""
@@ -89,24 +93,25 @@ class EndpointModel:
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
         """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
-        yield from self._pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
+        yield from self.pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
         """One answer for a side task; `timeout` is for the whole call."""
         end = time.monotonic() + (timeout or float("inf"))
-        *_, reply = self._pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
+        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
         assert isinstance(reply, Reply)
         if reply.finish_reason == "interrupted":
             error = ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
             raise of_setting(error, self.setting, self.name)
         side_task_done(self, reply)
-        return without_thoughts(reply.content or "")
+        return without_thinking(reply.content or "")
 
-    def _pieces(
+    def pieces(
         self, messages: Sequence[Message], more: dict[str, Any], cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
+        """What `stream` gives, for a request with these fields more."""
         body = {"stream": True, "stream_options": {"include_usage": True}, **more}
-        call = PendingCall(self._connections, lambda connection: self._chunks(connection, messages, body))
+        call = PendingCall(lambda call: self._chunks(call, messages, body))
         parts = Assembler()
         with self._explained():
             try:
@@ -137,27 +142,21 @@ class EndpointModel:
 
     def transcribe(self, data: bytes, name: str, mime: str | None = None) -> str:
         """The transcription of a recording, where this is a speech-to-text model."""
+        form = {"data": {"model": self.name}, "files": {"file": (name, data, mime or "application/octet-stream")}}
         with self._explained():
-            connection = self._connections.take()
-            try:
-                form = {
-                    "data": {"model": self.name},
-                    "files": {"file": (name, data, mime or "application/octet-stream")},
-                }
-                with closing(connection.post(self._url("audio/transcriptions"), self._headers(), **form)) as response:
-                    response.read()
-                    if not response.is_success:
-                        raise refusal_of(response, self.where, self.name)
-                    return str(response.json()["text"]) if "json" in _kind(response) else response.text
-            finally:
-                self._connections.give_back(connection)
+            response = self._http.post(
+                self._url("audio/transcriptions"), headers=self._headers(), **dict[str, Any](form)
+            )
+            if not response.is_success:
+                raise refusal_of(response, self.where, self.name)
+            return str(response.json()["text"]) if "json" in _kind(response) else response.text
 
-    def _chunks(self, connection: Connection, messages: Sequence[Message], body: dict[str, Any]) -> Generator[Any]:
+    def _chunks(self, call: PendingCall, messages: Sequence[Message], body: dict[str, Any]) -> Generator[Any]:
         """The chunks of a reply, and END. A field that this server rejects is left out from then on."""
         while True:
             known = self._left_out  # another thread may find out the same meanwhile
             content = encoded(self._sent(messages, body))
-            with closing(connection.post(self._url("chat/completions"), self._headers(), content=content)) as response:
+            with call.post(self._http, self._url("chat/completions"), self._headers(), content) as response:
                 if response.is_success:
                     yield from self._replied(response)
                     return
@@ -230,13 +229,6 @@ def provider_of(base_url: str) -> str | None:
     known = provider_at(base_url)
     host = (urlsplit(base_url).hostname or "").split(".")
     return known.name if known else host[-2] if len(host) >= 2 else None
-
-
-def without_thoughts(text: str) -> str:
-    """An answer without the `<think>…</think>` some small models put before it."""
-    if text.lstrip().startswith("<think>"):
-        text = text.partition("</think>")[2]
-    return text.strip()
 
 
 def _is_masked(detail: Any) -> bool:

@@ -47,7 +47,7 @@ PROVIDERS = {
         Provider("mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
         Provider("deepseek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
         Provider("xai", "https://api.x.ai/v1", ("XAI_API_KEY",), "xai-"),
-        Provider("together", "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), slashes=True),
+        Provider("together", "https://api.together.ai/v1", ("TOGETHER_API_KEY",), slashes=True),
         Provider("fireworks", "https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",), slashes=True),
         Provider("cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), "csk-"),
         Provider("cohere", "https://api.cohere.ai/compatibility/v1", ("COHERE_API_KEY", "CO_API_KEY")),

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,7 +79,10 @@ def without_password(url: str) -> str:
 
 
 GUESS = 32_768
-_FIELDS = ("context_length", "max_model_len", "context_window", "max_context_length", "n_ctx", "max_input_tokens")
+_FIELDS = (
+    "loaded_context_length", "context_length", "max_model_len", "context_window", "max_context_length", "n_ctx",
+    "max_input_tokens",
+)  # fmt: skip
 
 # The first pattern found in the name counts. Windows only grew within a family; the smaller one is the safe one.
 _BY_NAME: tuple[tuple[str, int], ...] = (
@@ -125,20 +127,18 @@ def asked(name: str, base_url: str, key: str | None = None, *, timeout: float = 
         return size
     parts = urlsplit(base_url)
     root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return _of_ollama(root, name, timeout) or _of_lm_studio(root, name, timeout) or _of_llama_cpp(root, timeout)
+    own = (f"{root}/api/v0/models/{name}", f"{root}/props")  # LM Studio's, llama.cpp's
+    sizes = (_size_in(ask_json(url, timeout=timeout)) for url in own)
+    return _of_ollama(root, name, timeout) or next((size for size in sizes if size), None)
 
 
 def _size_in(item: Any) -> int | None:
-    """A window named in one entry of /models (OpenRouter, vLLM, Groq, Mistral, llama.cpp)."""
+    """A window named in an entry of /models (OpenRouter, vLLM, Groq, Mistral, llama.cpp), or in a server's own answer."""
     if not isinstance(item, dict):
         return None
-    for place in (item.get("top_provider"), item, item.get("meta")):
-        if isinstance(place, dict):
-            for field in _FIELDS:
-                value = place.get(field)
-                if isinstance(value, int) and value > 0:
-                    return value
-    return None
+    places = [item.get("top_provider"), item, item.get("meta"), item.get("default_generation_settings")]
+    sizes = (place.get(field) for place in places if isinstance(place, dict) for field in _FIELDS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _of_ollama(root: str, name: str, timeout: float) -> int | None:
@@ -151,27 +151,11 @@ def _of_ollama(root: str, name: str, timeout: float) -> int | None:
         return int(setting[1])
     running = ask_json(f"{root}/api/ps", timeout=timeout)
     for item in running.get("models") or () if isinstance(running, dict) else ():
-        if isinstance(item, dict) and item.get("model") == name and isinstance(item.get("context_length"), int):
-            return int(item["context_length"])
+        if isinstance(item, dict) and item.get("model") == name and (size := _size_in(item)):
+            return size
     info = shown["model_info"] if isinstance(shown["model_info"], dict) else {}
     largest = next((v for k, v in info.items() if k.endswith(".context_length") and isinstance(v, int)), None)
     return None if largest is None else min(largest, GUESS)
-
-
-def _of_lm_studio(root: str, name: str, timeout: float) -> int | None:
-    answer = ask_json(f"{root}/api/v0/models/{name}", timeout=timeout)
-    if isinstance(answer, dict):
-        for field in ("loaded_context_length", "max_context_length"):
-            if isinstance(answer.get(field), int):
-                return int(answer[field])
-    return None
-
-
-def _of_llama_cpp(root: str, timeout: float) -> int | None:
-    answer = ask_json(f"{root}/props", timeout=timeout)
-    settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
-    size = settings.get("n_ctx") if isinstance(settings, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 @dataclass(slots=True, frozen=True)
@@ -224,17 +208,10 @@ def find_servers(servers: Sequence[Server] | None = None, *, timeout: float = 1.
     if not {one.name for one in USUAL}.issuperset(left_out):
         return []
     servers = [one for one in (usual_servers() if servers is None else servers) if one.name not in left_out]
-    found: list[FoundServer | None] = [None] * len(servers)
+    from concurrent.futures import ThreadPoolExecutor
 
-    def look(number: int) -> None:
-        found[number] = _look(servers[number], timeout)
-
-    threads = [threading.Thread(target=look, args=(n,), daemon=True) for n in range(len(servers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * timeout + 1)
-    return [one for one in found if one is not None]
+    with ThreadPoolExecutor(max(1, len(servers))) as crew:
+        return [one for one in crew.map(lambda server: _look(server, timeout), servers) if one is not None]
 
 
 def _look(server: Server, timeout: float) -> FoundServer | None:

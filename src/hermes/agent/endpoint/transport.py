@@ -1,7 +1,7 @@
 """Requests to an endpoint: each is made and read in a thread of its own, so that waiting for it can be cancelled.
 
-A connection serves one call at a time and is kept for the next one. Cancelling shuts down the socket of that one
-connection, in whatever state the call is. The protocol is HTTP with server-sent events, by httpx.
+Cancelling shuts down the socket of the call, as soon as that is known: when it was made for this call, or when the
+response begins. The protocol is HTTP with server-sent events, by httpx.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from ssl import SSLContext
 
-    from httpx import Response
+    from httpx import Client, Response
 
 NOTHING_YET = object()
 END = object()
 _PATIENCE = 300.0  # seconds without data; a big model on a small machine processes a long prompt for minutes
 _CONNECTING = 10.0
-_NEAR, _FAR = 2.0, 60.0  # seconds a connection is kept for the next call; small servers have few
 _REST = 0.2  # seconds a server has to end a reply after its last chunk
-_IDLE = 8  # connections that are kept
 
 
 @lru_cache(maxsize=1)
@@ -43,106 +42,76 @@ def _certificates() -> SSLContext:
     return httpx.create_ssl_context()
 
 
-class Connection:
-    """An HTTP client for one call at a time, whose socket is known, so that another thread can hang up."""
+def new_client(base_url: str, timeout: float | None) -> Client:
+    """An HTTP client for the calls to one endpoint.
 
-    def __init__(self, base_url: str, timeout: float | None) -> None:
-        import httpx
+    On this machine and its network every call has a connection of its own: small servers have few, and making one costs nothing.
+    """
+    import httpx
 
-        near = is_near(base_url)
-        patience = timeout or _PATIENCE
-        self._http = httpx.Client(
-            timeout=httpx.Timeout(patience, connect=min(patience, _CONNECTING)),
-            verify=_certificates(),
-            trust_env=not near,  # without a proxy
-            follow_redirects=True,
-            limits=httpx.Limits(keepalive_expiry=_NEAR if near else _FAR),
-        )
-        self._socket: Any = None
-        self._fresh = True  # the socket was made for the present call
-        self.stopped = threading.Event()
-
-    def post(self, url: str, headers: dict[str, str], **body: Any) -> Response:
-        """The response, its body not yet read. Where the server had closed a kept connection, a new one is tried."""
-        import httpx
-
-        request = self._http.build_request("POST", url, headers=headers, extensions={"trace": self._traced}, **body)
-        self._fresh = False
-        try:
-            return self._http.send(request, stream=True)
-        except httpx.TimeoutException:
-            raise
-        except httpx.TransportError:
-            if self._fresh or self.stopped.is_set():
-                raise
-            return self._http.send(request, stream=True)
-
-    def _traced(self, event: str, info: dict[str, Any]) -> None:
-        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self._socket, self._fresh = info["return_value"].get_extra_info("socket"), True
-            if self.stopped.is_set():
-                self.hang_up()
-
-    def hang_up(self) -> None:
-        """Shut the socket down: whatever waits for it fails at once."""
-        with suppress(Exception):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close the connection for good."""
-        self._http.close()
-
-
-class Connections:
-    """The connections to one endpoint that no call uses."""
-
-    def __init__(self, base_url: str, timeout: float | None) -> None:
-        self._base_url, self._timeout = base_url, timeout
-        self._idle: list[Connection] = []
-
-    def take(self) -> Connection:
-        """A connection for one call."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return Connection(self._base_url, self._timeout)
-
-    def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next call."""
-        if connection.stopped.is_set() or len(self._idle) >= _IDLE:
-            connection.close()
-        else:
-            self._idle.append(connection)
+    near = is_near(base_url)
+    patience = timeout or _PATIENCE
+    kept = httpx.Limits(max_connections=None, max_keepalive_connections=0 if near else 8, keepalive_expiry=60.0)
+    return httpx.Client(
+        timeout=httpx.Timeout(patience, connect=min(patience, _CONNECTING)),
+        verify=_certificates(),
+        trust_env=not near,  # without a proxy
+        follow_redirects=True,
+        limits=kept,
+    )
 
 
 class PendingCall:
-    """One call, whose chunks are passed on as they arrive. `start` opens it on a connection and yields them."""
+    """One call, whose chunks are passed on as they arrive. `start` makes it, in a thread of its own, and yields them."""
 
-    def __init__(self, connections: Connections, start: Callable[[Connection], Generator[Any]]) -> None:
-        self._connections, self._start = connections, start
-        self._connection: Connection | None = None  # while this call uses it
+    def __init__(self, start: Callable[[PendingCall], Generator[Any]]) -> None:
+        self._start = start
+        self._socket: Any = None  # while this call uses it
         self._using = threading.Lock()
         self._chunks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._whole = False
         self._stopped = threading.Event()
+        running.add(self)
         self._thread = threading.Thread(target=self._read, name="hermes-model", daemon=True)
         self._thread.start()
 
+    @contextmanager
+    def post(self, client: Client, url: str, headers: dict[str, str], content: bytes) -> Iterator[Response]:
+        """The response, its body not yet read."""
+        extensions = {"trace": self._traced}
+        request = client.build_request("POST", url, headers=headers, extensions=extensions, content=content)
+        response = client.send(request, stream=True)
+        try:
+            self._use(response.extensions["network_stream"])
+            yield response
+        finally:
+            with self._using:
+                self._socket = None  # from here on another call may use it, which `stop` must not cut off
+            response.close()
+
+    def _traced(self, event: str, info: dict[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._use(info["return_value"])
+
+    def _use(self, stream: Any) -> None:
+        self._socket = stream.get_extra_info("socket")
+        if self._stopped.is_set():
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Shut the socket down: whatever waits for it fails at once."""
+        with self._using, suppress(Exception):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _read(self) -> None:
         try:
-            self._connection = connection = self._connections.take()
-            connection.stopped = self._stopped
-            try:
-                with closing(self._start(connection)) as chunks:
-                    for chunk in chunks:
-                        if self._stopped.is_set() and not self._whole:
-                            break
-                        self._whole = self._whole or chunk is END
-                        self._chunks.put(chunk)
-            finally:
-                with self._using:
-                    self._connection = None  # from here on another call may use it, which `stop` must not cut off
-                self._connections.give_back(connection)
+            with closing(self._start(self)) as chunks:
+                for chunk in chunks:
+                    if self._stopped.is_set() and not self._whole:
+                        break
+                    if chunk is END:
+                        self._whole = True
+                    self._chunks.put(chunk)
         except BaseException as error:  # any error must reach the turn
             self._chunks.put(error)
 
@@ -162,9 +131,10 @@ class PendingCall:
             self._thread.join(_REST)
         if self._thread.is_alive():
             self._stopped.set()
-            with self._using:
-                if self._connection is not None:
-                    self._connection.hang_up()
+            self._hang_up()
+
+
+running: WeakSet[PendingCall] = WeakSet()  # the calls of this process
 
 
 def events(response: Response) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from hermes.agent.offline.language import (
 )
 from hermes.agent.offline.title import title_of
 from hermes.texts import shortened
+from hermes.tokens import text_tokens
 
 __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
 
@@ -68,30 +69,38 @@ def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None, 
 
 
 def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) -> str:
-    """The user's words, decisions, commands, open work and files that a model's summary lacks, in `most` characters.
+    """The user's words, decisions, commands, open work and files that a model's summary lacks, in `most` tokens.
 
-    Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for. Of the
-    commands, those that were used several times come first, then the latest. What earlier summaries list so is listed again.
+    Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for, the newest
+    first. Of the commands, those that were used several times come first, then the latest. What earlier summaries list so
+    is listed again.
     """
     notes, _ = _noted(messages, None)
+    found: dict[str, list[str]] = {
+        name: [line for line in notes.lines[name] if line not in summary] for name in SECTIONS
+    }
+    found[_SAID] = [line for line in notes.other if line not in summary]
     newest = list(notes.commands)[::-1]
-    groups: dict[str, list[Iterable[str]]] = {name: [notes.lines[name]] for name in SECTIONS}
-    groups["Commands"] = [sorted(newest, key=lambda command: -min(notes.commands[command], 2))]
-    decided = {line: None for line in notes.other if DECISION.search(line) or OPEN.search(line)}
-    groups[_SAID] = [decided, [line for line in notes.other if line not in decided]]
-    parts, left = [], most
-    for name, share in ((_SAID, 0.4), ("Decisions", 0.4), ("Commands", 0.6), ("Open work", 0.6), ("Files", 1.0)):
-        is_command, kept, room = name == "Commands", list[str](), int(left * share) - 40  # its heading
-        for lines in groups[name]:
-            new = lines if is_command else [line for line in lines if line not in summary]
-            used = _fill(kept, new, room, ranked=is_command)
-            room, left = room - used, left - used
-        if is_command:
-            kept = [command.replace("\n", "\n  ") + _times(notes.commands[command]) for command in kept]
-        if kept:
-            listed = ", ".join(kept) if name == "Files" else "\n".join(f"- {line}" for line in kept)
+    found["Commands"] = sorted(newest, key=lambda command: -min(notes.commands[command], 2))
+    ranked = {name: lines if name == "Commands" else lines[::-1] for name, lines in found.items()}
+    ranked[_SAID].sort(key=lambda line: (bool(QUESTION.search(line)), not (DECISION.search(line) or OPEN.search(line))))
+    kept: dict[str, set[str]] = {name: set() for name in (_SAID, "Decisions", "Commands", "Open work", "Files")}
+    left = most - _HEADING * len(kept)
+    for name, share in _EXACT_ORDER:
+        room = int(left * share)
+        for line in ranked[name]:
+            size = text_tokens(line) + 2
+            if size <= room and line not in kept[name]:
+                kept[name].add(line)
+                room, left = room - size, left - size
+    parts = []
+    for name in kept:
+        lines = [line for line in found[name] if line in kept[name]]
+        if name == "Commands":
+            lines = [command.replace("\n", "\n  ") + _times(notes.commands[command]) for command in lines]
+        listed = ", ".join(lines) if name == "Files" else "\n".join(f"- {line}" for line in lines)
+        if lines:
             parts.append(f"## {name}{_EXACTLY}\n{listed}")
-            left -= 40
     return "\n\n".join(parts)
 
 
@@ -241,6 +250,9 @@ _ALSO = "Also mentioned: "
 _EXACTLY = ", word for word"
 _SAID = "Said by the user"
 _TIMES = re.compile(r"(?s)(.*)  # used (\d+) times")
+# By importance, each with its largest share of the room that is left; what the others leave is for the user's words.
+_EXACT_ORDER = ((_SAID, 0.7), ("Commands", 0.7), ("Decisions", 0.6), ("Open work", 0.6), ("Files", 0.7), (_SAID, 1.0))
+_HEADING = 10  # tokens
 _SHELL = re.compile(
     r"(?ims)^[ \t]*```[ \t]*(?:sh|bash|zsh|fish|shell|console|terminal|shell-session|powershell)[ \t]*\n(.*?)^[ \t]*```"
 )
@@ -282,13 +294,12 @@ def _times(count: int) -> str:
     return f"  # used {count} times" if count > 1 else ""
 
 
-def _fill(target: list[str], lines: Iterable[str], room: int, *, ranked: bool = False) -> int:
-    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay
-    (`ranked`: the first)."""
+def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
+    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay."""
     lines = list(lines)
     used = 0
     chosen: set[int] = set()
-    half = len(lines) if ranked else (len(lines) + 1) // 2
+    half = (len(lines) + 1) // 2
     order = [index for pair in zip(range(half), range(len(lines) - 1, half - 1, -1), strict=False) for index in pair]
     order += sorted(set(range(len(lines))).difference(order))
     for index in order:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import islice
 
 from hermes.agent.history_text import clean
 from hermes.agent.offline.language import (
@@ -22,8 +21,6 @@ from hermes.store.index_text import fold
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
-_VAGUE = frozenset("anything something nothing everything anyone someone everyone sure okay".split())
-_MORE_WORDS = 8  # that are tried to distinguish two titles
 _MARKUP = re.compile(r"[*`~#>|\[\]{}()<>\"“”„«»「」『』【】]+")
 _CODE = re.compile(r"(?s)```.*?(?:```|$)|~~~.*?(?:~~~|$)")
 _LINK = re.compile(r"\b\w+://\S+")
@@ -48,26 +45,13 @@ def title_of(user_text: str, assistant_text: str = "") -> str:
     return f"Conversation of {today.day} {today:%B %Y}"
 
 
-def told_apart(title: str, ours: Sequence[str], theirs: Sequence[str], when: float) -> Iterator[str]:
-    """Titles for a conversation whose title another has: with a word only this one uses, else with its date and time."""
-    known = {fold(word) for text in (title, *theirs) for word in words(text[:20_000])}
-    base = _as_title(words(title)[: _MOST_WORDS - 1]) if _weight(words(title)) >= _MOST_WORDS else title
-    fresh = (word for text in ours for clause in _clauses(text) for word in _trimmed(clause))
-    for word in list(dict.fromkeys(islice((word for word in fresh if _tells(word, known)), 50)))[:_MORE_WORDS]:
-        yield f"{base}, {word}"
+def dated(title: str, when: float) -> tuple[str, ...]:
+    """Titles for a conversation whose title another has: with its date, else with its date and time."""
     day = datetime.fromtimestamp(when)
     date = f"{day.day} {day:%B %Y}"
-    if base.endswith(date):  # "Conversation of 16 November 2026"
-        yield f"{base}, {day:%H:%M}"
-        return
-    yield f"{base}, {date}"
-    yield f"{base}, {date} {day:%H:%M}"
-
-
-def _tells(word: str, known: Set[str]) -> bool:
-    """Whether a word adds a topic to the known words."""
-    telling = any(c.isalpha() for c in word) and not is_stop(word) and fold(word) not in known | _VAGUE
-    return telling and (4 if word.isascii() else 2) <= len(word) <= 30
+    if title.endswith(date):  # "Conversation of 16 November 2026"
+        return (f"{title}, {day:%H:%M}",)
+    return f"{title}, {date}", f"{title}, {date} {day:%H:%M}"
 
 
 def word_count(text: str) -> int:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hermes.agent.tools.mcp_connection import AGAIN_SECONDS, Broken, Lost, McpConnection
+from hermes.agent.tools.mcp_connection import Broken, Lost, McpConnection
 from hermes.agent.tools.output import readable
 from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import MissingExtra, ToolError
@@ -42,15 +42,11 @@ _T = TypeVar("_T")
 
 
 def connect(
-    config: Config,
-    *,
-    start_seconds: float = START_SECONDS,
-    call_seconds: float = CALL_SECONDS,
-    again_seconds: float = AGAIN_SECONDS,
-) -> McpTools:
+    config: Config, *, start_seconds: float = START_SECONDS, call_seconds: float = CALL_SECONDS
+) -> McpTools:  # fmt: skip
     """Start or reach every server, all at once; failures are listed in `problems`.
 
-    A server that ends is started again, but not if the time since its last restart is shorter than `again_seconds`.
+    A server that has ended is started again by the next call of its tools.
     """
     found = McpTools(call_seconds)
     usable: dict[str, McpServer] = {}
@@ -67,7 +63,7 @@ def connect(
         except ImportError as error:
             raise MissingExtra("MCP servers", "chat") from error
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # no tracebacks on the user's screen
-        found._start(usable, start_seconds, again_seconds)
+        found._start(usable, start_seconds)
     return found
 
 
@@ -82,20 +78,20 @@ class McpTools:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def _start(self, servers: dict[str, McpServer], seconds: float, again: float) -> None:
+    def _start(self, servers: dict[str, McpServer], seconds: float) -> None:
         loop = self._loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=loop.run_forever, name="mcp servers", daemon=True)
         self._thread.start()
         atexit.register(self.close)
         try:
-            self._submit(self._start_all(servers, seconds, again)).result()
+            self._submit(self._start_all(servers, seconds)).result()
         except BaseException:
             self.close()
             raise
 
-    async def _start_all(self, servers: dict[str, McpServer], seconds: float, again: float) -> None:
-        self._connections = [McpConnection(name, one, limit=seconds, again=again) for name, one in servers.items()]
+    async def _start_all(self, servers: dict[str, McpServer], seconds: float) -> None:
+        self._connections = [McpConnection(name, one, limit=seconds) for name, one in servers.items()]
         results = await asyncio.gather(*(each.start() for each in self._connections), return_exceptions=True)
         taken: set[str] = set()
         for connection, problem in zip(self._connections, results, strict=True):
@@ -110,29 +106,22 @@ class McpTools:
                 self.tools.append(self._tool(connection, tool, taken))
 
     def _tool(self, connection: McpConnection, tool: ServerTool, taken: set[str]) -> Tool:
-        hints = tool.annotations
-        repeatable = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-
         def run(context: Context, arguments: dict[str, Any]) -> str:
-            return self._call(context, connection, tool.name, arguments, repeatable=repeatable)
+            return self._call(context, connection, tool.name, arguments)
 
         said = _line(tool.description or tool.title or "", MAX_DESCRIPTION)
         description = f"{said} (from the MCP server {_line(connection.name, 100)})".strip()
         return Tool(valid_name(connection.name, tool.name, taken), description, _schema(tool), run)
 
-    def _call(
-        self, context: Context, connection: McpConnection, tool: str, arguments: dict[str, Any], *, repeatable: bool
-    ) -> str:
+    def _call(self, context: Context, connection: McpConnection, tool: str, arguments: dict[str, Any]) -> str:
         from mcp import MCPError
 
         about = f"the MCP server {connection.name}"
-        future = self._submit(connection.call(tool, arguments, seconds=self._call_seconds, repeatable=repeatable))
+        future = self._submit(connection.call(tool, arguments, seconds=self._call_seconds))
         try:
             return text_of_result(self._awaited(context, future, about))
         except Lost:
-            raise ToolError(
-                f"{about} ended during the call and was started again; whether the call took effect is not known"
-            ) from None
+            raise ToolError(f"{about} ended during the call; whether the call took effect is not known") from None
         except Broken as error:
             raise ToolError(f"{about} can't be used: {error}") from error
         except MCPError as error:

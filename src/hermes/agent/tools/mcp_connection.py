@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,6 @@ from hermes.config import McpServer
 from hermes.texts import encodable
 
 STOP_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 60.0  # a restarted server that ends within this time is not restarted again
 MAX_PAGES: Final = 20
 HEARD_BYTES: Final = 4_000
 
@@ -38,17 +36,14 @@ class Lost(Exception):
 class McpConnection:
     """The connection to one server."""
 
-    def __init__(self, name: str, server: McpServer, *, limit: float, again: float = AGAIN_SECONDS) -> None:
+    def __init__(self, name: str, server: McpServer, *, limit: float) -> None:
         self.name = name
         self.tools: list[Tool] = []
         self._server = server
-        self._limit, self._again_seconds = limit, again
+        self._limit = limit
         self._client: Client | None = None
         self._gone = False
         self._heard = b""  # its last output on standard error
-        self._generation = 0
-        self._begun = 0.0
-        self._failed = ""
         self._lock = asyncio.Lock()
         self._scope: anyio.CancelScope | None = None
         self._task: asyncio.Task[None] | None = None
@@ -57,8 +52,6 @@ class McpConnection:
 
     async def start(self) -> None:
         """Connect and list the tools; Broken when that fails or takes too long."""
-        self._generation += 1
-        self._begun = time.monotonic()
         self._gone = False
         self._heard = b""
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
@@ -145,18 +138,13 @@ class McpConnection:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: dict[str, Any], *, seconds: float, repeatable: bool) -> CallToolResult:
-        """Call a tool. Broken: the server can't be used. Lost: it ended during the call, and was restarted."""
-        if self._gone or self._client is None:
-            await self._again(self._generation)
-        generation = self._generation
-        try:
-            return await self._call(tool, arguments, seconds)
-        except Lost:
-            await self._again(generation)
-            if not repeatable:
-                raise
-            return await self._call(tool, arguments, seconds)
+    async def call(self, tool: str, arguments: dict[str, Any], *, seconds: float) -> CallToolResult:
+        """Call a tool; a server that has ended is started again. Broken: it can't be used. Lost: it ended during the call."""
+        async with self._lock:
+            if self._gone or self._client is None:
+                await self.stop()
+                await self.start()
+        return await self._call(tool, arguments, seconds)
 
     async def _call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         import anyio
@@ -174,24 +162,6 @@ class McpConnection:
             raise Lost from error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.TransportError) as error:
             raise Lost from error
-
-    async def _again(self, generation: int) -> None:
-        """Restart it, unless another call just did. One that ends again soon is not restarted for a while, except for
-        a web server: others start that one, and it may be back at any time."""
-        async with self._lock:
-            if self._generation != generation:
-                if self._client is None:
-                    raise Broken("it has ended" + self._last_words())
-                return
-            if generation > 1 and not self._server.url and time.monotonic() - self._begun < self._again_seconds:
-                raise Broken(self._failed or "it ended again after a restart" + self._last_words())
-            await self.stop()
-            try:
-                await self.start()
-            except Broken as error:
-                self._failed = f"it has ended and did not start again: {error}"
-                raise Broken(self._failed) from error
-            self._failed = ""
 
     # -- saying why ------------------------------------------------------------------------------------------------
 

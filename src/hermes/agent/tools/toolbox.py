@@ -70,13 +70,12 @@ class Toolbox:
 
     def tools(self, *, owner: bool = True) -> list[Tool]:
         """All tools, once the servers answered or failed; for users other than the owner those without machine access."""
-        from hermes.agent.tools.toolbox import builtin_tools
-
         self._reach()
-        own = builtin_tools(self._config)
-        if not owner:
-            return [tool for tool in own if tool.name in FOR_EVERYONE]
-        return [*own, *(self._mcp.tools if self._mcp is not None else [])]
+        return [tool for tool in self.known() if owner or tool.name in FOR_EVERYONE]
+
+    def known(self) -> list[Tool]:
+        """The owner's tools as far as they are known now; those of servers that have not answered yet are missing."""
+        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
 
     def close(self) -> None:
         """End the servers; those that are still starting notice the end of the program themselves."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +54,11 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
             if file == "-":
                 for piece in pieces:
                     put(piece)
-                _say_left_out(chosen, export_)
+                say_left_out(chosen, export_.left_out)
                 return
             save(target, pieces)
         encrypted = not db.is_shared and has_key_file(db.path)
-    _say_left_out(chosen, export_)
+    say_left_out(chosen, export_.left_out)
     if encrypted:
         note(f"this store is encrypted, {target} is not: anyone who can read the file can read the conversations")
     click.echo(
@@ -76,10 +76,10 @@ def _refuse_unknown_ending(path: Path) -> None:
         )
 
 
-def _say_left_out(chosen: formats.Format, export_: formats.Export) -> None:
+def say_left_out(chosen: formats.Format, left_out: Mapping[str, int]) -> None:
     """Name the fields that the format can't hold."""
-    if export_.left_out:
-        missing = ", ".join(f"{what} ({times:,})" for what, times in export_.left_out.items())
+    if left_out:
+        missing = ", ".join(f"{what} ({times:,})" for what, times in left_out.items())
         click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import ROWS, json_option, source_option
+from hermes.cli.common import ROWS, file_option, json_option, sessions_of_file, source_option
 from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
@@ -39,13 +39,14 @@ LOST = "The database has no sessions, but transcripts exist: `hermes sessions re
 @click.option("--subagents", is_flag=True, help="Only sub-agents' sessions, which are otherwise not listed.")
 @click.option("--all", "every", is_flag=True, help="All sessions, including archived ones.")
 @click.option("--here", is_flag=True, help="Only sessions of this folder (its git root).")
+@file_option()
 @click.option(
     "--oneshots/--no-oneshots", default=True, help="With or without single questions (-q) that were not continued."
 )
 @json_option(ROWS)
 def list_(
     source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
-    oneshots: bool, as_json: bool,
+    file: str | None, oneshots: bool, as_json: bool,
 ) -> None:  # fmt: skip
     folder = str(project_folder(Path.cwd())) if here else None
 
@@ -54,11 +55,16 @@ def list_(
             (oneshots or not is_oneshot(row))
             and (not subagents or row["kind"] == "subagent")
             and (not archived or row["archived_at"] is not None)
+            and (changed is None or row["id"] in changed)
         )
 
     with opened() as db:
         rows: list[SessionRow] = []
-        wanted, size = EVERY if every else limit, EVERY if every or archived or subagents else limit
+        changed = sessions_of_file(db, file)
+        if changed is not None:  # a compressed conversation is listed as its newest part
+            changed += [tip for one in changed if (tip := db.get_compression_tip(one)) is not None]
+        is_narrowed = every or archived or subagents or changed is not None
+        wanted, size = EVERY if every else limit, EVERY if is_narrowed else limit
         offset = 0
         while len(rows) < wanted:  # one page, unless some of it is left out
             page = db.list_sessions_rich(

@@ -8,7 +8,7 @@ that was compressed is one thing here, whichever part is named.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,91 +59,62 @@ def called(session: Mapping[str, Any]) -> str:
 )
 @yes_option()
 def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
-    if shred:
-        _shred(words, yes)
-        return
     with opened(writing=True) as db:
-        trashed = {row["id"]: row for row in db.list_trash()}
-        named = (db.get_compression_chain(one)[-1] for one in _to_delete(db, list(trashed.values()), words, now=now))
-        meant = [_Removal(db, session_id, trashed) for session_id in dict.fromkeys(named)]
-        for one in meant:
+        trashed = db.list_trash()
+        named = [_named(db, trashed, word, shred) for word in words] if now or shred else find_sessions(db, words)
+        ends = dict.fromkeys(db.get_compression_chain(one)[-1] for one in named)
+        meant = [_Removal(db, session_id, trashed) for session_id in ends]
+        asked = [one for one in meant if one.known]  # what an earlier try left unfinished is finished without asking
+        for one in asked:
             one.refuse_live()
-        names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in meant)
-        confirmed(f"Delete {names}, for good?" if now else f"Put {names} in the trash?", yes=yes)
-        until = "" if now else _until()
+        if names := ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in asked):
+            kept = f"Delete {names}, for good?" if now else f"Put {names} in the trash?"
+            confirmed(f"Shred {names}? Nothing brings it back." if shred else kept, yes=yes)
+        unfinished: list[str] = []
         for one in meant:
             one.refuse_live()  # a process may have opened it while the question was open
+            if shred:
+                unfinished += _shred_one(db, one.session_id, one.called)
+                continue
             remove(db, one.session_id, now=now, by="hermes sessions delete")
-            back = f"is in the trash until {until}; `hermes sessions restore {one.session_id}` brings it back"
+            back = f"is in the trash until {_until()}; `hermes sessions restore {one.session_id}` brings it back"
             print(f"{one.called} {'is deleted for good' if now else back}")
+    if unfinished:
+        raise click.ClickException("\n".join(unfinished))
 
 
-def _to_delete(db: SessionDB, trashed: list[TrashedSession], words: tuple[str, ...], *, now: bool) -> list[str]:
-    """The sessions that words name; those in the trash only to delete them for good."""
+def _named(db: SessionDB, trashed: list[TrashedSession], word: str, shred: bool) -> str:
+    """The session that a word names, in the trash as well; to shred, also the id of one that was half shredded."""
     try:
-        return find_sessions(db, words)
+        return find_session(db, word)
     except Ambiguous:
         raise
     except click.ClickException:
-        if not now or len(words) > 1:
+        try:
+            return _in_trash(trashed, word, db)
+        except Ambiguous:
             raise
-        return [_in_trash(trashed, words[0], db)]
+        except click.ClickException:
+            if not shred:
+                raise
+            return word
 
 
 class _Removal:
     """A conversation to remove: a session, and its earlier parts if it was compressed."""
 
-    def __init__(self, db: SessionDB, session_id: str, trashed: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, db: SessionDB, session_id: str, trashed: list[TrashedSession]) -> None:
         self.db, self.session_id = db, session_id
         self.parts = db.get_compression_chain(session_id)
-        rows: list[Mapping[str, Any]] = [
-            db.get_session(part) or (trashed or {}).get(part) or {"id": part} for part in self.parts
-        ]
-        self.messages = sum(row.get("message_count") or 0 for row in rows)
-        self.called = called(rows[-1]) + _with_earlier(self.parts)
+        gone = {row["id"]: row for row in trashed}
+        rows: list[Mapping[str, Any] | None] = [db.get_session(part) or gone.get(part) for part in self.parts]
+        self.known = rows[-1] is not None
+        self.messages = sum((row or {}).get("message_count") or 0 for row in rows)
+        self.called = called(rows[-1] or {"id": session_id}) + _with_earlier(self.parts)
 
     def refuse_live(self) -> None:
         if any(self.db.is_live(part) for part in self.parts):
             raise click.ClickException(f"{self.called} is in use by a running process; leave it there first")
-
-
-def _shred(words: tuple[str, ...], yes: bool) -> None:
-    """Shred conversations, the trash's included; what an earlier try left unfinished is finished without asking."""
-    with opened(writing=True) as db:
-        trashed = {row["id"]: row for row in db.list_trash()}
-        meant: dict[str, _Removal | None] = {}
-        for word in words:
-            found = _to_shred(db, list(trashed.values()), word)
-            meant[found or word] = None if found is None else _Removal(db, found, trashed)
-        asked = [one for one in meant.values() if one is not None]
-        for one in asked:
-            one.refuse_live()
-        names = ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in asked)
-        if names:
-            confirmed(f"Shred {names}? Nothing brings it back.", yes=yes)
-        unfinished = [
-            line
-            for name, one in meant.items()
-            for line in _shred_one(db, name, one.called if one is not None else name)
-        ]
-    if unfinished:
-        raise click.ClickException("\n".join(unfinished))
-
-
-def _to_shred(db: SessionDB, trashed: list[TrashedSession], word: str) -> str | None:
-    """The newest part of the conversation a person means; None when it may be one that was half shredded."""
-    try:
-        found = find_session(db, word)
-    except Ambiguous:
-        raise
-    except click.ClickException:
-        try:
-            found = _in_trash(trashed, word, db)
-        except Ambiguous:
-            raise
-        except click.ClickException:
-            return None
-    return db.get_compression_chain(found)[-1]
 
 
 def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
@@ -263,22 +234,18 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
 
 
 def _trash_screen(rows: list[TrashedSession]) -> str:
-    where, kept_for = zone(), configuration().sessions.trash_days
-    columns = [
-        Column("Title", 8, 40, 2),
-        Column("Preview", 8),
-        Column("Deleted", 10, worth=1),
-        Column("Until", 10, worth=3),
-        Column("ID"),
-    ]
-    cells = [
-        (
-            row["trashed_title"] or "—", row["preview"] or "", ago(row["trashed_at"], where),
-            date(row["trashed_at"] + kept_for * DAY, where), row["id"],
-        )
-        for row in rows
-    ]  # fmt: skip
-    return printed(columns, cells)
+    where, kept_for = zone(), configuration().sessions.trash_days * DAY
+    cells = []
+    for row in rows:
+        at = row["trashed_at"]
+        cells.append((row["trashed_title"], row["preview"], ago(at, where), date(at + kept_for, where), row["id"]))
+    return _table(cells, Column("Deleted", 10, worth=1), Column("Until", 10, worth=3))
+
+
+def _table(rows: Iterable[tuple[str | None, ...]], *columns: Column) -> str:
+    """Sessions, each with its title and preview first and its id last."""
+    cells = [(title or "—", *(one or "" for one in others)) for title, *others in rows]
+    return printed([Column("Title", 8, 40, 3), Column("Preview", 8), *columns, Column("ID")], cells)
 
 
 @click.command(
@@ -333,18 +300,8 @@ def _prune_screen(db: SessionDB, ids: list[str]) -> str:
     rows = []
     for session_id in ids[:_SHOWN]:
         session: Mapping[str, Any] = db.get_session(session_id) or {}
-        active = session.get("last_active") or session.get("started_at")
-        rows.append(
-            (
-                session.get("title") or "—", session.get("preview") or "", ago(active, where),
-                str(session.get("message_count") or 0), session_id,
-            )
-        )  # fmt: skip
-    columns = [
-        Column("Title", 8, 40, 3),
-        Column("Preview", 8),
-        Column("Last Active", 11, worth=2),
-        Column("Msgs", 4, worth=1),
-        Column("ID"),
-    ]
-    return printed(columns, rows) + (f"\n… and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+        active = ago(session.get("last_active") or session.get("started_at"), where)
+        number = str(session.get("message_count") or 0)
+        rows.append((session.get("title"), session.get("preview"), active, number, session_id))
+    shown = _table(rows, Column("Last Active", 11, worth=2), Column("Msgs", 4, worth=1))
+    return shown + (f"\n… and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session, json_option, moment, session_option, source_option
+from hermes.cli.common import (
+    file_option,
+    find_session,
+    json_option,
+    moment,
+    session_option,
+    sessions_of_file,
+    source_option,
+)
 from hermes.cli.completers import complete_model
 from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, typed, zone
 from hermes.cli.table import cells, pad, screen_width, wrap
@@ -47,6 +55,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
+@file_option()
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
 @click.option(
     "--why", is_flag=True, help="Say of each hit what found it: words, meaning, both or time; and the message's id."
@@ -61,13 +70,15 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
-    user: str | None, why: bool, by: str, as_json: bool,
+    file: str | None, user: str | None, why: bool, by: str, as_json: bool,
 ) -> int:  # fmt: skip
     words = typed(" ".join(query))
     if not words.strip():
         raise click.UsageError("nothing to search for: give some words", click.get_current_context())
     with opened() as db:
         within = None if session is None else db.get_compression_chain(find_session(db, session))
+        if (changed := sessions_of_file(db, file)) is not None:
+            within = changed if within is None else [one for one in within if one in changed]
         hits = db.search_messages(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
             session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user, by=by,

@@ -7,9 +7,7 @@ pipe it is printed as it is.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,40 +43,27 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.db import SessionDB
-    from hermes.store.rows import SessionEvent
+    from hermes.store.rows import MessageRow, SessionEvent
 
-Message = Mapping[str, Any]  # one of the store's, or of a file
 _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DIM), "system": ("○", DIM)}
 _INDENT = "  "
 
 
-def calls(message: Message) -> list[tuple[str, str]]:
-    """(name, arguments as `key=value, …`) of each tool call of a message."""
-    given = message.get("tool_calls")
-    out = []
-    for call in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
-        if not isinstance(call, dict):
-            continue
-        inner = call.get("function")
-        function = inner if isinstance(inner, dict) else call
-        arguments = function.get("arguments", function.get("input"))
-        out.append((one_line(str(function.get("name") or "tool")), _arguments(arguments)))
-    return out
-
-
-def _arguments(value: Any) -> str:
+def calls(message: MessageRow) -> Iterator[str]:
+    """Each tool call of a message, as `name(key=value, …)`."""
     from hermes.interop.json_reading import decoded
     from hermes.interop.jsonl import encoded
+    from hermes.interop.markdown import calls_of
 
-    if isinstance(value, str):
+    for name, text in calls_of(message):
         try:
-            value = decoded(value.encode("utf-8", "surrogatepass"))
+            given = decoded(text.encode("utf-8", "surrogatepass"))
         except ValueError:
-            return one_line(value)
-    if not isinstance(value, dict):
-        return "" if value is None else one_line(str(value))
-    shown = [f"{key}={item if isinstance(item, str) else encoded(item).decode()}" for key, item in value.items()]
-    return one_line(", ".join(shown))
+            given = None
+        if isinstance(given, dict):
+            values = (one if isinstance(one, str) else encoded(one).decode() for one in given.values())
+            text = ", ".join(f"{key}={value}" for key, value in zip(given, values, strict=True))
+        yield one_line(f"{name}({text})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +78,8 @@ class TextRenderer:
 
     def head(self, session: Mapping[str, Any], messages: int, notes: list[str]) -> list[str]:
         """The lines above the conversation."""
-        about = [
-            session["id"],
-            session["source"],
-            session.get("model"),
-            f"began {clock(session['started_at'], self.zone)}",
-        ]
-        about.append(counted(messages, "message"))
+        began = f"began {clock(session['started_at'], self.zone)}"
+        about = [session["id"], session["source"], session.get("model"), began, counted(messages, "message")]
         if session.get("ended_at") is not None:
             reason = f" ({one_line(session['end_reason'])})" if session.get("end_reason") else ""
             notes = [f"ended {clock(session['ended_at'], self.zone)}{reason}", *notes]
@@ -109,11 +89,12 @@ class TextRenderer:
             out += [styled(one, DIM, on=self.colour) for one in wrap(text, width)]
         return [*out, styled("─" * min(width, 200), DIM, on=self.colour)]
 
-    def message(self, message: Message) -> list[str]:
+    def message(self, message: MessageRow) -> list[str]:
         """A message's lines; a blank one precedes them, except for the short form of a tool's result."""
         role = str(message.get("role") or "?")
+        text = content_text(message.get("content"))
         if role == "tool" and not self.full:
-            return self._result(message)
+            return [self._short(f"  ↳ {one_line(message.get('tool_name')) or 'result'}: ", text)]
         mark, code = _MARKS.get(role, ("·", CYAN))
         name = f"{role} {message['tool_name']}" if message.get("tool_name") else role
         when = clock(message.get("timestamp"), self.zone)
@@ -122,16 +103,14 @@ class TextRenderer:
         if self.full:
             thought = message.get("reasoning_content") or message.get("reasoning")
             out += [styled(one, DIM, on=self.colour) for one in self._body(thought or "", plain=True)]
-        text = content_text(message.get("content"))
         if role == "system" and not self.full:
-            out += self._short(text)
+            out.append(self._short(_INDENT, text))
         else:
             out += self._body(text, plain=role != "assistant")
         if cut_off := unfinished(message):
             out.append(styled(f"{_INDENT}✂ {cut_off}", DIM, on=self.colour))
-        for called, arguments in calls(message):
-            whole = f"⚙ {called}({arguments})"
-            lines = wrap(whole, self.width - 4) if self.full else [cut(whole, max(8, self.width - 2))]
+        for call in calls(message):
+            lines = wrap(f"⚙ {call}", self.width - 4) if self.full else [cut(f"⚙ {call}", max(8, self.width - 2))]
             out += [styled(_INDENT + one, CYAN, on=self.colour) for one in lines]
         return out
 
@@ -139,17 +118,12 @@ class TextRenderer:
         """A remark between messages."""
         return ["", *(styled(one, DIM, on=self.colour) for one in wrap(f"┄ {text} ┄", max(8, self.width)))]
 
-    def _result(self, message: Message) -> list[str]:
-        name = one_line(message.get("tool_name")) or "result"
-        first, more = _first_line(content_text(message.get("content")))
-        tail = f" (+{counted(more, 'line')})" if more else ""
-        room = max(8, self.width - len(tail))
-        return [styled(cut(f"  ↳ {name}: {first}", room) + tail, DIM, on=self.colour)]
-
-    def _short(self, text: str) -> list[str]:
-        first, more = _first_line(text)
-        tail = f" (+{counted(more, 'line')})" if more else ""
-        return [styled(_INDENT + cut(first, max(8, self.width - 2 - len(tail))) + tail, DIM, on=self.colour)]
+    def _short(self, before: str, text: str) -> str:
+        """The first line of a text, and how many follow."""
+        first, *others = [one for one in harmless(text).split("\n") if one.strip()] or ["(empty)"]
+        tail = f" (+{counted(len(others), 'line')})" if others else ""
+        shown = cut(before + one_line(first), max(8, self.width - len(tail))) + tail
+        return styled(shown, DIM, on=self.colour)
 
     def _body(self, text: str, *, plain: bool) -> list[str]:
         text = harmless(text).expandtabs(4).strip("\n")
@@ -161,12 +135,6 @@ class TextRenderer:
         else:
             lines = [part for row in text.split("\n") for part in wrap(row, room)]
         return [(_INDENT + one).rstrip() for one in lines]
-
-
-def _first_line(text: str) -> tuple[str, int]:
-    """The first non-empty line, and how many non-empty lines follow."""
-    lines = [one for one in harmless(text).split("\n") if one.strip()]
-    return (one_line(lines[0]), len(lines) - 1) if lines else ("(empty)", 0)
 
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
@@ -207,10 +175,10 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
             print_json(session or {})
             return
         terminal = sys.stdout.isatty()
-        renderer = TextRenderer(screen_width(), colourful(), terminal, full, zone())
-        view = _Lines(db, session_id) if as_json else _Screen(db, session_id, renderer)
+        renderer = None if as_json else TextRenderer(screen_width(), colourful(), terminal, full, zone())
+        view = _View(db, session_id, renderer)
         try:
-            if terminal and not follow and not as_json:
+            if terminal and renderer and not follow:
                 text = StringIO()
                 with redirect_stdout(text):
                     view.begin(last)
@@ -226,32 +194,20 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
 
 
 def paged(text: str) -> None:
-    """Print a text; through $PAGER (less) where it is longer than the screen. PAGER=cat, or an empty one, prints it whole."""
-    pager = os.environ.get("PAGER", "less")
-    height = shutil.get_terminal_size().lines
-    words = shlex.split(pager) if text.count("\n") >= height else []
-    if not words or words == ["cat"] or shutil.which(words[0]) is None:
+    """Print a text; through $PAGER (less) where it is longer than the screen. PAGER=cat prints it whole."""
+    if text.count("\n") < shutil.get_terminal_size().lines or os.environ.get("PAGER", "less") in ("", "cat"):
         print(text, end="")
         return
-    # R: colours as they are · F, X would leave the text on the screen; the terminal's scrollback is for what was asked
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        env={**os.environ, "LESS": f"{os.environ.get('LESS', '')} -R"},
-        text=True,
-        errors="replace",
-    )
-    try:
-        process.communicate(text)
-    except KeyboardInterrupt:  # Ctrl-C belongs to the pager
-        process.wait()
+    os.environ["LESS"] = f"{os.environ.get('LESS', '')} -R"  # colours as they are
+    click.echo_via_pager(text, color=True)
 
 
 class _View:
-    """What has been shown of a session, and what is new."""
+    """What has been shown of a session, and what is new. Without a renderer: one JSON object a message."""
 
-    def __init__(self, db: SessionDB, session_id: str) -> None:
-        self.db, self.session_id = db, session_id
+    def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer | None) -> None:
+        self.db, self.session_id, self.renderer = db, session_id, renderer
+        self.owner = session_id  # of the last message shown
         self.seen: set[int] = set()
         self.state: tuple[Any, ...] = ()
         self.ended: float | None = None
@@ -264,7 +220,10 @@ class _View:
         left_out = 0 if last is None else max(0, len(messages) - last)
         self.state, self.ended = _state(session), session.get("ended_at")
         self.seen = {message["id"] for message in messages}
-        self.open(session, len(messages), left_out)
+        if self.renderer is not None:
+            self._print(self.renderer.head(session, len(messages), self._notes(session)))
+        if left_out:
+            self.remark(counted(left_out, "earlier message"))
         happened = self.db.get_session_events(self.session_id)
         self.events = len(happened)
         for is_event, item in woven(messages[left_out:], _later(happened, messages[:left_out])):
@@ -311,17 +270,42 @@ class _View:
             reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
             self.remark(f"the session ended{reason}")
 
-    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
-        """Before the first message."""
+    def _notes(self, session: Mapping[str, Any]) -> list[str]:
+        """How the session is related to others, and its tags."""
+        notes = []
+        if parent := session.get("parent_session_id"):
+            how = {"compression": "continues", "branch": "branched from", "reset": "follows"}
+            notes.append(f"{how.get(str(session.get('kind')), 'child of')} {parent}")
+        if (following := self.db.get_compression_tip(self.session_id)) != self.session_id:
+            notes.append(f"compressed; continues as {following}")
+        if tags := self.db.get_tags(self.session_id):
+            notes.append("tags: " + ", ".join(map(one_line, tags)))
+        return notes
 
-    def add(self, messages: Sequence[Message]) -> None:
+    def add(self, messages: Sequence[MessageRow]) -> None:
         """Show messages."""
+        from hermes.interop.jsonl import encoded
+
+        for message in messages:
+            if self.renderer is None:
+                put(encoded(message) + b"\n")
+                continue
+            owner = message.get("session_id", self.session_id)
+            if owner != self.owner:
+                self.remark(f"carried over from {owner}" if owner != self.session_id else "new here")
+            self.owner = owner
+            self._print(self.renderer.message(message))
 
     def remark(self, text: str) -> None:
         """Print a remark between messages."""
+        if self.renderer is not None:
+            self._print(self.renderer.between(one_line(text)))
+
+    def _print(self, lines: list[str]) -> None:
+        print("\n".join(lines), flush=True)
 
 
-def _later(events: list[SessionEvent], left_out: Sequence[Message]) -> list[SessionEvent]:
+def _later(events: list[SessionEvent], left_out: Sequence[MessageRow]) -> list[SessionEvent]:
     """The events after the messages that are left out."""
     before = {message["id"] for message in left_out[:-1]}
     return [event for event in events if event["after"] not in before]
@@ -330,55 +314,3 @@ def _later(events: list[SessionEvent], left_out: Sequence[Message]) -> list[Sess
 def _state(session: Mapping[str, Any]) -> tuple[Any, ...]:
     """The fields that change when a session does."""
     return session.get("message_count"), session.get("last_active"), session.get("ended_at")
-
-
-class _Lines(_View):
-    """One JSON object a message."""
-
-    def add(self, messages: Sequence[Message]) -> None:
-        from hermes.interop.jsonl import encoded
-
-        for message in messages:
-            put(encoded(message) + b"\n")
-
-
-class _Screen(_View):
-    """Text for people."""
-
-    def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer) -> None:
-        super().__init__(db, session_id)
-        self.renderer = renderer
-        self.owner: str | None = None
-
-    def open(self, session: Mapping[str, Any], messages: int, left_out: int) -> None:
-        notes = []
-        parent = session.get("parent_session_id")
-        if parent:
-            how = {"compression": "continues", "branch": "branched from", "reset": "follows"}.get(
-                str(session.get("kind")), "child of"
-            )
-            notes.append(f"{how} {parent}")
-        following = self.db.get_compression_tip(self.session_id)
-        if following != self.session_id:
-            notes.append(f"compressed; continues as {following}")
-        tags = self.db.get_tags(self.session_id)
-        if tags:
-            notes.append("tags: " + ", ".join(map(one_line, tags)))
-        self._print(self.renderer.head(session, messages, notes))
-        if left_out:
-            self._print(self.renderer.between(f"{counted(left_out, 'earlier message')}"))
-
-    def add(self, messages: Sequence[Message]) -> None:
-        for message in messages:
-            owner = message.get("session_id", self.session_id)
-            if owner != (self.owner or self.session_id):
-                carried = owner != self.session_id
-                self._print(self.renderer.between(f"carried over from {owner}" if carried else "new here"))
-            self.owner = owner
-            self._print(self.renderer.message(message))
-
-    def remark(self, text: str) -> None:
-        self._print(self.renderer.between(one_line(text)))
-
-    def _print(self, lines: list[str]) -> None:
-        print("\n".join(lines), flush=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes.cli.completers import complete_files
-from hermes.cli.shared import configuration, index, note, opened, progress
+from hermes.cli.shared import amount, configuration, index, note, opened, status_line
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -37,9 +35,13 @@ def sync(dest: str | None, program: str, serve: bool, plain: bool) -> int:
     if dest is None:
         return _serve()
     grace = configuration().sessions.trash_days
-    with opened(writing=True) as db, _Bars() as bars:
-        result, there = _sync(db, dest, program, grace, bars.step, plain)
-        bars.close()
+    with opened(writing=True) as db:
+        with status_line() as show:
+
+            def step(label: str, done: int, total: int) -> None:
+                show(lambda: amount(label, done, total))
+
+            result, there = _sync(db, dest, program, grace, step, plain)
         if result.here.messages:
             index(db)
     return _report(result, there)
@@ -94,31 +96,6 @@ def _store(dest: str) -> dict[str, Any] | None:
     if path.is_file():
         return {"db_path": path}
     return None
-
-
-class _Bars:
-    """A progress bar for each step."""
-
-    def __init__(self) -> None:
-        self._stack, self._label = ExitStack(), ""
-        self._bar: Callable[[int], None] | None = None
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._stack.close()
-        self._label = ""
-
-    def step(self, label: str, done: int, total: int) -> None:
-        if label != self._label:
-            self.close()
-            self._label, self._bar = label, self._stack.enter_context(progress(label, total))
-        if self._bar is not None:
-            self._bar(done)
 
 
 def _report(result: SyncResult, there: tuple[int, int] | None) -> int:

@@ -25,6 +25,7 @@ from hermes.interop.histories.claude_code_lines import (
     slim,
 )
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING, SESSION, SOURCE
+from hermes.interop.histories.claude_code_writing import kept_at as kept_at
 from hermes.interop.histories.claude_code_writing import write as write
 from hermes.interop.histories.conversation import (
     Carried,
@@ -39,7 +40,8 @@ from hermes.interop.json_reading import Skipped, first_objects, json_lines, json
 _SPOKEN = ("user", "assistant")
 _BOOKKEEPING = frozenset((
     "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
-    "bridge-session", "last-prompt", "agent-name", "relocated",
+    "bridge-session", "last-prompt", "agent-name", "relocated", "api-request", "api-request-blob", "api-request-shape",
+    "atis-latch", "tools-used", "cost-state",
 ))  # fmt: skip
 # Of a line that says something, what is kept in memory. Among the rest is the result once more, at times with whole files.
 _NEEDED = frozenset((

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
@@ -25,8 +28,14 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
+def kept_at(name: str, session: ExportedSession) -> Path:
+    """Where Claude Code looks for a session of the folder."""
+    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
+    return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/") / f"{name}.jsonl"
+
+
 def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     base = {
         "sessionId": name,
         "cwd": session.get("cwd") or "/",
@@ -44,7 +53,9 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     model = session.get("model") or "unknown"
     parent = None
     for one in session.get("messages") or ():
-        uuid = as_uuid(str(one.get("platform_message_id") or f"{name}/{one['id']}"))
+        uuid = as_uuid(
+            f"{name}/{one['id']}"
+        )  # its own: with the uuids it came with, it would be a fork of that session
         line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base, MESSAGE: one["id"]}
         if one["role"] == "assistant":
             if one.get("reasoning"):

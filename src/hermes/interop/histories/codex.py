@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.histories.conversation import (
+    HERE,
     Conversation,
     Message,
     as_uuid,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
+_SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
 _INJECTED = (
     "<environment_context>",
     "<user_instructions>",
@@ -103,8 +106,9 @@ class _RolloutReader:
         self._names: dict[str, str] = {}
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
+        self._here: Any = None  # the message here that the line was written from
         for number, line, self.position in json_lines(path, skipped):
-            kind, payload = line.get("type"), mapping(line.get("payload"))
+            kind, payload, self._here = line.get("type"), mapping(line.get("payload")), line.get(_MESSAGE)
             if "payload" not in line:
                 if "record_type" in line:  # a mark of the older format that says nothing
                     continue
@@ -122,10 +126,12 @@ class _RolloutReader:
             self._event(payload)
         elif kind == "compacted":
             self._compacted(number, payload, at)
-        elif kind not in ("world_state",):
+        elif kind not in ("world_state", "token_usage_record"):
             self._skipped.unknown[str(kind)] += 1
 
     def _add(self, made: Message) -> None:
+        if isinstance(self._here, int):
+            made[HERE] = self._here
         self._parts[-1].append(made)
 
     def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
@@ -237,6 +243,7 @@ class _RolloutReader:
                 or text(self._meta.get("instructions")),
                 parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
                 kind="compression" if number > 1 else "subagent" if started_by else "branch",
+                origin=text(self._meta.get(_SESSION)),
             )  # fmt: skip
             if number < len(parts):
                 made.end_reason = "compression"
@@ -305,13 +312,21 @@ def write(export: Export) -> Iterator[bytes]:
         yield from _written(session, export)
 
 
+def kept_at(name: str, session: ExportedSession) -> Path:
+    """Where Codex looks for a session: in the folder of the day on which it began."""
+    began = datetime.fromtimestamp(session["started_at"])
+    return usual_places()[0] / f"{began:%Y/%m/%d}" / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
+
+
 def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+    name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
     began = iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
-                            "cli_version": "0.0.0", "source": "cli"}  # fmt: skip
-    if session.get("system_prompt"):
+                            "cli_version": "0.0.0", "source": "cli", _SESSION: session["id"]}  # fmt: skip
+    if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
+    elif session.get("system_prompt"):  # Codex would be instructed by it instead of by its own
+        export.left_out["system prompts"] += 1
     yield _line(began, "session_meta", meta)
     if session.get("model"):
         yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
@@ -319,14 +334,14 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         export.left_out["hidden messages"] = len(session["rewound_messages"])
     for one in session.get("messages") or ():
         for kind, payload in _items(one, export):
-            yield _line(iso(one["timestamp"]), kind, payload)
+            yield _line(iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
     if session.get("title"):
         yield _line(iso(session.get("ended_at") or session["started_at"]), "event_msg",
                     {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
 
 
-def _line(at: str, kind: str, payload: dict[str, Any]) -> bytes:
-    return encoded({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
+def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
+    return encoded({"timestamp": at, "type": kind, "payload": payload, **more}) + b"\n"
 
 
 def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -244,9 +244,30 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
         yield made
 
 
+def without_copies(forked: Conversation, parts: list[list[Message]], copied: set[str]) -> list[list[Message]]:
+    """The parts of a forked conversation from the first one with words of its own: copied messages stay with its parent."""
+    parts = [part for part in parts if part]
+    while parts and all(one["platform_message_id"] in copied for one in parts[0]):
+        parts = parts[1:]
+        owner, _, number = str(forked.parent).partition(".")
+        forked.parent = f"{owner}.{int(number or 1) + 1}"
+    if parts:
+        held = [one for one in parts[0] if one["platform_message_id"] in copied]
+        forked.carried += [Carried(str(forked.parent), None, held)] if held else []
+        parts[0] = [one for one in parts[0] if one["platform_message_id"] not in copied]
+    return parts
+
+
 def image_part(data: str, mime: str) -> dict[str, Any]:
     """A picture as a part of a message; its bytes become an attachment when it is stored."""
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
+
+
+def picture(url: Any) -> Any:
+    """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
+    if isinstance(url, str) and url.startswith("data:"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return f"[picture {url}]" if text(url) else "[picture]"
 
 
 def joined(parts: list[Any]) -> Any:
@@ -289,7 +310,9 @@ def seconds(value: Any) -> float | None:
 def from_json(value: Any, otherwise: Any = None) -> Any:
     """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
     try:
-        return decoded(value.encode()) if isinstance(value, str) else value
+        if isinstance(value, (str, bytes)):
+            return decoded(value.encode() if isinstance(value, str) else value)
+        return value
     except ValueError:
         return otherwise
 
@@ -335,6 +358,15 @@ def without_cached(sent: Any, cached: Any) -> int | None:
 def text(value: Any) -> str | None:
     """A text that says something, or None."""
     return value if isinstance(value, str) and value.strip() else None
+
+
+def tagged(value: str, *tags: str) -> str:
+    """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
+    for tag in tags:
+        _, opened, rest = value.partition(f"<{tag}>")
+        if opened:
+            value = rest.partition(f"</{tag}>")[0].strip()
+    return value
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:

@@ -80,7 +80,8 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         for after, branch in rewound
     ]
     made.branches = [(after, branch) for after, branch in made.branches if branch]
-    session = made.session()
+    # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
+    session = made.session() if any(one["role"] != "system" for one in made.messages) else None
     if session is not None:
         yield Found(0, session, path.stat().st_size)
     skipped.report()

@@ -6,12 +6,15 @@ a message.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from hermes.home import get_hermes_home
 from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import from_json, mapping
 
 NAME = "hermes-agent"
 
@@ -38,20 +41,52 @@ def files(folder: Path) -> Iterator[Path]:
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of the database, which is not changed."""
     from hermes.store.db import SessionDB
+    from hermes.store.engines.sqlite.foreign_database import ForeignDatabase
 
+    used = defaultdict[str, list[dict[str, Any]]](list)
+    with ForeignDatabase(path) as database:
+        for row in database.rows("session_model_usage", order=("first_seen",)):
+            used[row["session_id"]].append({name: row[name] for name in row if row[name] and name != "session_id"})
     with SessionDB(db_path=path, read_only=True) as other:
         for session in other.iter_export():
-            imported: dict[str, Any] = {"from": NAME, "id": session["id"]}
+            imported: dict[str, Any] = {"from": NAME, "id": session["id"], "end": session.get("end_reason")}
             if session.get("title"):
                 imported["title"] = session["title"]
             if rewinds := session.get("rewinds"):
                 imported["hidden"] = [batch for batch, _ in rewinds]
-            lists = {
-                key: [
-                    {**one, "platform_message_id": one.get("platform_message_id") or f"{NAME}-{one['id']}"}
-                    for one in rows
-                ]
-                for key in ("messages", "rewound_messages")
-                if (rows := dict[str, Any](session).get(key))
+            told = mapping(from_json(session.get("meta")))
+            meta = {
+                **told,
+                **({"model_usage": used[session["id"]]} if session["id"] in used else {}),
+                "imported": imported,
             }
-            yield Found(0, {**session, "messages": [], **lists, "meta": {"imported": imported}})
+            yield Found(0, {**session, **_messages(dict(session)), "meta": meta})
+
+
+def _messages(session: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """A session's messages, each once and in the order in which that program shows them.
+
+    A message that a compaction kept stands there twice: archived, and again after the summary. It has the name of the first one.
+    """
+    names: dict[str, str] = {}
+    lists: dict[str, list[dict[str, Any]]] = {}
+    every = sorted((*session["messages"], *session.get("rewound_messages", ())), key=itemgetter("id"))
+    for one in every:
+        key = _shown_as(one)
+        names.setdefault(key, one.get("platform_message_id") or f"{NAME}-{one['id']}")
+    shown = {_shown_as(one) for one in session["messages"]}
+    last = {_shown_as(one): one["id"] for one in every}
+    for kind in ("messages", "rewound_messages"):
+        rows = session.get(kind, ())
+        if kind != "messages":
+            rows = [one for one in rows if _shown_as(one) not in shown and last[_shown_as(one)] == one["id"]]
+        lists[kind] = [{**one, "platform_message_id": names[_shown_as(one)]} for one in rows]
+    about = [mapping(from_json(one.get("meta"))) for one in lists["messages"]]
+    if all(isinstance(one.get("display_order"), (int, float)) for one in about):
+        order = sorted(range(len(about)), key=lambda at: (not about[at].get("summary"), about[at]["display_order"]))
+        lists["messages"] = [lists["messages"][at] for at in order]
+    return {kind: rows for kind, rows in lists.items() if rows or kind == "messages"}
+
+
+def _shown_as(message: dict[str, Any]) -> str:
+    return str(mapping(from_json(message.get("meta"))).get("display_identity") or f"#{message['id']}")

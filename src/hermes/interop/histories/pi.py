@@ -1,7 +1,8 @@
-"""Pi, and OpenClaw before 2026.7.2: a JSON-lines file a session: a header, then entries that form a tree by parentId."""
+"""Pi, Oh My Pi, and OpenClaw before 2026.7.2: a JSON-lines file a session: a header and entries that form a tree by parentId."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import entry_tree
 from hermes.interop.histories.conversation import (
+    HERE,
     Conversation,
     Message,
     compact,
@@ -22,16 +24,24 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
+from hermes.interop.histories.pi_writing import MESSAGE, SESSION
+from hermes.interop.histories.pi_writing import kept_at as kept_at
+from hermes.interop.histories.pi_writing import write as write
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
 
 SOURCE = "pi"
-_BOOKKEEPING = frozenset(("model_change", "thinking_level_change", "custom", "label", "session_info"))
+_SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file is in
+_BOOKKEEPING = frozenset((
+    "model_change", "thinking_level_change", "custom", "label", "session_info", "session_init", "mode_change", "ttsr_injection",
+))  # fmt: skip
+_BLOB = "blob:sha256:"  # Oh My Pi keeps large pictures beside the sessions
 Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Pi and OpenClaw keep their sessions."""
-    return [Path.home() / ".pi" / "agent" / "sessions", Path.home() / ".openclaw" / "agents"]
+    """Where Pi, Oh My Pi and OpenClaw keep their sessions."""
+    agents = [Path.home() / folder / "agent" / "sessions" for folder in (".pi", ".omp")]
+    return [*agents, Path.home() / ".openclaw" / "agents"]
 
 
 def sniff(path: Path) -> bool:
@@ -56,12 +66,25 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         if line.get("type") == "session":
             header = header or dict(line)
         else:
-            entries.setdefault(text(line.get("id")) or f"line-{number}", dict(line))
+            entries.setdefault(text(line.get("id")) or f"line-{number}", _with_blobs(dict(line), path))
     for made in _conversations(path, header, entries, skipped):
         session = made.session()
         if session is not None:
             yield Found(0, session, position)
     skipped.report()
+
+
+def _with_blobs(entry: Entry, path: Path) -> Entry:
+    """An entry with the pictures that Oh My Pi keeps as files of their own."""
+    for block in (*dicts(mapping(entry.get("message")).get("content")), *dicts(entry.get("content"))):
+        if isinstance(data := block.get("data"), str) and data.startswith(_BLOB):
+            name = data.removeprefix(_BLOB)
+            places = (above / "blobs" / name for above in path.parents) if name.isalnum() else ()
+            if (found := next((place for place in places if place.is_file()), None)) is not None:
+                block["data"] = base64.b64encode(found.read_bytes()).decode()
+            else:
+                block |= {"type": "text", "text": "[picture]"}
+    return entry
 
 
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
@@ -70,24 +93,27 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
     entry_tree.relink(entries, lambda entry: "parentId" in entry and entry.get("type") not in _BOOKKEEPING)
     shown = entry_tree.path(entries)
     on_path = set(shown)
-    title = next(
-        (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info"), None
-    )
+    named = (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info")
+    title = next(filter(None, named), None) or text(header.get("title"))
+    started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
     parts: list[list[str]] = [[]]
     for key in shown:
         if entries[key].get("type") == "compaction" and parts[-1]:
             parts.append([])
         parts[-1].append(key)
     left = list(entry_tree.left(entries, on_path))
+    source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     earlier: list[Conversation] = []
     for number, part in enumerate(parts, 1):
         parent = text(header.get("parentSession"))
         made = Conversation(
-            "openclaw" if ".openclaw" in path.parts else SOURCE, name if number == 1 else f"{name}.{number}", title=title,
+            source, name if number == 1 else f"{name}.{number}", title=title,
             cwd=text(header.get("cwd")), model=text(header.get("modelId")),
             started_at=seconds(header.get("timestamp")) if number == 1 else None,
             parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-            kind="branch" if number == 1 else "compression",
+            kind=("subagent" if started else "branch") if number == 1 else "compression",
+            system_prompt=text((started or {}).get("systemPrompt")),
+            origin=text(header.get(SESSION)),
         )  # fmt: skip
         if number < len(parts):
             made.end_reason = "compression"
@@ -126,11 +152,13 @@ def _named(path: Path) -> str:
 def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
     kind, at = entry.get("type"), seconds(entry.get("timestamp"))
     if kind == "message":
-        return _message(key, mapping(entry.get("message")), at, skipped)
+        told = _message(key, mapping(entry.get("message")), at, skipped)
+        return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and text(entry.get("summary")):
         return [message("user", entry["summary"], at, key, meta={"summary": True})]
     if kind == "custom_message" and (content := _content(entry.get("content"))):
-        return [message("system", content, at, key)]
+        here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
+        return [message("system", content, at, key, **here)]
     if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
         skipped.unknown[str(kind)] += 1
     return []
@@ -153,8 +181,11 @@ def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[
                 tool_name=text(told.get("toolName")),
             )
         ]
-    if role == "bashExecution":
-        return [message("user", f"$ {told.get('command')}\n{told.get('output') or ''}", at, key)]
+    if role in ("bashExecution", "pythonExecution"):
+        typed = f"$ {told.get('command')}" if role == "bashExecution" else f">>> {told.get('code')}"
+        return [message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
+    if role in ("custom", "hookMessage", "developer"):
+        return [message("system", content, at, key)] if content else []
     if role != "assistant":
         skipped.unknown[f"message {role}"] += 1
         return []

@@ -12,7 +12,17 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, TitleClash
-from hermes.store import leases, lineage, messages, retention, session_events, sessions, titles, transcript_replay
+from hermes.store import (
+    file_changes,
+    leases,
+    lineage,
+    messages,
+    retention,
+    session_events,
+    sessions,
+    titles,
+    transcript_replay,
+)
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx
 from hermes.store.ingest import Ingest
 from hermes.store.lineage import Moved, StoredRow
@@ -248,6 +258,7 @@ class _Work:
             keeper, carriers = (row.owner, ()) if home is None else (home.keeper, home.carriers)
             if redacted:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, row.id))
+                file_changes.forget(self.tx, [row.id])
             else:
                 self.into.replace(row.id, keeper, self.bodies[origin])
             self.done.sessions.update((row.owner, *carriers))

@@ -159,6 +159,13 @@ class PostgresEngine:
             raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
+        elif not (self.read_only or state.is_complete or state.tenant):
+            from hermes.store.engines.postgres import security
+
+            with connection.transaction():
+                migrate.complete(connection.execute)
+                if security.is_on(connection.execute):
+                    security.cover(connection.execute)
 
     # ------------------------------------------------------------------ transactions
 

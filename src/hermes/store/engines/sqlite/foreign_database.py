@@ -78,6 +78,20 @@ class ForeignDatabase(AbstractContextManager["ForeignDatabase"]):
         except driver.Error as error:
             raise UnreadableDatabase(f"{self._path}: {error}") from None
 
+    def beginning(self, table: str, column: str, prefix: str) -> Iterator[Row]:
+        """The rows of a table in which a column begins with this text: what keys of a key-value table have in common."""
+        columns = self.columns.get(table, ())
+        if column not in columns:
+            return
+        sql = f"SELECT * FROM {_name(table)} WHERE {_name(column)} >= ? AND {_name(column)} < ?"
+        try:
+            for row in self._connection.execute(sql, (prefix, f"{prefix}\U0010ffff")):
+                yield dict(zip(columns, row, strict=True))
+        except UnicodeEncodeError:  # no row can have such a key
+            return
+        except driver.Error as error:
+            raise UnreadableDatabase(f"{self._path}: {error}") from None
+
     def _row_ids(self, table: str, column: str) -> dict[Any, list[int]] | None:
         """The rows of each value, read once: not every program has an index, without which each look-up reads the table."""
         if (table, column) not in self._found_by:

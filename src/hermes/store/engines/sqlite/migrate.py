@@ -7,6 +7,7 @@ message stays findable. A file of a newer or foreign version is never altered; t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from hermes.store.title_rules import shown_title, split_family
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts, and its words in words
 META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM
+META_NOTED = "file_changes_below"  # messages with lower ids were not looked through for file changes yet
 META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
@@ -77,6 +79,7 @@ def upgrade(connection: Connection) -> None:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
     if state.kind != "current" or state.incomplete:
         has_index = state.kind == "current" and _has_index(connection, _names(connection))
+        is_noted = "file_changes" in _names(connection)
         for statement in schema.TABLES:
             connection.execute(statement)
         for name, columns in _WIDE.items():
@@ -97,6 +100,11 @@ def upgrade(connection: Connection) -> None:
                 "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, coalesce(max(id), 0) FROM messages",
                 (META_ADOPTED,),
             )
+        if not is_noted:
+            sql = (
+                "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, max(id) + 1 FROM messages HAVING count(*) > 0"
+            )
+            connection.execute(sql, (META_NOTED,))
         sql = "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)"
         connection.execute(sql, (schema.SCHEMA_VERSION,))
     for statement in (*schema.CHANGE_TRIGGERS.values(), *schema.INERT_TRIGGERS):
@@ -243,14 +251,19 @@ _COMPUTED = {
     "title_seen": "s.title",
 }
 
-# The public Hermes Agent (schema 12 to 22) sets `active = 0` on a message that is not shown (with `compacted = 1`: because a
-# summary replaces it; else it was undone) and `archived = 1` on a session.
+# The public Hermes Agent (schema 12 to 30) sets `active = 0` on a message that is not shown (with `compacted = 1`: because a
+# summary replaces it; else it was undone), `display_kind = 'hidden'` on scaffolding, and `archived = 1` on a session. Its lists
+# leave out some sources, and a session is a sub-agent's, a branch or a reset only if the marker in `model_config` names its own
+# parent: continuations inherit the markers.
 _UNDONE = 1_000_000  # the batch (session_rewinds) of messages that it has undone
-_OF_MESSAGES = ("observed", "effect_disposition", "api_content")  # stored in `meta` on import
+_OF_MESSAGES = ("observed", "effect_disposition", "api_content", "display_kind", "display_metadata", "display_identity",
+                "display_order")  # stored in `meta` on import  # fmt: skip
 _OF_SESSIONS = (
     "session_key", "chat_id", "chat_type", "thread_id", "display_name", "origin_json", "git_branch", "git_repo_root",
-    "profile_name", "rewind_count",
+    "profile_name", "rewind_count", "title_source", "created_source",
 )  # fmt: skip
+_KINDS = {"_delegate_from": "subagent", "_branched_from": "branch", "_reset_from": "reset"}
+_UNLISTED = "'cron', 'tool', 'oneshot', 'kanban'"
 # Messages undone there can be shown again here: one batch per session.
 _REWINDS = (
     f"SELECT u.session_id, {_UNDONE} AS batch, coalesce((SELECT max(b.id) FROM messages b WHERE b.session_id = u.session_id"
@@ -259,30 +272,50 @@ _REWINDS = (
 )
 
 
-def _theirs(table: str, present: set[str]) -> dict[str, str]:
-    """By column of ours, the expression over the other program's columns with the same meaning."""
+def _theirs(table: str, present: set[str], shown: str) -> dict[str, str]:
+    """By column of ours, the expression over the other program's columns with the same meaning.
+
+    `shown` is a condition on messages that leaves out scaffolding.
+    """
     if table == "messages":
-        made = {"meta": _object("m", [name for name in _OF_MESSAGES if name in present])}
+        summary = ["'summary', CASE WHEN m._compressed_summary = 1 THEN json('true') END"]
+        given = summary if "_compressed_summary" in present else []
+        made = {"meta": _object("m", [name for name in _OF_MESSAGES if name in present], given)}
         if "active" in present:
             compacted = f"WHEN m.compacted = 1 THEN {COMPACTED} " if "compacted" in present else ""
             made["hidden"] = f"CASE WHEN m.active <> 0 THEN NULL {compacted}ELSE {_UNDONE} END"
         return made
-    made = {"meta": _object("s", [name for name in _OF_SESSIONS if name in present])}
+    made = {"meta": _object("s", [name for name in _OF_SESSIONS if name in present]), "kind": _kind()}
     if "rewind_count" in present:  # added together with `active`; undone messages are still counted there
-        made["message_count"] = "(SELECT count(*) FROM main.messages m WHERE m.session_id = s.id AND m.active <> 0)"
-    if "archived" in present:
-        made["archived_at"] = (
-            "CASE WHEN s.archived = 1 THEN coalesce((SELECT max(timestamp) FROM main.messages m WHERE m.session_id = s.id),"
-            " s.started_at) END"
+        made["message_count"] = (
+            f"(SELECT count(*) FROM main.messages m WHERE m.session_id = s.id AND m.active <> 0{shown})"
         )
+    if "archived" in present:
+        hidden = " OR s.hidden = 1" if "hidden" in present else ""
+        unlisted = f"s.source IN ({_UNLISTED}) OR (s.source = 'subagent' AND s.parent_session_id IS NULL)"
+        made["archived_at"] = (
+            f"CASE WHEN s.archived = 1{hidden} OR {unlisted} THEN coalesce((SELECT max(timestamp) FROM main.messages m"
+            " WHERE m.session_id = s.id), s.started_at) END"
+        )
+    if "pinned" in present:
+        made["pinned_at"] = "CASE WHEN s.pinned = 1 THEN s.started_at END"
+    if shown:
+        made["first_words"] = _COMPUTED["first_words"].replace(" ORDER BY", f"{shown} ORDER BY")
     return made
 
 
-def _object(alias: str, names: list[str]) -> str:
-    """A JSON object of those columns that are set; NULL when none is."""
+def _kind() -> str:
+    marker = "json_extract(CASE WHEN json_valid(s.model_config) THEN s.model_config END, '$.{}') = s.parent_session_id"
+    marked = " ".join(f"WHEN {marker.format(name)} THEN '{kind}'" for name, kind in _KINDS.items())
+    ended = "coalesce((SELECT p.end_reason FROM main.sessions p WHERE p.id = s.parent_session_id), 'compression')"
+    return f"CASE {marked} WHEN s.source = 'subagent' AND {ended} <> 'compression' THEN 'subagent' END"
+
+
+def _object(alias: str, names: list[str], given: Sequence[str] = ()) -> str:
+    """A JSON object of those columns that are set, and the pairs given; NULL when none is."""
     if not names:
         return "NULL"
-    pairs = ", ".join(f"'{name}', nullif({alias}.{name}, 0)" for name in names)
+    pairs = ", ".join([*(f"'{name}', nullif({alias}.{name}, 0)" for name in names), *given])
     return f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')"
 
 
@@ -291,9 +324,12 @@ def stand_in(connection: Connection) -> None:
     for number, name in enumerate(("hermes_title_base", "hermes_title_no")):
         connection.create_function(name, 1, lambda title, n=number: title and split_family(title)[n])
     ours = pragma(connection, "application_id") == schema.APPLICATION_ID
+    told = set(live_columns(connection, "messages"))
+    summary = "m._compressed_summary = 1 OR " if "_compressed_summary" in told else ""
+    shown = f" AND ({summary}coalesce(m.display_kind, '') <> 'hidden')" if "display_kind" in told and not ours else ""
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
         present = set(live_columns(connection, name))
-        theirs = {} if ours else _theirs(name, present)
+        theirs = {} if ours else _theirs(name, present, shown)
         columns = []
         for column, kind in wanted.items():
             if column in present and column not in theirs:
@@ -303,10 +339,12 @@ def stand_in(connection: Connection) -> None:
                 if "s.title" in value and "title" not in present:
                     value = "NULL"
                 columns.append(f"{value} AS {column}")
-        connection.execute(
-            f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM main.{name} {alias}"
-        )
+        rows = f"main.{name} {alias} WHERE TRUE{shown if name == 'messages' else ''}"
+        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM {rows}")
     names = _names(connection)
+    if "system_prompts" in names and not ours:
+        view = "SELECT hash, NULL AS base_hash, NULL AS base_chars, prompt AS text FROM main.system_prompts"
+        connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS system_prompts AS {view}")
     if "session_rewinds" not in names:
         connection.execute(f"CREATE TEMP VIEW IF NOT EXISTS session_rewinds AS {_REWINDS}")
     for statement in schema.TABLES:

@@ -22,6 +22,7 @@ from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import pragma
 from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import BATCH, PIECE, Bounds, merge
+from hermes.store.file_changes import note_stored
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -115,6 +116,9 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
         engine.fulltext.follow_changes(tx)
         rows = engine.fulltext.next_rows(tx, most)
         foreign = engine.fulltext.index_rows(tx, rows) if rows else set()
+        note_stored(
+            tx, [(row.id, row.session_id, row.tool_calls) for row in rows if row.writer is None and row.tool_calls]
+        )
     if parts := [row.id for row in rows if row.holds_foreign_parts]:
         engine.on_parts(parts)
     if foreign:

@@ -1,0 +1,168 @@
+"""The room of a conversation in the model's window: what is sent, what is cut for sending, and when it is compressed.
+
+A conversation is compressed before a call when it exceeds its share of the window (`compression.threshold`), and when the
+endpoint refuses it as too long. Where leaving out its middle is not enough, messages are cut for sending (fitting.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, cast
+
+from hermes.agent.fitting import UNSEEN, attachments_in, fitted, longest_part, without_attachments
+from hermes.agent.turn import Event, Followed, Notice
+from hermes.errors import ContextTooLong, Fenced, HermesError, ModelRefused
+from hermes.tokens import estimate_tokens, limits, text_tokens
+
+if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
+    from hermes.agent.model import LooksUp, Message, Model
+    from hermes.agent.turn_session import TurnSession
+
+ALWAYS_FITS = 6_000  # characters
+
+
+class Room:
+    """Fits the conversation of an agent into the window of the model that answers."""
+
+    def __init__(self, agent: Agent, session: TurnSession, cancelled: Callable[[], bool]) -> None:
+        self._agent, self._session, self._cancelled = agent, session, cancelled
+        self._settled = 0  # the size of the prompt from which on another compression before the call is worth it
+        self._ceiling: int | None = None  # tokens of the messages, in this turn, after the endpoint refused more
+        self._blind: Model | None = None  # a model that refused a picture
+        self._toolless: Model | None = None  # a model whose window has no room for the tools
+        self._uncompressed = False  # whether compressing failed in this turn
+        self._cut = 0  # how many messages were cut for the model in this turn
+        self._blind_told = False  # whether the user knows that pictures of this turn were left out
+
+    @property
+    def _model(self) -> Model:
+        return self._agent.model
+
+    def begin_turn(self) -> None:
+        """Forget what held for the last turn."""
+        self._ceiling, self._uncompressed, self._cut, self._blind_told = None, False, 0, False
+
+    def tokens(self, most: int | None = None) -> int:
+        """How many tokens the messages may take once they are compressed (`most`: with the system prompt)."""
+        row = self._agent.db.get_session(self._agent.session_id)
+        prompt = text_tokens((row and row["system_prompt"]) or "")
+        fixed = prompt + self._tool_tokens()
+        room = self._limits(fixed)[0] - fixed
+        return room if most is None else min(room, most - prompt)
+
+    def _limits(self, fixed: int) -> tuple[int, int]:
+        return limits(self._agent.config.compression.threshold, self._model.context_length, fixed)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools as they are offered to the model: none where they leave no room for the conversation."""
+        offered = self._model.calls_tools and self._toolless is not self._model
+        return [tool.schema() for tool in self._agent.tools.values()] if offered else []
+
+    def _tool_tokens(self) -> int:
+        return estimate_tokens((), self.schemas())
+
+    def messages(self) -> Generator[Event, None, list[Message]]:
+        """The messages to send, cut where they would not fit; the user is told so once a turn."""
+        messages, most = self._session.messages(), self._ceiling
+        if self._blind is self._model:
+            if not self._blind_told and any(map(attachments_in, messages)):
+                self._blind_told = True
+                yield Notice(f"{self._model.name} takes no pictures; what you attached was left out.")
+            messages = [without_attachments(message, UNSEEN) for message in messages]
+        if most is None:
+            if looking_up(self._model) is not None or self._session.is_short(ALWAYS_FITS):  # it chooses what it reads
+                return messages
+            most = self._limits(0)[1] - self._tool_tokens()
+        messages, cut = fitted(messages, most)
+        if cut > self._cut:
+            self._cut = cut
+            which = "A message is" if cut == 1 else f"{cut} messages are"
+            yield Notice(
+                f"{which} too long for {self._model.name} and cut in the middle for it; the record keeps the whole text."
+            )
+        return messages
+
+    def make(self) -> Generator[Event, None, bool]:
+        """Compress before the call when the conversation exceeds its share of the context window.
+
+        Not again before it has grown by half of its room, unless it would have to be cut. Returns whether the
+        conversation continues in another session.
+        """
+        if not self._agent.config.compression.enabled or self._model.kind == "extractive":  # it reads only the question
+            return False
+        if self._ceiling is None and self._session.is_short(ALWAYS_FITS):  # the server need not be asked for its window
+            return False
+        from hermes.agent.compress import prompt_tokens
+
+        messages, tools = self._session.messages(), self._tool_tokens()
+        soft, hard = self._limits(tools + estimate_tokens(messages[:1]))
+        if self._ceiling is not None:
+            hard = self._ceiling + tools
+        to_cut = estimate_tokens(messages) + tools > hard
+        if not to_cut and prompt_tokens(messages, tools) <= max(soft, self._settled):
+            return False
+        followed = yield from self._compress(shrink=to_cut)
+        self._settled = prompt_tokens(self._session.messages(), tools) + self.tokens() // 2
+        return followed
+
+    def shrink(self, refused: list[Message], error: ContextTooLong) -> Generator[Event, None, bool]:
+        """Make what the endpoint refused as too long shorter; the error, with the longest part, when that is not possible.
+
+        Returns whether the conversation continues in another session.
+        """
+        size, tools = estimate_tokens(refused), self._tool_tokens()
+        self._ceiling = size * 2 // 3
+        if (yield from self._compress(shrink=True)):
+            return True
+        if estimate_tokens(fitted(refused, self._ceiling)[0]) < size:
+            return False
+        if tools > self._model.context_length // 3:
+            self._toolless, self._ceiling = self._model, None
+            yield Notice(f"The tools don't fit into the window of {self._model.name}; it answers without them.")
+            return False
+        raise ContextTooLong(
+            f"{str(error).rstrip('.')}; the longest part is {longest_part(refused, tools)}: use a model with a larger window"
+            + ("" if self._agent.config.compression.enabled else ", or /compress")
+        ) from error
+
+    def leave_out_pictures(self, refused: list[Message], error: ModelRefused) -> None:
+        """From now on this model gets notes in place of pictures; the error again, if they are not why it refused."""
+        if not error.pictures or not any(map(attachments_in, refused)):
+            raise error
+        self._blind = self._model
+
+    def _compress(self, *, shrink: bool) -> Generator[Event, None, bool]:
+        """Continue in a compressed child; False when that is not possible, and then nothing has changed."""
+        agent, config = self._agent, self._agent.config
+        if not config.compression.enabled or self._uncompressed:
+            return False
+        from hermes.agent.compress import compress, edges_of
+        from hermes.agent.model_choice import auxiliary_model
+
+        old, window, room = agent.session_id, self._model.context_length, self.tokens(self._ceiling)
+        if edges_of(self._session.history, config, room, window, shrink=shrink) is None:
+            return False
+        yield Notice("Context limit reached; compressing the conversation… (nothing is deleted)")
+        try:
+            with agent.lease.fenced():
+                child = compress(
+                    agent.db, old, auxiliary_model(config, "compression", self._model), config,
+                    room=room, window=window, shrink=shrink, cancelled=self._cancelled, lease=agent.lease,
+                )  # fmt: skip
+        except Fenced:
+            raise
+        except HermesError as error:
+            self._uncompressed = True
+            yield Notice(f"The conversation could not be compressed ({error}); it continues uncompressed.")
+            return False
+        if child == old:
+            return False
+        self._session.go_to(child)
+        yield Followed(old, child)
+        return True
+
+
+def looking_up(model: Model) -> LooksUp | None:
+    """The model, if it looks things up itself. (isinstance() with a protocol takes ten times as long, in every turn.)"""
+    return cast("LooksUp", model) if hasattr(model, "speaking_in") else None

@@ -1,0 +1,273 @@
+"""Cursor: conversations of the editor in `state.vscdb`, and those of its command line in ~/.cursor/projects.
+
+The editor keeps JSON by key: `composerData:<conversation>` has the order of the messages, `bubbleId:<conversation>:<bubble>`
+each message, with the tool call in it and what the tool answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    compact,
+    count,
+    dicts,
+    from_json,
+    image_part,
+    joined,
+    mapping,
+    message,
+    seconds,
+    tagged,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.histories.editors import local_path, opened_folder, user_folders
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, UnreadableDatabase, tables_of
+
+SOURCE = "cursor"
+_TABLE = "cursorDiskKV"
+_OLD_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
+_USER = (1, "user")  # the type of a person's message, in the newer and the older form
+_TRANSCRIPTS = "agent-transcripts"
+Record = dict[str, Any]
+
+
+def usual_places() -> list[Path]:
+    """Where Cursor keeps its conversations."""
+    editor = [
+        user / name for user in user_folders("Cursor") for name in ("globalStorage/state.vscdb", "workspaceStorage")
+    ]
+    return [*editor, Path.home() / ".cursor" / "projects"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a database of the editor, or a transcript of the command line."""
+    if path.suffix == ".jsonl":
+        first = first_objects(path)
+        said = [one for one in first if one.get("role") in ("user", "assistant")]
+        return bool(said) and all("content" in mapping(one.get("message")) and "type" not in one for one in said)
+    return _TABLE in tables_of(path)
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The databases below a folder, then the transcripts of conversations that no database of this machine has."""
+    yield from sorted(path for path in folder.rglob("state.vscdb") if path.is_file())
+    found = sorted(path for path in folder.rglob("*.jsonl") if _TRANSCRIPTS in path.parts)
+    in_editor = _in_editor([path.stem for path in found])
+    yield from (path for path in found if path.stem not in in_editor)
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The conversations of a database, or the one of a transcript."""
+    skipped = Skipped(path, problems)
+    if path.suffix != ".jsonl":
+        with ForeignDatabase(path) as database:
+            made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
+            yield from (Found(0, session) for one in made if (session := one.session()) is not None)
+    elif _in_editor([path.stem]):
+        skipped.damaged(0, "Cursor's database has this conversation, with its times; import that")
+    elif (session := _transcript(path, skipped).session()) is not None:
+        yield Found(0, session)
+    skipped.report()
+
+
+def _in_editor(names: list[str]) -> set[str]:
+    """The conversations among these that the editor's own database has: their transcripts are poorer copies."""
+    found = set[str]()
+    for place in usual_places() if names else ():
+        if place.is_file() and _TABLE in tables_of(place):
+            with ForeignDatabase(place) as database:
+                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"composerData:{name}"))}
+    return found
+
+
+class _Editor:
+    """The conversations of one database."""
+
+    def __init__(self, path: Path, database: ForeignDatabase, skipped: Skipped) -> None:
+        self._path, self._database, self._skipped = path, database, skipped
+        self._folders: dict[str, str] | None = None
+
+    def conversations(self) -> Iterator[Conversation]:
+        """Each conversation in which something was said."""
+        heads = {
+            row.get("composerId"): mapping(from_json(row.get("value")))
+            for row in self._database.rows("composerHeaders")
+        }
+        for row in self._database.beginning(_TABLE, "key", "composerData:"):
+            if (data := self._value(row)) is not None:
+                name = row["key"].partition(":")[2]
+                yield self._conversation(name, {**heads.get(name, {}), **data})
+        for row in self._database.beginning("ItemTable", "key", _OLD_CHATS):
+            for tab in dicts(mapping(from_json(row["value"])).get("tabs")):
+                about = {
+                    "name": tab.get("chatTitle"),
+                    "createdAt": tab.get("lastSendTime"),
+                    "conversation": tab.get("bubbles"),
+                }
+                yield self._conversation(str(tab.get("tabId")), about)
+
+    def _value(self, row: Record) -> Record | None:
+        """The object of a row; None where it was emptied, or is damaged."""
+        if row["value"] is None:
+            return None
+        value = from_json(row["value"])
+        if not isinstance(value, dict):
+            self._skipped.damaged(0, f"{row['key']}: no JSON object")
+            return None
+        return value
+
+    def _conversation(self, name: str, data: Record) -> Conversation:
+        stored = {
+            row["key"].rpartition(":")[2]: bubble
+            for row in self._database.beginning(_TABLE, "key", f"bubbleId:{name}:")
+            if (bubble := self._value(row)) is not None
+        }
+        inline = {
+            str(one.get("bubbleId") or one.get("id") or f"{name}-{n}"): one
+            for n, one in enumerate(dicts(data.get("conversation")))
+        }
+        bubbles = {**inline, **stored}
+        order = [str(one.get("bubbleId")) for one in dicts(data.get("fullConversationHeadersOnly"))] or list(inline)
+        by_time = sorted(bubbles, key=lambda key: _time(bubbles[key]) or 0.0)
+        shown = [key for key in order or by_time if key in bubbles]
+        made = Conversation(
+            SOURCE, name, title=text(data.get("name")), cwd=self._folder(name, data, bubbles),
+            model=_model(data.get("modelConfig")), started_at=seconds(data.get("createdAt")),
+            parent=text(mapping(data.get("subagentInfo")).get("parentComposerId")), kind="subagent",
+        )  # fmt: skip
+        made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
+        taken_back = [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
+        if made.messages and taken_back:  # the editor keeps them, and shows them no longer
+            made.branches.append((made.messages[-1]["platform_message_id"], taken_back))
+        return made
+
+    def _folder(self, name: str, data: Record, bubbles: dict[str, Record]) -> str | None:
+        """The folder of a conversation: from itself, its messages, or the window in whose list it stands."""
+        found = local_path(mapping(data.get("workspaceIdentifier")).get("uri")) or opened_folder(self._path.parent)
+        for bubble in bubbles.values():
+            addresses = bubble.get("workspaceUris")
+            first = addresses[0] if isinstance(addresses, list) and addresses else None
+            found = found or text(bubble.get("workspaceProjectDir")) or local_path(first)
+        if found is None and self._folders is None:
+            self._folders = dict(_listed(self._path.parent.parent / "workspaceStorage"))
+        return found or (self._folders or {}).get(name)
+
+    def _messages(self, name: str, bubble: Record) -> list[Message]:
+        at, said = _time(bubble), text(bubble.get("text")) or text(bubble.get("rawText"))
+        model = _model(bubble.get("modelInfo")) or text(bubble.get("modelType"))
+        if bubble.get("type") in _USER:
+            parts = [*([said] if said else []), *_attached(bubble)]
+            return [message("user", joined(parts), at, name)] if parts else []
+        thought = bubble.get("thinking")
+        reasoning = text(thought) or text(mapping(thought).get("text"))
+        used = mapping(bubble.get("tokenCount"))
+        asked = mapping(bubble.get("toolFormerData"))
+        calls, results = self._tool(name, asked, at) if text(asked.get("name")) else ([], [])
+        if not said and not reasoning and not calls:
+            return []
+        return [message(
+            "assistant", said, at, name, model=model, reasoning=reasoning, tool_calls=calls or None,
+            input_tokens=count(used.get("inputTokens")) or None, output_tokens=count(used.get("outputTokens")) or None,
+        ), *results]  # fmt: skip
+
+    def _tool(self, name: str, asked: Record, at: float | None) -> tuple[list[Any], list[Message]]:
+        """A bubble's tool call with its arguments, and its result where there is one yet."""
+        call, tool = text(asked.get("toolCallId")) or f"{name}-call", str(asked["name"])
+        arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
+        result = asked.get("result")
+        if isinstance(arguments, dict):
+            arguments = {**arguments, **self._changed_lines(mapping(from_json(result)))}
+        told = text(result) or text(asked.get("error")) or (compact(result) if result else None)
+        answer = message("tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool)
+        return [tool_call(call, tool, arguments)], [answer] if told else []
+
+    def _changed_lines(self, result: Record) -> Record:
+        """The lines that an edit changed: its call names the file alone, and its result the file's text before and after."""
+        texts = []
+        for key in ("beforeContentId", "afterContentId"):
+            name = text(result.get(key))
+            found = next(self._database.beginning(_TABLE, "key", name), {}) if name else {}
+            value = found.get("value")
+            texts.append(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+        before, after = texts
+        if not isinstance(after, str):
+            return {}
+        old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
+        same = _equal(old, new)
+        rest = _equal(old[same:][::-1], new[same:][::-1])
+        return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
+
+
+def _equal(old: list[str], new: list[str]) -> int:
+    """How many lines two texts have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+
+
+def _time(bubble: Record) -> float | None:
+    timing = mapping(bubble.get("timingInfo")).get("clientEndTime")
+    return seconds(bubble.get("createdAt")) or seconds(bubble.get("timestamp")) or seconds(timing)
+
+
+def _model(about: Any) -> str | None:
+    name = text(mapping(about).get("modelName"))
+    return None if name == "default" else name  # which one that was is written nowhere
+
+
+def _attached(bubble: Record) -> Iterator[Any]:
+    """Pictures in a message, and the names of files that were given to it."""
+    context = mapping(bubble.get("context"))
+    for one in (
+        *dicts(bubble.get("images")),
+        *dicts(context.get("selectedImages")),
+        *dicts(context.get("fileSelections")),
+    ):
+        path = text(one.get("path")) or local_path(one.get("uri"))
+        if text(one.get("data")):
+            yield image_part(one["data"].rpartition(",")[2], str(one.get("mimeType") or "image/png"))
+        elif path:
+            yield f"[file {path}]"
+
+
+def _listed(storages: Path) -> Iterator[tuple[str, str]]:
+    """The conversations in the list of each window, and the folder it was opened on."""
+    for path in sorted(storages.glob("*/state.vscdb")):
+        folder = opened_folder(path.parent)
+        try:
+            with ForeignDatabase(path) as database:
+                for row in database.beginning("ItemTable", "key", "composer.composerData") if folder else ():
+                    listed = dicts(mapping(from_json(row["value"])).get("allComposers"))
+                    yield from ((str(one.get("composerId")), folder) for one in listed if folder)
+        except UnreadableDatabase:
+            continue
+
+
+def _transcript(path: Path, skipped: Skipped) -> Conversation:
+    """A conversation of the command line. It has no times: that of the file stands for all of them."""
+    made = Conversation(SOURCE, path.stem, started_at=path.stat().st_mtime)
+    if path.parent.name == "subagents":
+        made.parent, made.kind = path.parent.parent.name, "subagent"
+    lines: dict[str, Record] = {}
+    calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
+    for number, told, _ in json_lines(path, skipped):
+        if told.get("role") in ("user", "assistant"):
+            said = [
+                {**one, "text": tagged(one["text"], "user_query")} if text(one.get("text")) else one
+                for one in blocks(dict(told))
+            ]
+            name, line = f"line-{number}", {"type": told["role"], "message": {"content": said}}
+            calls.take(name, line, line, None, {})
+            lines[name] = line
+        elif told.get("type") != "turn_ended":
+            skipped.unknown[str(told.get("type"))] += 1
+    made.messages = messages_of(lines, list(lines), {})
+    return made

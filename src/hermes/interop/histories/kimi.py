@@ -1,0 +1,208 @@
+"""Kimi Code: ~/.kimi-code/sessions/<key>/<session>/agents/<agent>/wire.jsonl, a record a line; the state.json above."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    continued,
+    count,
+    dicts,
+    joined,
+    mapping,
+    message,
+    picture,
+    seconds,
+    text,
+    tool_call,
+    without_copies,
+)  # fmt: skip
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+
+SOURCE = "kimi"
+_BOOKKEEPING = (
+    "agent.", "config.", "context.clear", "cron.", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
+    "micro_compaction.", "permission.", "plan", "plugin.", "profile.", "prompt.", "runtime.", "skill.", "subagent.", "swarm",
+    "task.", "todo", "token_counting.", "tools.", "turn.", "usage.",
+)  # fmt: skip
+
+
+def usual_places() -> list[Path]:
+    """Where Kimi Code keeps its sessions."""
+    return [Path(os.environ.get("KIMI_CODE_HOME") or Path.home() / ".kimi-code") / "sessions"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is what an agent of Kimi Code wrote."""
+    return any(
+        (one.get("type") == "context.append_message" and isinstance(mapping(one.get("message")).get("content"), list))
+        or one.get("type") == "context.append_loop_event"
+        for one in first_objects(path, 20)
+    )  # fmt: skip
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The files of agents below a folder, the main agent of each session and its sub-agents."""
+    yield from sorted(path for path in folder.rglob("wire.jsonl") if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The conversation of one agent, in as many parts as it was compacted into."""
+    skipped = Skipped(path, problems)
+    reader = _WireReader(path, skipped)
+    made = _conversation(path)
+    made.branches, made.system_prompt = reader.branches, reader.system_prompt
+    parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
+    for one in continued(made, parts):
+        if (session := one.session()) is not None:
+            yield Found(0, session, reader.position)
+    skipped.report()
+
+
+def _conversation(path: Path) -> Conversation:
+    """The session as its state.json tells it; a sub-agent's is a child of its parent's."""
+    is_placed = path.parent.parent.name == "agents"
+    folder = path.parents[2] if is_placed else path.parent
+    state = json_object(folder / "state.json")
+    name = text(state.get("id")) or (folder.name if is_placed else path.stem)
+    made = Conversation(
+        SOURCE, name, title=text(state.get("title")), cwd=text(state.get("cwd")) or text(state.get("workDir")),
+        started_at=seconds(state.get("createdAt")), parent=text(state.get("forkedFrom")), kind="branch",
+        archived_at=seconds(state.get("updatedAt")) if state.get("archived") is True else None,
+    )  # fmt: skip
+    if is_placed and path.parent.name != "main":
+        above = text(mapping(mapping(state.get("agents")).get(path.parent.name)).get("parentAgentId")) or "main"
+        made.foreign_id, made.title, made.archived_at, made.started_at = f"{name}-{path.parent.name}", None, None, None
+        made.parent, made.kind = name if above == "main" else f"{name}-{above}", "subagent"
+    return made
+
+
+class _WireReader:
+    """The records of a file as messages."""
+
+    def __init__(self, path: Path, skipped: Skipped) -> None:
+        self._skipped = skipped
+        self.position = 0
+        self.parts: list[list[Message]] = [[]]
+        self.branches: list[tuple[str | None, list[Message]]] = []
+        self.copied: set[str] = set()  # what was said before the fork
+        self.system_prompt: str | None = None
+        self._model: str | None = None
+        self._names: dict[str, str] = {}  # of each call, its tool
+        self._steps: dict[str, Message] = {}
+        for number, line, self.position in json_lines(path, skipped):
+            self._take(str(line.get("type")), dict(line), seconds(line.get("time")), f"line-{number}")
+
+    def _take(self, kind: str, line: dict[str, Any], at: float | None, name: str) -> None:
+        if kind == "context.append_message":
+            self._say(mapping(line.get("message")), at, name)
+        elif kind == "context.append_loop_event":
+            self._step(mapping(line.get("event")), at, name)
+        elif kind == "context.apply_compaction" and text(line.get("summary")):
+            self.parts.append([message("user", line["summary"], at, name, meta={"summary": True})])
+        elif kind == "context.undo":
+            self._undo(count(line.get("count")) or 0)
+        elif kind == "forked":
+            self.copied = {one["platform_message_id"] for part in self.parts for one in part}
+        elif kind.startswith(_BOOKKEEPING):
+            self._model = text(line.get("model")) or text(line.get("modelAlias")) or self._model
+            self.system_prompt = self.system_prompt or text(line.get("systemPrompt"))
+        else:
+            self._skipped.unknown[kind] += 1
+
+    def _say(self, told: dict[str, Any], at: float | None, name: str) -> None:
+        role, content = told.get("role"), self._content(told.get("content"))
+        name = text(told.get("id")) or name
+        if role == "tool":
+            self._result(told.get("toolCallId"), content, at, name)
+        elif role == "assistant":
+            reply = self._reply(name, at)
+            reply["content"] = content
+            for part in dicts(told.get("content")):
+                self._think(reply, part)
+            for call in dicts(told.get("toolCalls")):
+                self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
+        elif content:
+            is_injected = mapping(told.get("origin")).get("kind") == "injection"
+            self.parts[-1].append(message("system" if is_injected else str(role or "user"), content, at, name))
+
+    def _step(self, event: dict[str, Any], at: float | None, name: str) -> None:
+        """One event of a reply: its beginning and end, its parts, a tool call, the result of one."""
+        kind = event.get("type")
+        step = text(event.get("stepUuid")) or text(event.get("uuid")) or name
+        if kind == "content.part":
+            reply, part = self._reply(step, at), mapping(event.get("part"))
+            self._think(reply, part)
+            if content := self._content([part]):
+                reply["content"] = joined([*_parts(reply["content"]), *_parts(content)])
+        elif kind == "tool.call":
+            self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
+        elif kind == "tool.result":
+            told = mapping(event.get("result"))
+            output = told.get("output")
+            self._result(
+                event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
+            )
+        elif kind == "step.end" and step in self._steps:
+            used = mapping(event.get("usage"))
+            names = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
+                     "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
+            self._steps[step] |= {
+                to: number for to, key in names.items() if (number := count(used.get(key))) is not None
+            }
+            ended = {"tool_use": "tool_calls", "end_turn": "stop"}
+            if finish := text(event.get("finishReason")):
+                self._steps[step]["finish_reason"] = ended.get(finish, finish)
+        elif kind not in ("step.begin", "step.end"):
+            self._skipped.unknown[f"event {kind}"] += 1
+
+    def _reply(self, name: str, at: float | None) -> Message:
+        if name not in self._steps:
+            self._steps[name] = message("assistant", None, at, name, model=self._model)
+            self.parts[-1].append(self._steps[name])
+        return self._steps[name]
+
+    def _think(self, reply: Message, part: dict[str, Any]) -> None:
+        if part.get("type") == "think" and text(part.get("think")):
+            reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
+
+    def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
+        call = text(call) or f"{name}-call"
+        self._names[call] = str(tool or "tool")
+        reply.setdefault("tool_calls", []).append(tool_call(call, self._names[call], arguments))
+
+    def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
+        self.parts[-1].append(
+            message("tool", output, at, name, tool_call_id=text(call), tool_name=self._names.get(str(call)))
+        )
+
+    def _undo(self, turns: int) -> None:
+        """Put the last turns of the person aside."""
+        shown = self.parts[-1]
+        begins = [place for place, one in enumerate(shown) if one["role"] == "user" and not one.get("meta")][-turns:]
+        if turns and begins:
+            before = shown[begins[0] - 1]["platform_message_id"] if begins[0] else None
+            self.branches.append((before, shown[begins[0] :]))
+            del shown[begins[0] :]
+
+    def _content(self, content: Any) -> Any:
+        parts: list[Any] = [content] if text(content) else []
+        for part in dicts(content):
+            if part.get("type") == "text":
+                parts += [part["text"]] if text(part.get("text")) else []
+            elif part.get("type") == "image_url":
+                parts.append(picture(mapping(part.get("imageUrl") or part.get("image_url")).get("url")))
+            elif part.get("type") != "think":
+                self._skipped.unknown[f"part {part.get('type')}"] += 1
+        return joined(parts) if parts else None
+
+
+def _parts(content: Any) -> list[Any]:
+    """The parts that a message has so far."""
+    return content if isinstance(content, list) else [content] if content else []

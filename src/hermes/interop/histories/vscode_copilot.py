@@ -1,0 +1,270 @@
+"""VS Code Copilot Chat: chatSessions/<session>.json in the editor's storage, or .jsonl, a log of changes to such an object.
+
+A request is what a person asked; `result.metadata.toolCallRounds` has what the model said and called for it, round by round,
+and `response` what the editor shows of that. The rounds are written when a request is done.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    count,
+    dicts,
+    from_json,
+    image_part,
+    joined,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.histories.editors import local_path, opened_folder, user_folders
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+
+SOURCE = "vscode-copilot"
+_MARK = "responderUsername"
+_TEXTS = (None, "markdownContent", "markdownVuln")
+_BOOKKEEPING = frozenset((
+    "prepareToolInvocation", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage", "progressTaskSerialized",
+    "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command", "commandButton", "treeData", "extensions",
+    "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel", "references", "hook", "warning",
+))  # fmt: skip
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Round:
+    """One reply of the model."""
+
+    at: float | None = None
+    said: str = ""
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[tuple[str, str, Any, Any]] = field(default_factory=list)  # id, tool, arguments, result
+
+
+def usual_places() -> list[Path]:
+    """Where the editors keep their chats: those of a folder, and those of windows without one."""
+    places = ("workspaceStorage", "globalStorage/emptyWindowChatSessions")
+    return [user / place for user in user_folders() for place in places]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a chat of VS Code."""
+    if path.suffix == ".jsonl":
+        first = first_objects(path, 1)
+        whole = mapping(first[0].get("v")) if first and first[0].get("kind") == 0 else {}
+        return isinstance(whole.get("requests"), list)
+    return isinstance(json_object(path, _MARK).get("requests"), list)
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The chats below a folder."""
+    found = folder.rglob("*.json*")
+    yield from sorted(path for path in found if path.parent.name.lower().endswith("chatsessions"))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The chat of one file."""
+    skipped = Skipped(path, problems)
+    whole, every = _replayed(path, skipped)
+    name = text(whole.get("sessionId")) or next(iter(every), path.stem)
+    made = Conversation(
+        SOURCE, name, title=text(whole.get("customTitle")), cwd=opened_folder(path.parent.parent),
+        started_at=seconds(whole.get("creationDate")),
+    )  # fmt: skip
+    shown = {_name(request) for request in dicts(whole.get("requests"))}
+    for key, request in every.items():
+        told = _messages(key, request, skipped)
+        if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
+            made.branches += (
+                [(made.messages[-1]["platform_message_id"] if made.messages else None, told)] if told else []
+            )
+        else:
+            made.messages += told
+        made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
+    if (session := made.session()) is not None:
+        yield Found(0, session)
+    skipped.report()
+
+
+def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
+    """The chat as it is now, and every request that it has had, in order."""
+    whole: Record = {}
+    every: dict[str, Record] = {}
+    if path.suffix != ".jsonl":
+        whole = json_object(path, _MARK)
+        return whole, {_name(request): request for request in dicts(whole.get("requests"))}
+    for number, line, _ in json_lines(path, skipped):
+        keys = line.get("k")
+        if line.get("kind") == 0:
+            whole = mapping(line.get("v"))
+        elif line.get("kind") in (1, 2, 3) and isinstance(keys, list) and keys:
+            try:
+                _change(whole, keys, dict(line))
+            except (LookupError, TypeError, AttributeError):
+                skipped.damaged(number, "changes something that is not there")
+        else:
+            skipped.unknown[f"kind {line.get('kind')}"] += 1
+        every |= {_name(request): request for request in dicts(whole.get("requests"))}
+    return whole, every
+
+
+def _change(whole: Record, keys: list[Any], line: Record) -> None:
+    """One line of the log: set a value (1), cut a list and append to it (2), or delete a value (3)."""
+    at: Any = whole
+    for key in keys[:-1]:
+        at = at[key]
+    if line["kind"] == 1:
+        at[keys[-1]] = line.get("v")
+    elif line["kind"] == 3:
+        at.pop(keys[-1], None)
+    else:
+        held = at.setdefault(keys[-1], []) if isinstance(at, dict) else at[keys[-1]]
+        if isinstance(line.get("i"), int):
+            del held[line["i"] :]
+        held += line.get("v") or []
+
+
+def _name(request: Record) -> str:
+    return text(request.get("requestId")) or f"request-{request.get('timestamp')}"
+
+
+def _metadata(request: Record) -> Record:
+    return mapping(mapping(request.get("result")).get("metadata"))
+
+
+def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
+    at, asked = seconds(request.get("timestamp")), request.get("message")
+    said = text(asked) or text(mapping(asked).get("text"))
+    parts = [*([said] if said else []), *_attached(mapping(request.get("variableData")))]
+    made = [message("user", joined(parts), at, name)] if parts else []
+    metadata, used = _metadata(request), mapping(request.get("usage"))
+    model = text(metadata.get("resolvedModel")) or (text(request.get("modelId")) or "").rpartition("/")[2]
+    failed = text(mapping(mapping(request.get("result")).get("errorDetails")).get("message"))
+    rounds = [
+        one
+        for one in _rounds(metadata, dicts(request.get("response")), skipped)
+        if one.said.strip() or one.thoughts or one.calls
+    ]
+    if failed and not rounds:
+        rounds = [_Round(said=failed)]
+    for number, one in enumerate(rounds):
+        is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
+        made.append(message(
+            "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
+            reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
+            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in one.calls] or None,
+            input_tokens=count(metadata.get("promptTokens") or used.get("promptTokens")) if is_last else None,
+            output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
+        ))  # fmt: skip
+        made += [
+            message("tool", result, one.at or at, f"{call}-result", tool_call_id=call, tool_name=tool)
+            for call, tool, _, result in one.calls
+            if result
+        ]
+    return made
+
+
+def _attached(data: Record) -> Iterator[Any]:
+    """Pictures that were given to a request, and the names of files."""
+    for one in dicts(data.get("variables")):
+        value = mapping(one.get("value"))
+        if one.get("kind") == "image" and value:
+            raw = (
+                text(value.get("$base64"))
+                or base64.b64encode(bytes(b for b in value.values() if isinstance(b, int) and 0 <= b < 256)).decode()
+            )
+            yield image_part(raw, str(one.get("mimeType") or "image/png"))
+        elif one.get("kind") in ("file", "directory", "image"):
+            yield f"[file {text(one.get('name')) or local_path(value)}]"
+
+
+def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[_Round]:
+    """The replies to a request: as the model gave them, with what only the editor shows of them."""
+    shown = _shown(response, skipped)
+    results = mapping(metadata.get("toolCallResults"))
+    found = []
+    for one in dicts(metadata.get("toolCallRounds")):
+        thoughts = _texts(mapping(one.get("thinking")).get("text"))
+        calls = [
+            (
+                call := str(asked.get("id")),
+                str(asked.get("name") or "tool"),
+                asked.get("arguments"),
+                _result(results.get(call)),
+            )
+            for asked in dicts(one.get("toolCalls"))
+        ]
+        found.append(_Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts, calls))
+    if not any(one.calls for one in found) and any(one.calls for one in shown):
+        return shown
+    if found and shown and not shown[-1].calls and (found[-1].calls or not any(one.said for one in found)):
+        found.append(shown[-1])  # the last words of a request that was stopped
+    return found or shown
+
+
+def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
+    """The replies as the editor shows them; words after a tool's call begin another one."""
+    rounds = [_Round()]
+    for number, part in enumerate(response):
+        kind, value = part.get("kind"), part.get("value")
+        words = text(value) or text(mapping(value).get("value")) or ""
+        if kind == "inlineReference":
+            named = mapping(part.get("inlineReference"))
+            file = local_path(named.get("uri") or named) or ""
+            kind, words = None, text(part.get("name")) or file.rpartition("/")[2]
+        if kind in (*_TEXTS, "thinking") and rounds[-1].calls:
+            rounds.append(_Round())
+        if kind in _TEXTS:
+            rounds[-1].said += words
+        elif kind == "thinking":
+            rounds[-1].thoughts += _texts(value)
+        elif kind == "toolInvocationSerialized":
+            rounds[-1].calls.append(_invocation(part))
+        elif kind == "textEditGroup":
+            arguments = {"filePath": local_path(part.get("uri")), "edits": part.get("edits")}
+            rounds[-1].calls.append((f"edit-{number}", kind, arguments, None))
+        elif kind not in _BOOKKEEPING:
+            skipped.unknown[f"part {kind}"] += 1
+    return rounds
+
+
+def _texts(value: Any) -> list[str]:
+    """A text, or those of a list."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one.strip()]
+
+
+def _invocation(part: Record) -> tuple[str, str, Any, Any]:
+    details, about = mapping(part.get("resultDetails")), mapping(part.get("toolSpecificData"))
+    arguments = from_json(details.get("input")) or about.get("rawInput") or about
+    output = [str(one["value"]) for one in dicts(details.get("output")) if text(one.get("value"))]
+    told = part.get("pastTenseMessage")
+    result = "\n".join(output) or text(about.get("result")) or text(told) or text(mapping(told).get("value"))
+    return str(part.get("toolCallId")), str(part.get("toolId") or "tool"), arguments, result
+
+
+def _result(result: Any) -> Any:
+    """What a tool gave back: texts, pictures, or a tree of texts."""
+    parts: list[Any] = []
+    for one in dicts(mapping(result).get("content")):
+        value = one.get("value")
+        if text(mapping(one.get("data")).get("$base64")):
+            parts.append(image_part(one["data"]["$base64"], str(one.get("mimeType") or "image/png")))
+        elif told := value if isinstance(value, str) else _leaves(mapping(value).get("node")):
+            parts.append(told)
+    return joined(parts) if parts else None
+
+
+def _leaves(node: Any) -> str:
+    """The texts of a tree, a line break where the tree has one."""
+    words = ("\n" if mapping(node).get("lineBreakBefore") else "") + (text(mapping(node).get("text")) or "")
+    return words + "".join(_leaves(child) for child in dicts(mapping(node).get("children")))

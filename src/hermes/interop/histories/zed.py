@@ -1,0 +1,180 @@
+"""Zed: threads.db, a row a conversation; what was said in it is one JSON document, compressed with zstd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.conversation import (
+    Conversation,
+    Message,
+    compact,
+    count,
+    dicts,
+    image_part,
+    joined,
+    mapping,
+    message,
+    seconds,
+    text,
+    tool_call,
+)  # fmt: skip
+from hermes.interop.json_reading import Skipped, decoded, unpacked
+from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
+
+SOURCE = "zed"
+_TOKENS = {
+    "input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cache_read_input_tokens",
+    "cache_write_tokens": "cache_creation_input_tokens",
+}  # fmt: skip
+Record = dict[str, Any]
+
+
+def usual_places() -> list[Path]:
+    """Where Zed keeps its conversations, on Linux and on macOS."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return [data / "zed" / "threads", Path.home() / "Library" / "Application Support" / "Zed" / "threads"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is Zed's database."""
+    if "threads" not in tables_of(path):
+        return False
+    with ForeignDatabase(path) as database:
+        return {"summary", "data_type", "data"} <= set(database.columns["threads"])
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The databases below a folder."""
+    yield from sorted(path for path in folder.rglob("threads*.db") if path.is_file())
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The conversations of a database."""
+    skipped = Skipped(path, problems)
+    with ForeignDatabase(path) as database:
+        for row in database.rows("threads", order=("updated_at", "id")):
+            data = row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b"")
+            try:
+                whole = decoded(unpacked(data) if row["data_type"] == "zstd" else data)
+            except ValueError as error:
+                skipped.damaged(0, f"thread {row['id']}: {error}")
+                continue
+            if (session := _conversation(row, mapping(whole), skipped).session()) is not None:
+                yield Found(0, session)
+    skipped.report()
+
+
+def _conversation(row: Record, whole: Record, skipped: Skipped) -> Conversation:
+    """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
+    first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
+    trees = dicts(mapping(whole.get("initial_project_snapshot")).get("worktree_snapshots"))
+    folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
+    made = Conversation(
+        SOURCE, str(row["id"]), title=text(row.get("summary")) or text(whole.get("title")) or text(whole.get("summary")),
+        cwd=folder or next((found for tree in trees if (found := text(tree.get("worktree_path")))), None),
+        model=text(mapping(whole.get("model")).get("model")), started_at=first or last,
+        parent=text(row.get("parent_id")), kind="subagent",
+    )  # fmt: skip
+    used = mapping(whole.get("cumulative_token_usage"))
+    made.tokens = {name: number for name, key in _TOKENS.items() if (number := count(used.get(key)))}
+    asked, replies = "thread", 0
+    for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
+        if not isinstance(one, dict):
+            if one != "Resume":  # a button that lets the model go on
+                skipped.unknown[f"message {one}"] += 1
+        elif "role" in one:  # before 0.3.0
+            made.messages += _older(one)
+        elif isinstance(user := one.get("User"), dict):
+            asked, replies = text(user.get("id")) or f"{asked}+", 0
+            content = joined([_user_part(part, skipped) for part in dicts(user.get("content"))])
+            made.messages += [message("user", content, None, asked)] if content else []
+        elif isinstance(agent := one.get("Agent"), dict):
+            replies += 1
+            made.messages += _reply(agent, f"{asked}-{replies}", skipped)
+        else:
+            skipped.unknown[f"message {next(iter(one), None)}"] += 1
+    for told in made.messages[1:]:
+        told["timestamp"] = last
+    return made
+
+
+def _user_part(part: Record, skipped: Skipped) -> Any:
+    """A part of a question: words, a picture, or a file (or alike) that it mentions, with its text."""
+    if text(part.get("Text")):
+        return part["Text"]
+    if picture := _picture(part):
+        return picture
+    mention = mapping(part.get("Mention"))
+    kind, about = next(iter(mapping(mention.get("uri")).items()), ("Text", {}))
+    label = next((found for found in mapping(about).values() if text(found)), kind)
+    if not mention:
+        skipped.unknown[f"content {next(iter(part), None)}"] += 1
+    return f"[{kind.lower()} {label}]\n{mention.get('content') or ''}".strip() if mention else ""
+
+
+def _picture(part: Record) -> Any:
+    source = text(mapping(part.get("Image")).get("source"))
+    return image_part(source, "image/png") if source else None
+
+
+def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
+    texts, thoughts, calls = list[str](), list[str](), list[Any]()
+    for part in dicts(agent.get("content")):
+        if text(part.get("Text")):
+            texts.append(part["Text"])
+        elif thought := text(mapping(part.get("Thinking")).get("text")):
+            thoughts.append(thought)
+        elif used := mapping(part.get("ToolUse")):
+            calls.append(tool_call(str(used.get("id")), str(used.get("name") or "tool"), used.get("input")))
+        elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
+            skipped.unknown[f"content {next(iter(part), None)}"] += 1
+    return _said(name, texts, thoughts, calls, dicts(list(mapping(agent.get("tool_results")).values())))
+
+
+def _older(one: Record) -> list[Message]:
+    """A message of a document before 0.3.0."""
+    name, parts = f"message-{one.get('id')}", dicts(one.get("segments"))
+    texts = [part["text"] for part in parts if part.get("type") == "text" and text(part.get("text"))]
+    if one.get("role") != "assistant":
+        content = "\n\n".join(texts) or text(one.get("context"))
+        return [message("user", content, None, name)] if content and one.get("role") == "user" else []
+    thoughts = [part["text"] for part in parts if part.get("type") == "thinking" and text(part.get("text"))]
+    calls = [
+        tool_call(str(used.get("id")), str(used.get("name")), used.get("input")) for used in dicts(one.get("tool_uses"))
+    ]
+    return _said(name, texts, thoughts, calls, dicts(one.get("tool_results")))
+
+
+def _said(name: str, texts: list[str], thoughts: list[str], calls: list[Any], results: list[Record]) -> list[Message]:
+    """A reply and what its tools gave back."""
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    reply = message(
+        "assistant",
+        "\n\n".join(texts) or None,
+        None,
+        name,
+        reasoning="\n\n".join(thoughts) or None,
+        tool_calls=calls or None,
+    )
+    told = [reply] if texts or thoughts or calls else []
+    for one in results:
+        call = str(one.get("tool_use_id"))
+        tool = text(one.get("tool_name")) or names.get(call)
+        told.append(
+            message("tool", _output(one.get("content")), None, f"{call}-result", tool_call_id=call, tool_name=tool)
+        )
+    return told
+
+
+def _output(content: Any) -> Any:
+    """The result of a tool: a text, a picture, or several of them."""
+    parts = content if isinstance(content, list) else [content]
+    told = [
+        part if isinstance(part, str) else mapping(part).get("Text") or _picture(mapping(part)) or compact(part)
+        for part in parts
+    ]
+    return joined(told)

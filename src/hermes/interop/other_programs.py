@@ -1,0 +1,187 @@
+"""Going on here with a session of another program, and there with one of ours, in one step each.
+
+Files of other programs are read, and new ones written beside them; one that exists is never changed. A session that is written
+there names the session and the messages it comes from, so that `arrivals` continues that session when it is imported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import InvalidInput
+from hermes.home import project_folder
+from hermes.interop import formats, source_locks
+from hermes.interop.arrivals import arriving, copied_id
+from hermes.interop.formats import Export, Format
+from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid, from_json, mapping, text
+from hermes.interop.json_reading import first_objects
+from hermes.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
+    from hermes.store.rows import ExportedSession
+
+_LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
+
+
+def names() -> list[str]:
+    """The programs whose sessions belong to folders, each by its shortest name."""
+    return [min((one.name, *one.aliases), key=len) for one in formats.histories() if one.by_folder]
+
+
+def program(name: str) -> Format:
+    """The program that a name means; InvalidInput lists the names."""
+    known = {each: one for one in formats.histories() if one.by_folder for each in (one.name, *one.aliases)}
+    if name not in known:
+        raise InvalidInput(f"unknown program {name!r}; there are {', '.join(names())}")
+    return known[name]
+
+
+# ------------------------------------------------------------------------------------------------- from there
+
+
+def newest(db: SessionDB, name: str, folder: Path) -> str:
+    """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
+    chosen, project = program(name), project_folder(folder)
+    module = chosen.load()
+    places: list[Path] = module.usual_places()
+    for path in sorted(_files(module, places), key=_changed, reverse=True):
+        told = _told_folder(path)
+        if told is not None and not _is_of(project, told):
+            continue
+        if module.sniff(path) and (found := _imported(db, module, path, project)):
+            return found
+    looked = ", ".join(map(str, places)) or "no usual place"
+    raise InvalidInput(f"{chosen.program} has no session of {project} (looked in {looked})")
+
+
+def _files(module: ModuleType, places: list[Path]) -> Iterator[Path]:
+    for place in places:
+        if place.is_dir():
+            yield from module.files(place)
+        elif place.is_file():
+            yield place
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # the program may remove its files at any time
+        return 0.0
+
+
+def _told_folder(path: Path) -> str | None:
+    """The folder that a JSON-lines file names at its beginning: most are of another one, and need not be read."""
+    for line in first_objects(path, _LOOKED_AT) if path.suffix == ".jsonl" else ():
+        inside = mapping(line.get("payload")) or mapping(line.get("data"))
+        for one in (line, inside, mapping(inside.get("context"))):
+            if text(one.get("cwd")):
+                return str(one["cwd"])
+    return None
+
+
+def _is_of(project: Path, folder: Any) -> bool:
+    """Whether a session's folder is this one, or lies in this repository."""
+    if folder == str(project):
+        return True
+    return isinstance(folder, str) and project in Path(folder).parents and (project / ".git").exists()
+
+
+def _imported(db: SessionDB, module: ModuleType, path: Path, project: Path) -> str | None:
+    """Import the sessions of a file that belong to a project; the id of the newest, None where there are none."""
+    found: list[tuple[float, str, str | None]] = []
+    refusals: list[Exception] = []
+
+    def sessions() -> Iterator[Mapping[str, Any]]:
+        for _, one, _ in module.read(path, None, []):
+            if _is_of(project, one.get("cwd")):
+                if one.get("kind") != "subagent":
+                    found.append((one["ended_at"], one["id"], one.get(ORIGIN)))
+                yield one
+
+    with source_locks.reading(path):
+        told = arriving(db, sessions(), Counter())
+        db.import_sessions(told, update=True, refused=lambda session, error: refusals.append(error))
+    if not found:
+        return None
+    _, session_id, origin = max(found)
+    for each in (session_id, origin):
+        if each is not None and db.get_session(each) is not None:
+            return each
+    if refusals:
+        raise refusals[0]
+    raise InvalidInput(
+        f"{session_id} was deleted here: `hermes sessions restore {session_id}` brings it back from the trash,"
+        f" `hermes sessions import --again {path}` from there"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- to there
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session that another program can resume."""
+
+    folder: Path
+    words: list[str]  # the command, to be run in that folder
+    written: Path | None  # the new file; None where the program had it all
+    left_out: Mapping[str, int]
+
+
+def opened_in(db: SessionDB, session_id: str, chosen: Format, folder: Path) -> Opened:
+    """Give a session to another program. `folder` is where it works, if the session's own folder is gone."""
+    session = db.export_session(session_id)
+    if session is None or not session["messages"]:
+        raise InvalidInput(f"{session_id} has no messages: there is nothing to continue")
+    if session["cwd"] and Path(session["cwd"]).is_dir():
+        folder = Path(session["cwd"])
+    session["cwd"] = str(folder)
+    came_from = mapping(mapping(from_json(session.get("meta"))).get("imported"))
+    own = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
+    if not chosen.writes:
+        if own is None or any(one.get("platform_message_id") is None for one in session["messages"]):
+            able = ", ".join(one.name for one in formats.histories() if one.writes and one.resume)
+            raise InvalidInput(f"{session_id} can't be written for {chosen.program}; it can for {able}")
+        return Opened(folder, _words(chosen, own), None, {})
+    module = chosen.load()
+    for number in count():
+        name = as_uuid(f"{session_id}/{number}" if number else own or session_id)
+        there = _file_of(module, name)
+        if there is None:
+            break
+        if _holds(module, there, session):
+            return Opened(folder, _words(chosen, name), None, {})
+    export = Export(sessions=[session], attachments=db.read_attachment, name=name)
+    target: Path = module.kept_at(name, session)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(target, formats.written(chosen, export))
+    return Opened(folder, _words(chosen, name), target, export.left_out)
+
+
+def _words(chosen: Format, name: str) -> list[str]:
+    return [*chosen.resume.split(), name]
+
+
+def _file_of(module: ModuleType, name: str) -> Path | None:
+    """The file that a program has of a session."""
+    every = (path for place in module.usual_places() for path in place.rglob(f"*{name}.jsonl*"))
+    return next((path for path in every if path.is_file()), None)
+
+
+def _holds(module: ModuleType, path: Path, session: ExportedSession) -> bool:
+    """Whether a file there has everything that a session shows."""
+    here: set[Any] = set()
+    known: set[Any] = set()
+    for _, one, _ in module.read(path, None, []):
+        for each in one["messages"]:
+            here.add(each.get(HERE) if one.get(ORIGIN) == session["id"] else None)
+            known |= {each.get("platform_message_id"), copied_id(one["id"], each)}
+    says = [one for one in session["messages"] if one.get("content") or one.get("tool_calls")]
+    return all(one["id"] in here or (one.get("platform_message_id") or "") in known for one in says)

@@ -1,0 +1,74 @@
+"""File changes in messages that a store had before it noted them: answered at once, noted in the background."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from hermes_state import SessionDB
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """A store as a program without the table left it: the changes are in its messages alone."""
+    path = tmp_path / "state.db"
+    with SessionDB(path) as db:
+        db.create_session("s", "cli")
+        for number in range(1_200):
+            arguments = json.dumps({"path": f"file{number % 3}.py", "content": f"line number {number}"})
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "write_file", "arguments": arguments}}
+            db.append_message("s", "assistant", None, tool_calls=[call])
+            db.append_message("s", "tool", "error: no" if number % 2 else "Made it.", tool_call_id=f"c{number}")
+    with sqlite3.connect(path) as file:
+        file.execute("DROP TABLE file_changes")
+    file.close()
+    return path
+
+
+def test_they_are_answered_while_the_file_is_only_read(older: Path) -> None:
+    with SessionDB(older, read_only=True) as db:
+        assert len(db.file_changes(["file0.py"])) == 200
+        assert len(db.file_changes(session_id="s")) == 600
+        assert db.file_changes(["größe.py"]) == []
+
+
+def test_they_are_noted_in_the_background_and_each_once(older: Path) -> None:
+    with SessionDB(older) as db:
+        db.append_message("s", "user", "and on")
+        end = time.monotonic() + 60
+        while db.get_meta("file_changes_below") is not None:
+            assert len(db.file_changes(["file0.py"])) == 200  # at every moment
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 600}]
+        assert len(db.file_changes(["file0.py"])) == 200
+
+
+def test_a_process_that_ends_in_between_leaves_the_rest_to_the_next(older: Path) -> None:
+    for _ in range(20):
+        with SessionDB(older) as db:
+            if db.get_meta("file_changes_below") is None:
+                break
+            assert len(db.file_changes(["file1.py"])) == 200
+    else:
+        with SessionDB(older) as db:
+            assert int(db.get_meta("file_changes_below") or 0) < 2_401
+
+
+def test_a_change_of_another_program_is_noted_when_its_message_is_indexed(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with SessionDB(path) as db:
+        db.create_session("s", "cli")
+    arguments = json.dumps({"path": "theirs.py", "content": "a line of theirs"})
+    calls = json.dumps([{"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": arguments}}])
+    with sqlite3.connect(path) as file:
+        sql = "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES('s', 'assistant', 'x', ?, 5.0)"
+        file.execute(sql, (calls,))
+    file.close()
+    with SessionDB(path) as db:
+        db.catch_up()
+        assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
